@@ -394,8 +394,8 @@ def _figure_options(arg):
         help='folder of a run, or of several; for kinds that are made of a table, a CSV file; or the folder of a study')
     arg('--kind', help='one of those below (default: what is characteristic of the run)')
     arg('--step', type=numbers,
-        help='recorded step, negative from the last, or several: 0,20,-1 (default: the last one at which the method '
-        'was at work)')
+        help='recorded step, negative from the last, or several: 0,20,-1 (default: '
+        'the last one at which the method was at work)')
     arg('--probe', type=numbers, help='number of the probe, or several (default: the first, 0)')
     arg('--layer', type=heads, help="the model's layer, or several")
     arg('--head', type=heads, help="number of the head, or several, 'mean' or 'rollout'")
@@ -409,8 +409,8 @@ def _figure_options(arg):
     arg('--heading', choices=['full', 'title', 'none'], help='what stands above each panel (default full)')
     arg('--share', action='store_true', default=None, help='one colour scale for all panels')
     arg('--caption', action=argparse.BooleanOptionalAction, default=True,
-        help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib) beside the '
-        'figure')
+        help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites '
+        '(.bib) beside the figure')
     arg('--out', required=True, type=named, help='file to write: .pdf, .svg, .png, or .pgf where LaTeX is installed')
     arg('--force', action='store_true', help='overwrite the files')
 
@@ -488,11 +488,11 @@ def _run_options(arg):
         help='a job for each cell, such as partition=gpu,gpus_per_node=1,timeout_min=240; the time must be said; '
         'cluster=local tries it here')
     arg('--threads', type=whole(1), metavar='N',
-        help='of each worker; with the same number of them numbers agree to the bit (default: all cores, shared by '
-        '--workers)')
+        help='of each worker; with the same number of them numbers agree to the bit (default: all cores, '
+        'shared by --workers)')
     arg('--devices', type=named, metavar='0,1',
-        help='GPUs that the workers of a host share, one each or as many as the study has processes (default: what a '
-        'worker finds)')
+        help='GPUs that the workers of a host share, one each or as many as the study has processes (default: '
+        'what a worker finds)')
     arg('--in-flight', type=whole(1), metavar='N',
         help='most cells that are sent and not back (default: as many as the engine has workers, else 64)')
     arg('--shared', action=argparse.BooleanOptionalAction, default=True,

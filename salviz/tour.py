@@ -126,8 +126,8 @@ def honest(
     start = 'All five runs go on from a classifier that knew the task before. ' if knows else ''
     model = 'starts from a model that has not learnt the task (--model minilm), ' if knows else ''
     return (f'{start}Trained on {sentences:,} sentences with one seed: differences of a few points are noise, and '
-            f'these numbers do not rank the methods. A comparison {model}takes everything (--train-size full) and '
-            'several seeds.')
+            f'these numbers do not rank the methods. A comparison {model}takes everything (--train-size '
+            'full) and several seeds.')
 
 def knows_words(
     run:Run,
@@ -200,8 +200,8 @@ def demo(
     "Train plainly and with all four methods, print the table, write pictures and `index.html`"
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')
     if epochs < 2:
-        raise ValueError(f'demo: epochs must be at least 2, got {epochs}: AD-DROP with cross-tuning starts in the '
-                         'second one')
+        raise ValueError(f'demo: epochs must be at least 2, got {epochs}: '
+                         'AD-DROP with cross-tuning starts in the second one')
     if out.exists(): raise FileExistsError(f'demo: {out} exists already; name another folder with --out')
     from salviz.data.texts import load_text, subset
     from salviz.models.loading import load_classifier, taught_classes

@@ -71,8 +71,8 @@ def unit_ranks(
     if unit not in ('token', 'word'): raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
     _check_ranking(ranking)
     if what_is_read(batch) != 'input_ids':
-        raise ValueError('tokens are taken away from texts, and this batch has none; images and series have '
-                         'accuracy_drop')
+        raise ValueError('tokens are taken away from texts, and this batch has none; '
+                         'images and series have accuracy_drop')
     lacking = {'is_special', *(['word_ids'] if unit == 'word' else [])} - {*batch}
     if lacking:
         raise ValueError(f'the batch has no {" and no ".join(sorted(lacking))}, which unit={unit!r} needs; Collator '
@@ -176,11 +176,11 @@ def perturbed(
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
     inputs = {k: v.to(device) for k, v in model_inputs(batch, model).items()}
     if 'decoder_input_ids' in inputs:
-        raise ValueError(f'{type(model).__name__} reads a target beside its source; faithfulness is measured on '
-                         'classifiers')
+        raise ValueError(f'{type(model).__name__} reads a target beside its source; '
+                         'faithfulness is measured on classifiers')
     if replacement == 'removal' and pad is None:
-        raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; load it with "
-                         "load_classifier")
+        raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; "
+                         "load it with load_classifier")
     for name, given, reader in (('mask_token_id', mask_token_id, 'mask'), ('mean', mean, 'mean_embedding')):
         if given is not None and replacement != reader:
             raise ValueError(f'{name} is read by replacement={reader!r} alone, and replacement is {replacement!r}')

@@ -95,8 +95,8 @@ def _written(tokenizer, ids) -> list:
 def _place(position, n):
     "`position` among `n` tokens, counted from 0"
     if isinstance(position, int) and not isinstance(position, bool) and -n <= position < n: return position % n
-    raise ValueError(f'position must be the number of a token, from 0 to {n - 1} or from the end (-1), got '
-                     f'{position!r}')
+    raise ValueError(f'position must be the number of a token, from 0 to {n - 1} or from the end '
+                     f'(-1), got {position!r}')
 
 # %% ../../nbs/08_analysis/03_look.ipynb #017
 def _by_example(model, outputs, inputs, target, classes=None):
@@ -261,8 +261,8 @@ def _each(given, count, name, kind='text'):
     "`given` for each of `count` texts or images: the same for all, or a list with one for each"
     if not isinstance(given, (list, tuple)): return [given]*count
     if len(given) != count:
-        raise ValueError(f'{name} must be one for all, or a list with one for each of {count} {kind}s, got '
-                         f'{len(given)}')
+        raise ValueError(f'{name} must be one for all, or a list with one for each of {count} {kind}s, '
+                         f'got {len(given)}')
     return list(given)
 
 def _look(model, inputs, is_read=None):
@@ -565,8 +565,8 @@ def _read_images(
     except ValueError: raise ValueError('images have different shapes; resize them to one') from None
     if x.ndim == 3: x, labels = x[None], None if labels is None else [labels]
     if x.ndim != 4 or not len(x):
-        raise ValueError('images must be [n, channels, height, width], or one image [channels, height, width], got '
-                         f'{list(x.shape)}')
+        raise ValueError('images must be [n, channels, height, width], or one image [channels, height, '
+                         f'width], got {list(x.shape)}')
     if x.dtype.kind != 'f':
         raise ValueError(f'images must be normalised numbers, as the model was trained on, got {x.dtype}; load_images '
                          "normalises them, and so does a model's AutoImageProcessor")

@@ -39,8 +39,8 @@ class RemovedData:
     ):
         check_choice('ranking', ranking, ('signed', 'magnitude'))
         if not isinstance(data, dict) or not all({'pixel_values', 'values'} & {*d.column_names} for d in data.values()):
-            raise ValueError('data must be a DatasetDict of images or series with all its splits, such as load_images '
-                             'returns')
+            raise ValueError('data must be a DatasetDict of images or series with all its splits, '
+                             'such as load_images returns')
         named = dict(methods) if isinstance(methods, dict) else {m: m for m in methods}
         named.setdefault('random', 'random')
         self.model, self.data, self.methods, self.target, self.ranking = model, data, named, target, ranking

@@ -37,8 +37,8 @@ def _check_after_dropout(after_dropout, method:str, training):
         raise ValueError(f'after_dropout must be True or False, got {after_dropout!r}')
     if not after_dropout: return
     if method == 'integrated_gradients':
-        raise ValueError("after_dropout=True does nothing with method='integrated_gradients', which has dropout off on "
-                         "its path; "
+        raise ValueError("after_dropout=True does nothing with method='integrated_gradients', "
+                         "which has dropout off on its path; "
                          "leave it out, or take method='gradient' or 'attention'")
     if not training:
         raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or '

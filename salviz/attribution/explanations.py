@@ -88,8 +88,8 @@ def _settled_options(method:str, options:dict) -> dict:
     settled = {**known, **options}
     if method == 'deep_shap' and settled['baselines'] is not None: # each of them is used
         if 'samples' in options:
-            raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; leave one of '
-                             'them out')
+            raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; '
+                             'leave one of them out')
         del settled['samples']
     return settled
 

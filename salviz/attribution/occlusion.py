@@ -40,8 +40,8 @@ def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [tar
     if replacement == 'removal': return removed(reading)
     is_id = not isinstance(replacement, str)
     if not is_id and replacement not in ('baseline', 'zeros'):
-        raise ValueError("occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a token, got "
-                         f"{replacement!r}")
+        raise ValueError("occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a "
+                         f"token, got {replacement!r}")
     x = reading.x
     fill = (torch.zeros_like(x[0, 0]) if replacement == 'zeros'
             else baseline_embedding(reading.model, replacement if is_id else baseline, 'replacement of occlusion'))

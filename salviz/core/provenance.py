@@ -379,7 +379,7 @@ def read_stamp(
     if read is None: raise ValueError(f'{path} is no PDF, SVG or PNG')
     line = read(data)
     if line is None or b'salviz_provenance' not in line and line != b'{':
-        raise ValueError(f'{path} does not say how it was made: it was not written by save_figure, or written anew by '
-                         'another program')
+        raise ValueError(f'{path} does not say how it was made: it was not written by save_figure, '
+                         'or written anew by another program')
     try: return _recipe_in(line)
     except ValueError as e: raise ValueError(f'{path} {e}') from None

@@ -218,8 +218,8 @@ def shrink(
         bits, shape = pack_bits(x)
         return bits, dict(bits=list(shape))
     if x.dtype.kind not in 'iuf':
-        raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, integers and floating point can be '
-                         'stored')
+        raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, '
+                         'integers and floating point can be stored')
     if x.dtype.kind == 'f' and plain_name(name).endswith(_whole): x = x.astype(np.float32)
     elif x.dtype.kind == 'f':
         top = np.abs(x[np.isfinite(x)]).max(initial=0)
@@ -297,8 +297,8 @@ class Snapshot:
         if isinstance(self.label, Integral): self.label = int(self.label)
         elif self.label is not None:
             if not isinstance(self.label, Real) or not math.isfinite(self.label):
-                raise ValueError('Snapshot: label must be a class (a whole number), a finite score or None, got '
-                                 f'{self.label!r}')
+                raise ValueError('Snapshot: label must be a class (a whole number), '
+                                 f'a finite score or None, got {self.label!r}')
             self.label = float(self.label)
         self._check()
 
@@ -592,8 +592,8 @@ def create(
     failed = exist == 'untrained' and untrained(path)
     try: path.mkdir(parents=True, exist_ok=failed or exist != 'refuse' and untouched(path))
     except FileExistsError:
-        raise FileExistsError(f'{path} exists already and is never overwritten; choose another folder, or open it with '
-                              'Run(path)') from None
+        raise FileExistsError(f'{path} exists already and is never overwritten; '
+                              'choose another folder, or open it with Run(path)') from None
     if failed:
         cls(path).supersede(-1)
         (path/'state.json').unlink(missing_ok=True)
@@ -672,8 +672,8 @@ def _may_live(self:Held, who, is_locked) -> bool:
 def _refuse(self:Held, who, lives=False):
     self._lock.release()
     if not who:
-        raise RunInUse(f'another process is training in {self.path}; wait until it has ended, or choose another '
-                       'folder')
+        raise RunInUse(f'another process is training in {self.path}; '
+                       'wait until it has ended, or choose another folder')
     by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
     if not lives and has_ended(who) is None:
         raise RunInUse(f'{self.path} is held by {by}. Whether it still trains cannot be seen from {platform.node()}; '
@@ -986,8 +986,8 @@ def save_arrays(self:Run, name:str, arrays:dict):
     file, arrays = _array_file(self, name), {k: _plain_memory(v) for k, v in arrays.items()}
     for k, v in arrays.items():
         if v.dtype.kind not in 'biuf':
-            raise ValueError(f'array {k!r} has dtype {v.dtype}; only booleans, integers and floating point can be '
-                             'stored')
+            raise ValueError(f'array {k!r} has dtype {v.dtype}; only booleans, '
+                             'integers and floating point can be stored')
     with self._writing: write_whole(file, encode_arrays(arrays, 'salviz.arrays', {}))
 
 def _arrays_header(f, size):

@@ -461,8 +461,8 @@ _lowest_mistakes = {
     'These are places; return a flag for each word.': partial(_lowest_otherwise, places=True)}
 
 _exercise(6, 2, 10, 'lowest_words(saliency, word_ids, share)',
-          'It is given the saliency and the word of each token (`-1`: special) and a share, and returns a flag for '
-          'each word.',
+          'It is given the saliency and the word of each token (`-1`: special) and a share, '
+          'and returns a flag for each word.',
           by_hand=_lowest_hand, from_run=_lowest_run, mistakes=_lowest_mistakes,
           hints=('np.bincount(word_ids, saliency) adds up pieces, but takes no -1: leave special tokens out.',
                  "np.argsort(x, kind='stable')[:k] are the places of the k lowest, with k = floor(share · words)."))
@@ -546,8 +546,8 @@ _consistency_mistakes = {
     'These are squares, not a divergence.': partial(_consistency_otherwise, what='square')}
 
 _exercise(6, 1, 5, 'consistency(p, q)',
-          'It is given the probabilities of the classes for the sentence and for its masked copy, and returns one '
-          'number.',
+          'It is given the probabilities of the classes for the sentence and for its masked copy, '
+          'and returns one number.',
           by_hand=_consistency_hand, from_run=_consistency_run, mistakes=_consistency_mistakes,
           hints=('KL(p || q) is the sum of p · log(p / q) over classes.',
                  'A class with p = 0 adds nothing, though its log is infinite.'))

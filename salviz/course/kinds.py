@@ -212,8 +212,8 @@ def _order_truth(truth, items, **_):
     "An interval for each of `items`; where only the order is known each is its own place"
     if isinstance(truth, dict):
         if set(truth) != set(items):
-            raise ValueError(f'truth must hold a number or (low, high) for each of {", ".join(map(repr, items))}, got '
-                             f'{shown(truth)}')
+            raise ValueError(f'truth must hold a number or (low, high) for each of {", ".join(map(repr, items))}, '
+                             f'got {shown(truth)}')
         return [_interval(item, truth[item]) for item in items]
     places = answer_of(order(*items), truth)
     return [[float(len(items) - places.index(i))]*2 for i in range(len(items))]

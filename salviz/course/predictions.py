@@ -268,8 +268,8 @@ class Reveal(W.VBox):
             raise ValueError('Reveal takes names of predictions, such as \'1.words\', and what is shown then; got '
                              f'{shown(tuple(names))}')
         if content is None:
-            raise ValueError('content is missing: give Reveal what is shown, or a function that makes it; a text as '
-                             'content=')
+            raise ValueError('content is missing: give Reveal what is shown, '
+                             'or a function that makes it; a text as content=')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
         name = f'reveal {" ".join(self.names)}'

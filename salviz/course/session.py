@@ -83,8 +83,8 @@ def checked_entry(
 ) -> dict:
     "`entry` as `commit`, `discuss` and `reveal` make it, else an error that says what is wrong with it"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != asked.kind:
-        raise ValueError(f'an entry must be of the kind {asked.kind!r} with a state of {", ".join(states)}; got '
-                         f'{shown(entry)}')
+        raise ValueError(f'an entry must be of the kind {asked.kind!r} with a state of {", ".join(states)}; '
+                         f'got {shown(entry)}')
     try: first, second = (_checked_answer(asked, entry.get(name)) for name in ('first', 'second'))
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f'an answer must hold value, confidence, why and time; got {shown(entry.get("first"))}'

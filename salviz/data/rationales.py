@@ -76,12 +76,12 @@ def _flags_as_sides(texts, flags):
     "What `_marked` asks for, of flags or shares for the words of `texts`, or of an empty list: nothing is marked"
     is_share = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
     if not all(is_share):
-        raise ValueError('a rationale is a list of spans, of flags (0 or 1) or of shares (from 0 to 1), got '
-                         f'{flags!r:.80}')
+        raise ValueError('a rationale is a list of spans, of flags (0 or 1) or of shares (from 0 to '
+                         f'1), got {flags!r:.80}')
     counts = [[len(cut(t)) for t in texts] for cut in (find_words, spaced_words)]
     if flags and len(flags) not in map(sum, counts):
-        raise ValueError(f'there are {len(flags)} flags for {sum(counts[0])} words ({sum(counts[1])} between '
-                         'spaces)')
+        raise ValueError(f'there are {len(flags)} flags for {sum(counts[0])} words ({sum(counts[1])} '
+                         'between spaces)')
     cut = find_words if len(flags) == sum(counts[0]) else spaced_words
     sides, at = [], 0
     for text in texts:
@@ -222,8 +222,8 @@ def _examples(rows, read, annotators, split):
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
     if undecided:
-        warnings.warn(f'left out: {undecided} of {len(read_rows)} rows of {split}, on whose label the annotators do '
-                      'not agree', stacklevel=4)
+        warnings.warn(f'left out: {undecided} of {len(read_rows)} rows of {split}, '
+                      'on whose label the annotators do not agree', stacklevel=4)
     if lost: warnings.warn(f'{lost} marked phrases of {split} are not in their text and were left out', stacklevel=4)
     return [f for f in read_rows if f]
 

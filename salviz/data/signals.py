@@ -35,8 +35,8 @@ def _one_shape(x, split, kind):
         raise ValueError(f'the series of {split} are of unequal length ({shapes[0][0]} to {shapes[-1][0]} steps); '
                          'series must have one length: cut or pad them to it first')
     if len(shapes) > 1:
-        raise ValueError(f'the {kind}s of {split} have different shapes ({", ".join(map(str, shapes[:4]))}); bring '
-                         'them to one')
+        raise ValueError(f'the {kind}s of {split} have different shapes ({", ".join(map(str, shapes[:4]))}); '
+                         'bring them to one')
     return np.stack(rows) if rows else np.empty((0, 0))
 
 def _checked(x, split, kind, channels_last=False):
@@ -215,8 +215,8 @@ def _fashion():
     "Debian's Fashion-MNIST as {'train': (x, y), 'test': (x, y)}"
     if not fashion_folder.is_dir():
         raise FileNotFoundError(f'the images called fashion are not on this machine (looked in {fashion_folder}): '
-                                "install Debian's package dataset-fashion-mnist, or pass the folder that holds the idx "
-                                "files")
+                                "install Debian's package dataset-fashion-mnist, "
+                                "or pass the folder that holds the idx files")
     return _idx_folder(fashion_folder)
 
 # %% ../../nbs/02_data/01_signals.ipynb #029

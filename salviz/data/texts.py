@@ -108,8 +108,8 @@ def from_hub(
                               'the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
     try: return load_dataset(repository, config, revision=revision)
     except ConnectionError as e:
-        raise ConnectionError(f'{named} is not in the local cache, and the Hub is switched off by HF_HUB_OFFLINE '
-                              f'({here})') from e
+        raise ConnectionError(f'{named} is not in the local cache, '
+                              f'and the Hub is switched off by HF_HUB_OFFLINE ({here})') from e
     except (FileNotFoundError, ValueError, RuntimeError) as e:
         raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
 
@@ -139,8 +139,8 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 def refuse_rows(bad, split, what):
     "Raise a `ValueError` about the row numbers `bad` of `split`, if there are any: `what` is wrong with them"
     if len(bad):
-        raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, counted '
-                         'from 0)')
+        raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
+                         'counted from 0)')
 
 def _column(table, name, split, argument):
     "The values of column `name`; `argument` is what the user called it by"
@@ -149,8 +149,8 @@ def _column(table, name, split, argument):
     if not isinstance(name, str) or name not in columns:
         raise ValueError(f'{argument}={name!r}: {split} has no such column; it has {there}')
     if columns.count(name) > 1:
-        raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that name; rename all but '
-                         'one')
+        raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that '
+                         'name; rename all but one')
     # [:]: else a Dataset's column would be read row by row
     return table[name].tolist() if isinstance(table, pd.DataFrame) else list(table[name][:])
 
@@ -390,8 +390,8 @@ def _label_columns(tables, label, labels, task):
         raise ValueError(f'task must be {", ".join(map(repr, known))} or None (read it off the labels), got {task!r}')
     if task == known[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
         if task not in (None, known[1]):
-            raise ValueError(f'task={task!r} has one label per row, and column {label!r} holds lists of labels; leave '
-                             'task out')
+            raise ValueError(f'task={task!r} has one label per row, and column {label!r} holds lists of '
+                             'labels; leave task out')
         return _list_columns(tables, label, labels)
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
@@ -403,8 +403,8 @@ def _label_columns(tables, label, labels, task):
         if labels is not None:
             raise ValueError('labels names classes, but regression has none; leave out labels or task')
         if isinstance(feature, ClassLabel):
-            raise ValueError(f'column {label!r} holds classes ({", ".join(feature.names)}), which regression cannot '
-                             'predict')
+            raise ValueError(f'column {label!r} holds classes ({", ".join(feature.names)}), '
+                             'which regression cannot predict')
         return Value('float64'), {split: _scores(x, split) for split, x in plain.items()}
     names = _class_names(plain['train'], feature, labels)
     numbered = _are_numbers(plain['train'], feature, names)
@@ -879,8 +879,8 @@ def _rows_wanted(size, n, name):
     ok = isinstance(size, (int, float)) and not isinstance(size, bool)
     if ok and isinstance(size, float) and 0 < size <= 1: return max(1, round(size*n))
     if ok and isinstance(size, int) and 1 <= size <= n: return size
-    raise ValueError(f"{name} must be a number of rows (1 to {n}), a share above 0 and up to 1., or 'full', got "
-                     f"{size!r}")
+    raise ValueError(f"{name} must be a number of rows (1 to {n}), a share above 0 and up to 1., or 'full', "
+                     f"got {size!r}")
 
 def subset(
     data:DatasetDict,        # what `load_text`, `load_tokens` or `load_pairs` returns
@@ -1075,8 +1075,8 @@ def _longest(tokenizer, max_length):
     ok = (isinstance(max_length, int) and not isinstance(max_length, bool)
           and least <= max_length <= tokenizer.model_max_length)
     if not ok:
-        raise ValueError(f'max_length must be a number of tokens from {least} to {tokenizer.model_max_length}, got '
-                         f'{max_length!r}')
+        raise ValueError(f'max_length must be a number of tokens from {least} to {tokenizer.model_max_length}, '
+                         f'got {max_length!r}')
     return max_length
 
 def _warn_cut(cut, max_length):
@@ -1177,8 +1177,8 @@ def answers_within(
     "`data` without the questions whose answer is cut off; a warning counts them"
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
-        raise ValueError('answers_within: data must be splits of questions with their contexts, as load_questions '
-                         'gives them')
+        raise ValueError('answers_within: data must be splits of questions with their contexts, '
+                         'as load_questions gives them')
     longest = _longest(tokenizer, max_length)
     def fits(part):
         texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)
@@ -1227,8 +1227,8 @@ class Collator:
                              f'got {tokenizer!r:.80}')
         if pad is None: pad = tokenizer.pad_token_id
         if pad is None:
-            raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with '
-                             'load_classifier')
+            raise ValueError('the tokenizer has no padding token; '
+                             'set tokenizer.pad_token, or load it with load_classifier')
         whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
         if pad_to_multiple_of is not None and not whole:
             raise ValueError('Collator: pad_to_multiple_of must be a whole number of at least 1, got '

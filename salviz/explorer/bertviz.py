@@ -35,8 +35,8 @@ def _snapshot(source, step, probe):
     if hasattr(source, 'look'):
         if (look := source.look()) is None: raise ValueError('nothing was recorded yet, so there is nothing to show')
         if step is None and probe is None: return look.snapshot
-        raise ValueError('of an Explorer the step and the sentence in view are shown: leave step= and probe= out, or '
-                         'give its run')
+        raise ValueError('of an Explorer the step and the sentence in view are shown: '
+                         'leave step= and probe= out, or give its run')
     if isinstance(source, (str, Path)): source = Run(source)
     source = getattr(source, 'run', source)
     if not hasattr(source, 'snapshot'):

@@ -30,8 +30,8 @@ class Asker:
         training=None, # one from `start_training`
     ):
         if model is not None and not (isinstance(model, (list, tuple)) and len(model) == 2 and None not in model):
-            raise ValueError("model must be a pair (model, tokenizer), such as load_classifier('movie-minilm'); got "
-                             f'{model!r:.80}')
+            raise ValueError("model must be a pair (model, tokenizer), such as load_classifier('movie-minilm'); "
+                             f'got {model!r:.80}')
         self.run, self.model, self.training, self._loaded = run, model, training, (None, None)
         self._recorded_with = None
         if model is None and getattr(training, 'model', None) is not None:

@@ -289,8 +289,8 @@ def _kind_view(still, look): # a view
     "The figure of the kind `still`, at the layer and head of `look` where it has them"
     kind = figure_kinds().get(still)
     if kind is None or kind.takes != 'snapshot':
-        raise ValueError(f'a still is one of {", ".join(parts)}, whatif or a kind of figure of one snapshot, '
-                         f'got {still!r}')
+        raise ValueError(f'a still is one of {", ".join(parts)}, '
+                         f'whatif or a kind of figure of one snapshot, got {still!r}')
     place = place_of(look.entry)
     return kind.make(look.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 

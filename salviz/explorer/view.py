@@ -115,8 +115,8 @@ def _words(self:ExplorerView):
     missing = len(self._plan.sizes) - len(self._plan.kept)
     sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
             f'{self._plan.budget/1e6:.0f} MB: '
-            'look at another example to bring its steps, or use Explorer(run, probes=…, steps=…, '
-            'budget=…).'] if missing else []
+            'look at another example to bring its steps, or use Explorer(run, '
+            'probes=…, steps=…, budget=…).'] if missing else []
     return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../../nbs/11_explorer/08_view.ipynb #027

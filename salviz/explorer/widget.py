@@ -185,8 +185,8 @@ def checked_state(state) -> dict:
 def _of_front(front, compare, state):
     "Runs of `front`, what the panel is told of it, and the state, at the knee's run first"
     if compare is not None:
-        raise ValueError('Explorer: the runs of a front are compared with one another in the panel Compare; leave out '
-                         'compare=')
+        raise ValueError('Explorer: the runs of a front are compared with one another in the panel '
+                         'Compare; leave out compare=')
     runs = runs_of_front(front)
     described = front_meta(front, runs)
     knee = next((p['run'] for p in described['points'] if p['is_knee'] and p['run'] is not None), 0)

@@ -810,8 +810,8 @@ def _tex_engine(fig):
                            f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
     if strange:
-        warnings.warn(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and a font '
-                      'that has them', stacklevel=4)
+        warnings.warn(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and '
+                      'a font that has them', stacklevel=4)
     return engine
 
 def _save_pgf(fig, path):
@@ -871,8 +871,8 @@ def save_figure(
         raise ValueError(f'save_figure: path must end in .pdf, .svg, .png or .pgf, got {str(path)!r}')
     if text not in ('paths', 'text'): raise ValueError(f"save_figure: text must be 'paths' or 'text', got {text!r}")
     if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())):
-        raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True '
-                         'out')
+        raise ValueError('save_figure: this figure has no caption; make it with figure(view), '
+                         'or leave caption=True out')
     if not path.parent.is_dir():
         raise FileNotFoundError(f'save_figure: there is no folder {path.parent}; make it first, or choose another path')
     others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}

@@ -325,8 +325,8 @@ def _runs_in(source):
 def _without(name, kind, needs, **given):
     "Refuse those of `given` that mean nothing here"
     if unused := [k for k, v in given.items() if v is not None]:
-        raise ValueError(f'figure: {name} takes no {" and no ".join(f"{option}=" for option in unused)}; it is made of '
-                         f'{needs}'
+        raise ValueError(f'figure: {name} takes no {" and no ".join(f"{option}=" for option in unused)}; '
+                         f'it is made of {needs}'
                          + (' of all steps' if kind and kind.takes == 'runs' else ''))
 
 def _check_table(name, kind, source):
@@ -375,8 +375,8 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
         if options:
-            raise ValueError(f'figure: a view is drawn as it is; {", ".join(options)} belong to the function that '
-                             'makes it')
+            raise ValueError(f'figure: a view is drawn as it is; {", ".join(options)} belong to the '
+                             'function that makes it')
         _without('a view', None, 'one snapshot, or what its function was given', step=step, probe=probe)
         return Made(sources, [[] for _ in sources])
     if kind is None and not options and all(isinstance(one, (Run, Snapshot, Seen)) for one in sources):
@@ -440,8 +440,8 @@ def _printed(made, width, font_size, look):
     "The figure of `made` on paper"
     inches, points = width_of(width)
     if font_size == 'caption' and points is None:
-        raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), got "
-                         f"width={width!r}")
+        raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "
+                         f"got width={width!r}")
     titles, views, told = look.get('titles'), made.views, made.told or ['']*len(made.views)
     if titles is None: views = _prefixed(views, told)
     elif len(views) > 1:

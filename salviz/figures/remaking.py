@@ -66,8 +66,8 @@ def _found_study(facts, beside, folders):
 def _table_of(x):
     "The table that a file carries"
     if 'table' not in x:
-        raise ValueError('remake: the table that this figure was made of was too large to be carried in it; give it: '
-                         'runs=TABLE')
+        raise ValueError('remake: the table that this figure was made of was too large to be carried in '
+                         'it; give it: runs=TABLE')
     frame = unpacked(x['table'])
     frame.attrs = {k: unpacked(v) for k, v in x.get('about', {}).items()}
     return ResultTable(frame, **{k: unpacked(v) for k, v in x['look'].items()}) if 'look' in x else frame
@@ -200,7 +200,7 @@ def remake(
     if to is None and same: return Remade(None, fig, True, True, [])
     target = Path(path.with_name(f'{path.stem}-remade{path.suffix}') if to is None else to)
     if target.exists() and not force:
-        raise FileExistsError(f'remake: {target} exists already; choose another file with to=, or force=True to write '
-                              'it again')
+        raise FileExistsError(f'remake: {target} exists already; choose another file with to=, '
+                              'or force=True to write it again')
     if not target.parent.is_dir(): raise FileNotFoundError(f'remake: there is no folder {target.parent}; make it first')
     return Remade(save_figure(fig, target, text=text), fig, same, same_picture, differs)

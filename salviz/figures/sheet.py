@@ -905,8 +905,8 @@ def _cut_words(cut, scale):
     far, what = cut[0]
     more = f' (and {len(cut) - 1} more)' if len(cut) > 1 else ''
     smaller = ', a smaller font_size' if scale > 1 else ''
-    return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; take a greater width{smaller} or '
-            'shorter names')
+    return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; take a greater width{smaller} '
+            'or shorter names')
 
 def _tall_words(fig, page_height, views, width, scale, across):
     "What to do about a figure that is higher than its page"

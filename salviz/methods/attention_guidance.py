@@ -234,8 +234,8 @@ def check_heads(
             if not 0 <= head < n_heads:
                 raise ValueError(f'{where} has head {head}; the model has heads 0 to {n_heads - 1} in a layer')
             if head in owner:
-                raise ValueError(f'{where} has head {head}, which {owner[head]} has already; a head can have one '
-                                 'pattern')
+                raise ValueError(f'{where} has head {head}, which {owner[head]} has already; '
+                                 'a head can have one pattern')
             owner[head] = name
     return {name: list(numbers) for name, numbers in heads.items()}
 
@@ -430,8 +430,8 @@ def _first_with(self:AttentionGuidance, name, ids, examples) -> int:
     at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
     tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
     self.require(at is not None,
-                 f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; choose another '
-                 'pattern')
+                 f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; '
+                 'choose another pattern')
     return at
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #052

@@ -105,8 +105,8 @@ why_not_served = dict( # {method: {task: why}}
                 series_classification=_no_attention),
     AttentionGuidance=dict(series_classification=_no_attention),
     RationaleGuided=dict(
-        multi_label_classification='A rationale marks words for one class, and the column does not say for which of '
-                                   'several',
+        multi_label_classification='A rationale marks words for one class, '
+                                   'and the column does not say for which of several',
         token_classification=_one_answer, masked_lm=_one_answer, replaced_token_detection=_one_answer,
         seq2seq=_one_answer, causal_lm=_one_answer,
         image_classification='Rationales mark words of a text, and images carry no such column; take SaliencyGuided',
@@ -287,8 +287,8 @@ class Batch(dict):
     def __missing__(self, name):
         raise NoColumn(f'{self.method.name}: asks for batch[{name!r}], but {self.where} has no such column; it has '
                        f'{", ".join(self)}. '
-                       'Columns of the data are in every batch under their own names, those of own probes if they are '
-                       'a Dataset')
+                       'Columns of the data are in every batch under their own names, '
+                       'those of own probes if they are a Dataset')
 
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     "What `method` plans for `batch`, checked"

@@ -114,8 +114,8 @@ def _check_arguments(self:Distillation):
                             f'take one of {", ".join(map(repr, known))}')
     check_choice(self, 'explanation', known)
     self.require(isinstance(given, (torch.nn.Module, Run, str, Path)) and given != '',
-                 'teacher must be a finished run or its path, the path of a checkpoint, a model, or the name of one, '
-                 f'got {given!r}')
+                 'teacher must be a finished run or its path, the path of a checkpoint, a model, '
+                 f'or the name of one, got {given!r}')
     for part in ('weight', 'alpha'): check_weight(self, part)
     tau = self.temperature
     self.require(isinstance(tau, (int, float)) and not isinstance(tau, bool) and 0 < tau < math.inf,
@@ -324,8 +324,8 @@ def _check_texts(self:Distillation, teacher, its_tokenizer, model, tokenizer, da
     longest = max(max(data[k]['length']) for k in ('train', 'validation', 'probes') if k in data)
     try: longest_input(teacher, tokenizer, longest)
     except ValueError:
-        self.require(False, f'the teacher cannot read the {longest} tokens of the longest example; give a smaller '
-                            'max_length')
+        self.require(False, f'the teacher cannot read the {longest} tokens of the longest example; '
+                            'give a smaller max_length')
 
 @patch
 def _check_explanation(self:Distillation, teacher, model, task):
@@ -365,8 +365,8 @@ def _doubts(self:Distillation, teacher, trainer) -> str: # '' if there are none
         return f'the teacher is right about {right:.0%} {where}, no more than the largest class has ({most:.0%})'*(
             right <= most)
     missed, spread = (said - gold).square().mean().item(), gold.var(correction=0).item()
-    return (f'the mean squared error of the teacher is {missed:.3g} {where}, no less than that of their mean '
-            f'({spread:.3g})')*(missed >= spread)
+    return (f'the mean squared error of the teacher is {missed:.3g} {where}, '
+            f'no less than that of their mean ({spread:.3g})')*(missed >= spread)
 
 @patch
 def prepare(self:Distillation, trainer):

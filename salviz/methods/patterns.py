@@ -85,8 +85,8 @@ def pattern_ids(
         raise ValueError(f'pattern {name!r} looks at no particular tokens; those that do are '
                          f'{", ".join(map(repr, _needs_ids))}')
     if not ids:
-        raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; choose '
-                         'another pattern')
+        raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; '
+                         'choose another pattern')
     return torch.tensor(sorted(ids))
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #019

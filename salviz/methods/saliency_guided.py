@@ -301,8 +301,8 @@ def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inp
     name = what_is_read(row)
     if name == 'input_ids':
         self.require(isinstance(self.fill, str) and (self.fill, self.fill_range) == ('uniform', 'feature'),
-                     'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see '
-                     'first')
+                     'fill and fill_range are for images and series; in text a low word is replaced by '
+                     'a kept one, see first')
         self.require(self.first != 'mask' or tokenizer.mask_token_id is not None,
                      f"first='mask' needs a mask token, which {type(tokenizer).__name__} has not; use 'next' or 'keep'")
         ids = torch.tensor([row['input_ids']], device=device_of(model))

@@ -87,8 +87,8 @@ def _released_loss(
         here = attention.shape[-1]
         more = padded_to - here
         if more < 0:
-            raise ValueError(f'padded_to must be at least {here}, the positions of a row in this batch, got '
-                             f'{padded_to}')
+            raise ValueError(f'padded_to must be at least {here}, '
+                             f'the positions of a row in this batch, got {padded_to}')
         attention = F.pad(attention, (0, more))
         marks = F.pad(marks, (0, more), value=1e-8)
     log_p = marks.log_softmax(-1)
@@ -560,8 +560,8 @@ def _check_arguments(self:SalLM):
     self.require(self.refresh is None or type(self.refresh) is int and self.refresh >= 1,
                  f'refresh must be None or a whole number of epochs of at least 1, got {self.refresh!r}')
     self.require(self.given is None or self.teacher in (None, False) or self.start == 'teacher',
-                 "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are "
-                 "to be used")
+                 "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its "
+                 "weights are to be used")
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-0
 @patch
@@ -789,8 +789,8 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
         same_texts = 'they serve the same texts, labels and max_length, or a part of them'
         hint = same_probes if name == 'probes' else same_texts
         self.require(not missing,
-                     f'the explanations in {run.path} do not cover {missing} of the {len(examples)} examples in '
-                     f'{name}; '
+                     f'the explanations in {run.path} do not cover {missing} of the {len(examples)} '
+                     f'examples in {name}; '
                      f'{hint}')
         kept.append(here)
     return {k: np.concatenate([part[k] for part in kept]) for k in made}

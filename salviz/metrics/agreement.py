@@ -33,8 +33,8 @@ def _check_how(sign, top_share):
     "Refuse a `sign` or `top_share` that means nothing"
     check_choice('sign', sign, signs)
     if not 0 < top_share <= 1:
-        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are compared), got '
-                         f'{top_share!r}')
+        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are '
+                         f'compared), got {top_share!r}')
 
 def top_count(n:int, top_share:float) -> int:
     "How many of `n` tokens `top_share` asks for: at least one"
@@ -183,8 +183,8 @@ def compare_attributions(
     a, b = [np.asarray(x) for x in a], [np.asarray(x) for x in b]
     counts = [np.ones(x.shape, bool) for x in a] if counts is None else [np.asarray(c, bool) for c in counts]
     if not len(a) == len(b) == len(counts):
-        raise ValueError(f'a, b and counts must have the same number of examples, got {len(a)}, {len(b)} and '
-                         f'{len(counts)}')
+        raise ValueError(f'a, b and counts must have the same number of examples, got {len(a)}, {len(b)} '
+                         f'and {len(counts)}')
     if any(not x.ndim for x in a):
         raise ValueError('the first axis of an attribution is the example; put a single one into brackets')
     for i, (x, y, c) in enumerate(zip(a, b, counts)):

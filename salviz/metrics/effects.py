@@ -111,8 +111,8 @@ def tost(
 ) -> float: # NaN where there is no interval
     "p-value of the hypothesis that the mean difference is as large as `margin`; small: it is not"
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
-        raise ValueError('margin must be a number above 0, the largest difference that does not matter, got '
-                         f'{margin!r}')
+        raise ValueError('margin must be a number above 0, the largest difference that does not '
+                         f'matter, got {margin!r}')
     if sides not in (1, 2): raise ValueError(f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}')
     estimate = over_tasks(d, tasks)
     above = estimate.p_of(-margin, 'greater')

@@ -207,8 +207,8 @@ class Front:
 # %% ../../nbs/07_metrics/06_front.ipynb #fr021
 def _reference_needed(measures):
     return ValueError(f'front: say the reference point of the hypervolume, reference=(x, y), a point that is worse '
-                      f'than all in {measures[0]} and {measures[1]}; (0, 0) is taken only for shares of which more '
-                      'is better')
+                      f'than all in {measures[0]} and {measures[1]}; '
+                      '(0, 0) is taken only for shares of which more is better')
 
 def _asked(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
     "Refuse what gives no front whatever the runs will say; `have`: names of measures"

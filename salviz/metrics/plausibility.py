@@ -126,8 +126,8 @@ def hard_rationale(
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision is .3 too
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
-        raise ValueError('k must be a number of tokens of at least 1, or a share (float) above 0 and up to 1., got '
-                         f'{k!r}')
+        raise ValueError('k must be a number of tokens of at least 1, '
+                         f'or a share (float) above 0 and up to 1., got {k!r}')
     count = k if whole else int(np.ceil(k*len(values) - 1e-9))
     out = np.zeros(len(values), bool)
     out[np.argsort(-values, kind='stable')[:max(1, count)]] = True

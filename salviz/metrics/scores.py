@@ -47,8 +47,8 @@ def multi_label_metrics(
                          f'be empty, got {list(y.shape)} and {list(p.shape)}')
     for name, x in dict(labels=y, predictions=p).items():
         if not np.isin(x, (0, 1)).all():
-            raise ValueError(f'multi_label_metrics: {name} must be 0 or 1, got {x[~np.isin(x, (0, 1))][0]!r}; pass '
-                             'logits > 0')
+            raise ValueError(f'multi_label_metrics: {name} must be 0 or 1, got {x[~np.isin(x, (0, 1))][0]!r}; '
+                             'pass logits > 0')
     y, p = y.astype(bool), p.astype(bool)
     hits, said = 2*(y & p).sum(0), y.sum(0) + p.sum(0)
     of_class = np.divide(hits, said, out=np.zeros(y.shape[1]), where=said > 0)
@@ -211,8 +211,8 @@ def attention_agreement(snapshot) -> float:
     its pooled row, or the mean over the rows of ordinary tokens where there is none"""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
-        raise KeyError(f'the agreement of attention and saliency needs {", ".join(missing)}, which this snapshot does '
-                       'not have')
+        raise KeyError(f'the agreement of attention and saliency needs {", ".join(missing)}, '
+                       'which this snapshot does not have')
     row, counts = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special, dtype=bool)
     if row is not None and not 0 <= row < len(counts):
         raise ValueError(f'pooled_row must be one of the {len(counts)} tokens (0 to {len(counts) - 1}), got {row}')

@@ -210,8 +210,8 @@ def compare_predictions(
     _refuse_outside(confidence, resamples)
     labels, a, b = (np.asarray(values) for values in (labels, a, b))
     if not len(labels) or not len(labels) == len(a) == len(b):
-        raise ValueError(f'labels, a and b must be equally many examples and not none, got {len(labels)}, {len(a)} and '
-                         f'{len(b)}')
+        raise ValueError(f'labels, a and b must be equally many examples and not none, got {len(labels)}, {len(a)} '
+                         f'and {len(b)}')
     observed, rng = score(labels, a) - score(labels, b), np.random.default_rng(seed)
     drawn = np.empty(resamples)
     for i in range(resamples):
@@ -319,8 +319,8 @@ def _baseline_of(row, base, rows):
     "The row of the baseline `base` with which `row` is compared, None if it is one itself or there is none"
     at = next((i for i in range(len(row)) if any(r[i] == base for r in rows)), None)
     if at is None:
-        raise ValueError(f'compare_to must name a row: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; got '
-                         f'{base!r}')
+        raise ValueError(f'compare_to must name a row: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
+                         f'got {base!r}')
     if row[at] == base: return None
     rest, bases = row[:at] + row[at+1:], [r for r in rows if r[at] == base]
     return next((r for r in bases if r[:at] + r[at+1:] == rest), bases[0] if len(bases) == 1 else None)

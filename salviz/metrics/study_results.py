@@ -56,8 +56,8 @@ def read_study(folder) -> dict:
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: there is no file {file.name}')
     try: return read_object(file)
     except ValueError as e:
-        raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, and move runs/ and '
-                         'cells/ there') from None
+        raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, '
+                         'and move runs/ and cells/ there') from None
 
 @patch
 def _record(self:StudyResults, name) -> dict:

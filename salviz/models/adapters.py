@@ -39,8 +39,8 @@ def adapter_weights(adapted) -> dict: # {name: tensor in the memory of the model
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12
 adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT', 'LN_TUNING' # of peft
 
-_why_not = dict(ADALORA='adds a loss of its own and moves ranks between layers at steps of its own, which no method '
-                        'knows of',
+_why_not = dict(ADALORA='adds a loss of its own and moves ranks between layers at steps of its own, '
+                        'which no method knows of',
                 XLORA='runs the model twice in each pass',
                 ADAPTION_PROMPT='adds a second attention to that of the model')
 

@@ -265,8 +265,8 @@ def padding_for(
     if not last: return given if is_usable else own, ''
     if own is None:
         _pad_config(model).pad_token_id = given
-        return given, (f'{who}: the config of the model had no padding token; it has that of the tokenizer now '
-                       f'(id {given})')
+        return given, (f'{who}: the config of the model had no padding token; '
+                       f'it has that of the tokenizer now (id {given})')
     if own == given: return own, ''
     return own, (f'{who}: the padding token of the tokenizer has the id {given}, that of the model {own}: batches are '
                  'padded with the one of the model, by which it finds the last token')

@@ -144,8 +144,8 @@ class Maps:
             raise KeyError(f'layer {layer} of {self.name} is not observed; observed: '
                            f'{", ".join(map(str, self.layers)) or "none"}')
         if at not in self._captured:
-            raise RuntimeError(f'no attention of {self.name} is there yet (or any more): run the model inside `with '
-                               'observe(...)`')
+            raise RuntimeError(f'no attention of {self.name} is there yet (or any more): '
+                               'run the model inside `with observe(...)`')
         return at
 
     def __iter__(self): return iter(self.layers)
@@ -184,8 +184,8 @@ def _structure(
     "Keys that each query may attend, bool and broadcastable to [batch, heads, query, key]; None if all"
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
-            raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while a model '
-                             'is observed, '
+            raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
+                             'a model is observed, '
                              f'got {attention_mask.dtype}; pass the tokenizer\'s [batch, tokens] mask or a bool '
                              '[batch, 1, query, key]')
         return attention_mask
@@ -208,8 +208,8 @@ def _protected_keep(
 def _fits(x, shape, name, layer):
     "`x` if it broadcasts to `shape`, else an error that speaks of `name`"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
-        raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, got '
-                         f'{list(x.shape)}')
+        raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
+                         f'got {list(x.shape)}')
     return x
 
 # %% ../../nbs/03_models/01_attention.ipynb #050

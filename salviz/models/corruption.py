@@ -222,8 +222,8 @@ def pack_texts(
         packed[name] = rows if listed else Dataset.from_dict(dict(text=rows), info=info)
     have = 'has' if long == 1 else 'have'
     if long:
-        warnings.warn(f'{long} of {total} texts {have} more than block={block} tokens; cut at blanks and spread over '
-                      'rows', stacklevel=2)
+        warnings.warn(f'{long} of {total} texts {have} more than block={block} tokens; '
+                      'cut at blanks and spread over rows', stacklevel=2)
     return packed[''] if single else DatasetDict(packed)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #029

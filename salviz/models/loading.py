@@ -463,8 +463,8 @@ def load_model_for(
         if not own.has_classes and needed is None: return {}
         trained = any(map(head.is_in, config.architectures or ()))
         if own.per_token and own.has_classes and num_labels is None and labels is None and not trained:
-            raise ValueError(f'{str(name)!r} has no trained head for tokens; name the tags with labels=[...], or give '
-                             'num_labels')
+            raise ValueError(f'{str(name)!r} has no trained head for tokens; '
+                             'name the tags with labels=[...], or give num_labels')
         size = _class_count(name, config, num_labels if own.has_classes else needed, labels,
                             kwargs.get('ignore_mismatched_sizes'), head)
         return {**head.config, **class_config(None, labels), 'num_labels': size}
@@ -488,6 +488,6 @@ def longest_input(
     if max_length is None: return min(limit, 512)
     if type(max_length) is not int: raise ValueError(f'max_length must be a number of tokens, got {max_length!r}')
     if max_length > limit:
-        raise ValueError(f'max_length must be at most {limit}, which is all that the model has positions for, got '
-                         f'{max_length}')
+        raise ValueError(f'max_length must be at most {limit}, which is all that the model has positions '
+                         f'for, got {max_length}')
     return max_length

@@ -253,8 +253,8 @@ claim('D7', 'ad_drop', 'The fewer the data, the greater the gain',
     paper_says='Table 5, five seeds', unit='score on the development set',
     numbers=[('CoLA, 16 shots', 39.70, 4.68, 46.41, 1.98), ('CoLA, 256 shots', 51.11, 1.64, 52.47, 1.16),
              ('SST-2, 256 shots', 91.44, .17, 92.61, .13)],
-    weak='A Matthews correlation of 39.7 from 16 sentences, 64.8 from all of them, needs a large development set to '
-         'choose on.',
+    weak='A Matthews correlation of 39.7 from 16 sentences, 64.8 from all of them, '
+         'needs a large development set to choose on.',
     ours='The gain in AD64 (64 rows, 12 epochs) minus the gain in AD (256 rows, 6 epochs).',
     effects=[Effect('D7', 'gain in test accuracy, 64 - 256 rows',
                     (*minus('AD64', 'GA', 'FT', 'test_score'), *minus('AD', 'FT', 'GA', 'test_score')), .01,
@@ -451,8 +451,8 @@ claim('S1', 'saliency_guided', 'Accuracy is kept',
     paper_says='Abstract, no numbers', weak='No numbers.',
     ours='Three verdicts: DIGITS (a small CNN, 2,000 digits), TEXT (biLSTM, movie sentences and tweets) and SERIES '
          '(ten layouts of the benchmark, the TCN).',
-    reads='On series both arms are right nearly always: that they are alike says little more than that both reach the '
-          'ceiling.',
+    reads='On series both arms are right nearly always: that they are alike says little more than that '
+          'both reach the ceiling.',
     effects=[_kept('S1 digits', 'DIGITS', .01, gates=(Gate('DIGITS', ('FT',), **_learnt),)),
              _kept('S1 text', 'TEXT', .02, gates=(Gate('TEXT', ('FT',), **_learnt),)),
              Effect('S1 series', 'test accuracy, SGT - FT (SERIES)',
@@ -502,8 +502,8 @@ claim('S4', 'saliency_guided', 'Explanations are (a) more comprehensive and (b) 
            (('Movies, gradient', .042, None, .013, None), ('Movies, IG', .054, None, .002, None),
             ('FEVER, gradient', .012, None, .011, None), ('FEVER, IG', .005, None, .004, None),
             ('e-SNLI, gradient', .420, None, .387, None), ('e-SNLI, IG', .461, None, .419, None)))],
-    weak='In probabilities: a model that is less sure scores lower. Random explanations are the most sufficient ones '
-         'twice.',
+    weak='In probabilities: a model that is less sure scores lower. Random explanations are the most '
+         'sufficient ones twice.',
     ours='TEXT: a biLSTM on 4,000 movie sentences and on 798 tweets, three quarters of those that there are; gradient '
          'minus random, in words, 300 test sentences. The mean confidence stands beside it.',
     shown=[Shown('Integrated gradients, random words, and how sure the models are', 'TEXT',
@@ -594,8 +594,8 @@ claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
           'a tenth (seed 100, trained again: 1.31 to .16). On test sentences it is further from the explanation than '
           'plain attention is, which looks like overfitting to 512 sentences. The two other forms, FineTuned and '
           'Iterative, come out nearer than plain attention on average (2.02 and 1.97, plain 2.22), and are not '
-          'judged. The gates are passed by .002 and .001, and the distance of uniform attention was not kept in the '
-          'rows.',
+          'judged. The gates are passed by .002 and .001, and the distance of uniform attention was '
+          'not kept in the rows.',
     shown=[Shown('All arms of the poster, each seed', 'SALLM', ('attention_kl',))],
     effects=[Effect('L3', 'KL from the explanation, FT - SalLM', minus('SALLM', 'FT', 'SalLM', 'attention_kl'), .1,
                     gates=(*_sallm_gate, Gate('SALLM', ('SalLM',), **_learnt)))])

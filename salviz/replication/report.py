@@ -41,8 +41,8 @@ from ..explorer.page import page_policy
 groups = { # in the order of the report: {word: (heading, what it means)}
     'holds': ('Holds', 'the whole interval lies on the claim\'s side of 0; where no harm is claimed, above the margin'),
     'holds, small': ('Holds, but small', 'above 0, and less than would matter'),
-    'does not hold': ('Does not hold', 'an effect that would matter is excluded; of several questions, in one at '
-                      'least'),
+    'does not hold': ('Does not hold', 'an effect that would matter is excluded; '
+                      'of several questions, in one at least'),
     'reversed': ('Reversed', 'the whole interval lies below 0'),
     'undecided': ('Undecided', 'the interval holds both: nothing, and an effect that would matter'),
     'not testable at this scale': ('Not testable at this scale', 'the models did not learn what the claim needs'),
@@ -138,13 +138,13 @@ def rule_words(effect) -> str:
     "The rule of an effect in a sentence"
     m = digits_of(effect.smallest)
     if effect.rule == 'no harm':
-        return (f'No harm, margin {m}: holds if the interval lies above −{m}, does not hold if it lies below, else '
-                'undecided.')
+        return (f'No harm, margin {m}: holds if the interval lies above −{m}, '
+                'does not hold if it lies below, else undecided.')
     spread = effect.rule == 'spread'
     what = f'The logarithm of a ratio of deviations ({m} is that of {math.exp(effect.smallest):.3g}). '*spread
     return (f'{what}Better, smallest effect of interest {m}: holds if the interval lies above 0 (small, if it also '
-            f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else '
-            'undecided.')
+            f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, '
+            'if it lies below 0); else undecided.')
 
 def reason(finding) -> str:
     "Why the verdict is what it is"
@@ -802,8 +802,8 @@ abbreviations = [ # (papers' or our words, what they mean)
      'pre-trained weights; from the teacher\'s; explained anew every two epochs'),
     ('next, prev, first, period, delim', 'patterns that a head is asked to attend to: the next and the previous token, '
      'the first one, periods, delimiters'),
-    ('comprehensiveness, sufficiency', 'how far an answer falls without the words that matter most, and with them '
-     'alone'),
+    ('comprehensiveness, sufficiency', 'how far an answer falls without the words that matter '
+     'most, and with them alone'),
     ('middle, rare-time, …', 'layouts: which cells of a series (features at steps) are informative'),
     ('AUP, AUR', 'area under precision and under recall of what a saliency says, over shares of what is shown'),
     ('IG', 'integrated gradients'), ('KL', 'Kullback-Leibler divergence, in nats'),
@@ -822,10 +822,10 @@ hard = [
     'interest had to be set by us.',
     'Settings were often chosen on the split that is reported; we fixed ours beforehand, without a search, which may '
     'be unfair to a method that needs one.',
-    'Details are not stated (weight, share and layer of SalLM; some of attention guidance), and released code and text '
-    'differ.',
-    'Small effects need more pairs than a day of one processor gives: what could have been found stands beside each '
-    'verdict.']
+    'Details are not stated (weight, share and layer of SalLM; some of attention guidance), '
+    'and released code and text differ.',
+    'Small effects need more pairs than a day of one processor gives: '
+    'what could have been found stands beside each verdict.']
 limits = [
     'A verdict is about these small models and data. It does not say that a paper is right or wrong at its own scale.',
     '"Undecided" is not "no effect": the interval holds both nothing and an effect that would matter.',
@@ -837,8 +837,8 @@ limits = [
 # %% ../../nbs/14_replication/08_report.ipynb #rt-31
 deviations = [ # (paper, of what, theirs, ours)
     ('ad_drop', 'data', 'GLUE, whole training splits', 'ratings of sentences, at most 256 rows of three domains'),
-    ('ad_drop', 'selection', 'p, q, learning rate and batch size searched, chosen on the development set that is '
-     'reported', 'p = q = .3, nothing searched; checkpoint by validation, test rows apart'),
+    ('ad_drop', 'selection', 'p, q, learning rate and batch size searched, chosen on the development '
+     'set that is reported', 'p = q = .3, nothing searched; checkpoint by validation, test rows apart'),
     ('ad_drop', 'seeds', 'one to five; the seed draws the head and the order', 'two to six; the seed draws the rows '
      'of all splits as well'),
     ('ad_drop', 'out of domain', 'HANS and PAWS-X', 'sentences of the two other domains'),
@@ -855,8 +855,8 @@ deviations = [ # (paper, of what, theirs, ours)
      'stayed at chance in a pilot'),
     ('saliency_guided', 'series', 'five processes, ten layouts', 'Gaussian noise, ten layouts'),
     ('saliency_guided', 'late bias', 'AUP and AUR, saliency not said', 'AUP of the gradient; forget gates begin open'),
-    ('saliency_guided', 'removal', 'accuracy after removal, as it is', 'minus random removal, since a model may be '
-     'fragile'),
+    ('saliency_guided', 'removal', 'accuracy after removal, as it is', 'minus random removal, '
+     'since a model may be fragile'),
     ('saliency_guided', 'words', 'GloVe vectors', 'the word table of MiniLM, copied into the biLSTM'),
     ('saliency_guided', 'faithfulness', 'as it is', 'minus that of a random ranking, behind a gate of accuracy'),
     ('sallm', 'model and data', 'BERT base, SST-5', '2 layers of MiniLM, ratings of movie sentences in five classes'),
@@ -969,8 +969,8 @@ def verdict_lines(findings, rows=None) -> list: # of Markdown
         out.append(f'- **{papers[paper]}**: {"; ".join(parts)}.')
     idle = [] if rows is None else [c.short for c in _idle_claims(findings, bare(rows))]
     of = f' Where an arm learnt next to nothing ({"; ".join(idle)}), a difference says only that.'*bool(idle)
-    out.append('- **What this does not say**: that a paper is right or wrong at its own scale; *undecided* is not *no '
-               f'effect*.{of}')
+    out.append('- **What this does not say**: that a paper is right or wrong at its own scale; '
+               f'*undecided* is not *no effect*.{of}')
     return out
 
 def _idle(effect, rows): # an arm of it learnt next to nothing on any task
@@ -1010,8 +1010,8 @@ def _easy_and_hard(findings, rows):
     more = [f'Models must learn before a claim can be asked: gates are closed for {closed} of them.']*bool(closed)
     if blunt: more += [f'For {blunt} of the {len(open_ones)} undecided effects, what would matter is less than half of '
                        'what these runs could have found.']
-    ran = [f'The {len(rows)} runs took {_minutes(rows.seconds)} of training in all, one core each, measures not '
-           'counted.']*bool(len(rows))
+    ran = [f'The {len(rows)} runs took {_minutes(rows.seconds)} of training in all, one core each, '
+           'measures not counted.']*bool(len(rows))
     return [*easy, *ran], [*hard, *more]
 
 # %% ../../nbs/14_replication/08_report.ipynb #rt-35b
@@ -1132,11 +1132,11 @@ def _raw_rows(rows):
 
 # %% ../../nbs/14_replication/08_report.ipynb #rt-40b
 mended = [ # against the design, before the first row of the study was written
-    'Digits: 2,000 rows in place of 4,000, and four of the five saliencies on 150 images, so that a run fits its '
-    'minutes.',
+    'Digits: 2,000 rows in place of 4,000, and four of the five saliencies on 150 images, '
+    'so that a run fits its minutes.',
     'The grid over p and q is centred by seed; pairs are cells of the grid.',
-    'Patterns: each arm lacks two, since one that lacks one pattern is guided more than one that lacks two; one weight '
-    'for all.',
+    'Patterns: each arm lacks two, since one that lacks one pattern is guided more than one that lacks '
+    'two; one weight for all.',
     'Antecedents: 150 steps in place of 100, on made sentences, with a gate: the plain model must find half of them.',
     'Translation: exact match has a gate, .1 of the plain arm.',
     'Out of domain: runs of all three domains are scored on the two others, not those of movie sentences alone.',
@@ -1196,8 +1196,8 @@ def verdicts_latex(
     for paper, some in _by_paper(findings).items():
         lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(papers[paper])}}}}} \\', *map(line, some)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
-               'smallest effect that would matter, or the margin of no harm; detectable: found in four of five '
-               'repetitions.')
+               'smallest effect that would matter, or the margin of no harm; '
+               'detectable: found in four of five repetitions.')
     heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm',
                         'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',

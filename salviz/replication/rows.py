@@ -129,8 +129,8 @@ def row_of(
     not_measures = {'method', 'seed', 'run', 'seconds', *study.settings} # a row has its own seconds
     measures = {k: _short(v) for k, v in measures.items() if k not in not_measures}
     if taken := sorted(_own & {*settings, *measures}):
-        raise ValueError(f'{name}: a setting or measure is called {taken[0]!r}, as a column of every row is; give it '
-                         'another name')
+        raise ValueError(f'{name}: a setting or measure is called {taken[0]!r}, as a column of every row is; '
+                         'give it another name')
     row = dict(study=name, budget=budget, method=cell.method, settings=settings, seed=cell.seed, measures=measures,
                seconds=_short(float(run.summary['train_seconds']), 4))
     return row, dict(run.config.get('hardware') or {}, versions=run.config['versions'])

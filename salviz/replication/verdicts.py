@@ -131,8 +131,8 @@ def _checked(frame, rule, smallest, dropped):
                          f'{", ".join(map(str, frame.columns))}')
     twice = frame[frame.duplicated(['task', 'pair'])]
     if len(twice):
-        raise ValueError(f'pair {twice["pair"].iloc[0]!r} of task {twice["task"].iloc[0]!r} is there twice; one row '
-                         'each')
+        raise ValueError(f'pair {twice["pair"].iloc[0]!r} of task {twice["task"].iloc[0]!r} is '
+                         'there twice; one row each')
     return frame
 
 # %% ../../nbs/14_replication/00_verdicts.ipynb #ve-13

@@ -211,8 +211,8 @@ def _slurm_executor(given, logs):
     try: executor.update_parameters(**asked)
     except (NameError, AssertionError):
         allowed = ', '.join(sorted({'cluster', 'max_num_timeout', *of_slurm, *executor._valid_parameters()}))
-        raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, or not its value; there are '
-                         f'{allowed}') from None
+        raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, '
+                         f'or not its value; there are {allowed}') from None
     if 'timeout_min' not in given:
         raise ValueError('--slurm needs the time that a cell may take, such as timeout_min=240 or time=4:00:00; '
                          'submitit would ask for five minutes, and Slurm would end what takes longer')

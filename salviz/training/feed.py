@@ -94,8 +94,8 @@ def choose_probes(
                 raise ValueError(f"probes={probes!r}: write a part of a split as 'test[0:8]'")
             a, b = int(a or 0), int(b or len(chosen))
             if not a < b <= len(chosen):
-                raise ValueError(f'probes={probes!r}: {split} has {len(chosen)} examples; the part must lie within '
-                                 'them')
+                raise ValueError(f'probes={probes!r}: {split} has {len(chosen)} examples; '
+                                 'the part must lie within them')
             chosen = chosen.select(range(a, b))
     else: chosen = probes
     if not len(chosen): raise ValueError('probes is empty: give at least one example')

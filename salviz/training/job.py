@@ -59,8 +59,8 @@ def _check_args(args:dict):
         if name in _own_arguments:
             raise ValueError(f"train: args has {name}, which is train's own argument {_own_arguments[name]}")
         if name in _unserved_arguments:
-            raise ValueError(f'train: args has {name}, which methods, runs or the order of examples do not allow to be '
-                             'changed')
+            raise ValueError(f'train: args has {name}, which methods, runs or the order of examples do '
+                             'not allow to be changed')
 
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
     "What `settings.precision` asks for, or an error where this processor has no instructions for it"
@@ -191,8 +191,8 @@ def _set_back(run, config, method, weights) -> Path: # None: from the beginning
     checkpoint = last_usable(run, refuse)
     first = run.config.get('first_weights', run.state.get('first_weights'))
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
-        refuse('it has no checkpoint yet, and the model no longer has the weights that the run started from; load the '
-               'model anew')
+        refuse('it has no checkpoint yet, and the model no longer has the weights that the run started '
+               'from; load the model anew')
     run.supersede(step_of(checkpoint) if checkpoint else -1)
     if first is None and checkpoint is None: run.set_state(first_weights=weights)
     run.set_state(error=None, stopped=None)
@@ -337,6 +337,6 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     path, free = share((path, not path.exists() or untouched(path) or untrained(path)))
     args.output_dir = str(path/'checkpoints')
     if not free and not resume:
-        raise FileExistsError(f'train: {path} exists already; choose another run_dir, or resume=True to continue the '
-                              'run in it')
+        raise FileExistsError(f'train: {path} exists already; choose another run_dir, '
+                              'or resume=True to continue the run in it')
     return args

@@ -283,8 +283,8 @@ def start_training(
     """`train` in a worker thread: errors in the arguments are raised at once, then the `Training` is returned and
     goes on by itself"""
     if 'progress' in kwargs:
-        raise ValueError('start_training: progress is an argument of train; the Training that is returned says where '
-                         'it stands')
+        raise ValueError('start_training: progress is an argument of train; '
+                         'the Training that is returned says where it stands')
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise ValueError('start_training: this is one of several processes (WORLD_SIZE), which have to go in step; use '
                          'train in each of them')

@@ -79,8 +79,8 @@ class Search(Study):
 
     def _check_search(self, space, start, methods, measures):
         if not isinstance(self.by, str) or not self.by.startswith('validation_'):
-            raise ValueError(f'Search: by must be a measure of the validation split, such as validation_accuracy, got '
-                             f'{self.by!r}')
+            raise ValueError(f'Search: by must be a measure of the validation split, '
+                             f'such as validation_accuracy, got {self.by!r}')
         if self._way not in ('higher', 'lower'):
             raise ValueError(f"Search: which way is {self.by} better? Say better={{{self.by!r}: 'higher'}} or 'lower'")
         held_out = ('test_', 'gap', *(() if callable(self._given['data']) else (

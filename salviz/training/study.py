@@ -431,8 +431,8 @@ def _other(self:Study, cell, name) -> Run:
     path = self.folder/'runs'/other.name
     run = Run(path) if (path/'config.json').is_file() else None
     if run is None or not run.finished:
-        raise RuntimeError(f'run_of: {other.name} has no finished run; methods that others build on come first in '
-                           'methods=')
+        raise RuntimeError(f'run_of: {other.name} has no finished run; '
+                           'methods that others build on come first in methods=')
     return run
 
 # %% ../../nbs/06_training/09_study.ipynb #024
@@ -493,8 +493,8 @@ def _measure(self:Study, cell, run, pair, again=()):
         if isinstance(m, str):
             try: x = measure_of(run, m)
             except ValueError as e:
-                raise _NoSuchScore(f'Study: {e}. What is trained stays; give the study other measures and run it '
-                                   'again') from None
+                raise _NoSuchScore(f'Study: {e}. What is trained stays; '
+                                   'give the study other measures and run it again') from None
         else:
             asked = arguments_of(m)
             if pair is None and {'model', 'tokenizer'} & set(asked): pair = _on_device(run, lambda: self._load(cell)[0])
@@ -639,8 +639,8 @@ def _say(self:Study, busy):
                    f'them, run() tries each {most_tries} times in all, run(retry="all") again from the first')
         warnings.warn(message, stacklevel=3)
     if busy:
-        warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); run() again when '
-                      'they are done', stacklevel=3)
+        warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); '
+                      'run() again when they are done', stacklevel=3)
 
 @patch
 def run_cell(self:Study,
@@ -705,8 +705,8 @@ def _grouped(self:Study, devices) -> list:
     "What each worker has of `devices`, one for each of its processes"
     devices, n = list(devices), self.processes
     if len(devices) % n:
-        raise ValueError(f'Study: {len(devices)} devices cannot be shared by workers of {n} processes each; name a '
-                         f'multiple of {n}')
+        raise ValueError(f'Study: {len(devices)} devices cannot be shared by workers of {n} processes each; '
+                         f'name a multiple of {n}')
     return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
 
 # %% ../../nbs/06_training/09_study.ipynb #031r
@@ -723,8 +723,8 @@ def run(self:Study,
 ) -> pd.DataFrame: # see `results`
     "Train and measure every cell that is not finished"
     if not self.live:
-        raise ValueError('Study.open gives results only; make the Study with its model, data and methods again to run '
-                         'it')
+        raise ValueError('Study.open gives results only; make the Study with its model, '
+                         'data and methods again to run it')
     again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
     _refuse_unknown('no measure is called', again, list(self.measures))
     # before they are called: one may change what it uses

@@ -47,8 +47,8 @@ class RationalePlausibility:
     ):
         known = known_attributions('input_ids')
         if attribution not in known:
-            raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(known)}, got '
-                             f'{attribution!r}')
+            raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(known)}, '
+                             f'got {attribution!r}')
         if unknown := [k for k in options if k not in known[attribution].options]:
             raise ValueError(f'RationalePlausibility: {attribution} has no option {", ".join(unknown)}; it has '
                              f'{", ".join(known[attribution].options) or "none"}')
@@ -79,8 +79,8 @@ class RationalePlausibility:
             part = data[split] if self.most is None else data[split].select(range(min(self.most, len(data[split]))))
             encoded, flags = marked_words(model, tokenizer, part, length)
             if not any(f.any() for f in flags):
-                raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; leave {split} out of '
-                                 'splits=')
+                raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; leave {split} '
+                                 'out of splits=')
             values = explain_data(model, encoded, self.attribution, self.target, tokenizer=tokenizer, words='sum',
                                   progress=False, **self.options)
             # of words that are all alike the order is that of the text, and would be scored as if it were a choice
@@ -157,8 +157,8 @@ def _trained(study):
     why = f': {first["error"]}' if first['error'] else ''
     raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, first '
                        f'{Path(first["run"]).name} ({first["state"]}{why}). The next value is chosen by all of them: '
-                       'call pareto again when they are, with the same study; front_of gives the front of those '
-                       'that are')
+                       'call pareto again when they are, with the same study; '
+                       'front_of gives the front of those that are')
 
 def pareto(
     study,               # a `Study` with `setting` among its settings; it grows by the values that are added
@@ -182,8 +182,8 @@ def pareto(
     count = len(study.settings[setting]) + len(even)
     if count > budget:
         raise ValueError(f'pareto: budget={budget} is less than the {count} values that are laid at first '
-                         f'({len(study.settings[setting])} of the study, {len(even)} even ones); give more, or a '
-                         'smaller start')
+                         f'({len(study.settings[setting])} of the study, {len(even)} even ones); '
+                         'give more, or a smaller start')
     study.grow(**{setting: even})
     while True:
         _trained(study)

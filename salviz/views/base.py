@@ -437,8 +437,8 @@ def _tied_words(snapshot, values, replaced):
     size = np.abs(values) if args.get('ranking') == 'magnitude' else values
     equal = size == size[replaced].max(initial=-np.inf)
     if not (equal & ~replaced).any(): return ''
-    return (f' Tied: at the border {equal.sum()} words have the same recorded saliency, so which of them are replaced '
-            'means nothing.')
+    return (f' Tied: at the border {equal.sum()} words have the same recorded saliency, '
+            'so which of them are replaced means nothing.')
 
 def masked_sentence(snapshot) -> MaskedSentence:
     "The sentence coloured by saliency above its masked copy (saliency guided training)"
@@ -943,8 +943,8 @@ def saliency_distribution(
     sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
     probes = [sorted(s.probe for s in side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
-        raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} and '
-                         f'{probes[1]}')
+        raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} '
+                         f'and {probes[1]}')
     values = [np.concatenate([_scaled_saliency(s) for s in side]) for side in sides]
     edges = np.linspace(-1, 1, bins + 1)
     shares = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
@@ -1290,8 +1290,8 @@ def view_for(
     if not chosen:
         wanted = '; '.join(f'{make.__name__} ({needs})' for make, (_, needs) in pictures.items())
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
-        raise ValueError(f'view_for: {which_snapshot(snapshot)} holds {holds}, which is not enough for any of: '
-                         f'{wanted}')
+        raise ValueError(f'view_for: {which_snapshot(snapshot)} holds {holds}, '
+                         f'which is not enough for any of: {wanted}')
     if guided_heads in chosen and own_patterns(snapshot): chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
     plain = (unknown_task(snapshot.info),) if unknown_task(snapshot.info) else ()
     views = [replace(view, notes=(*view.notes, *plain)) for view in (make(snapshot) for make in chosen)]

@@ -433,8 +433,8 @@ def by_seed(
     doubled = frame.duplicated([*keys, 'example'] if 'example' in frame else keys)
     if doubled.any():
         where = ', '.join(f'{k} {v}' for k, v in frame[doubled].iloc[0][keys].items())
-        raise ValueError(f'{view}: several rows for {where}; select those of one setting, or give repetitions a column '
-                         'seed')
+        raise ValueError(f'{view}: several rows for {where}; select those of one setting, '
+                         'or give repetitions a column seed')
     return frame.groupby(keys, sort=False)[value].mean().reset_index(), notes
 
 # %% ../../nbs/09_views/01_curves.ipynb #051
@@ -687,8 +687,8 @@ def _samples(frame, view, by, value, log, whiskers):
     if log: samples = {name: sample[sample > 0] for name, sample in samples.items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
-    notes += [f'{name}: {k} of {k + len(samples[name])} values are zero, which a logarithmic axis cannot show; they '
-              'are left out.' for name, k in zeros.items() if k]
+    notes += [f'{name}: {k} of {k + len(samples[name])} values are zero, '
+              'which a logarithmic axis cannot show; they are left out.' for name, k in zeros.items() if k]
     return samples, zeros, log, notes
 
 # %% ../../nbs/09_views/01_curves.ipynb #064

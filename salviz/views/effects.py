@@ -68,8 +68,8 @@ def _axis_ends(rows, limit, marks):
     reach = _reaches(rows)
     if limit is not None:
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < np.inf:
-            raise ValueError(f'forest: limit must be a positive number, where the axis ends on both sides, got '
-                             f'{limit!r}')
+            raise ValueError(f'forest: limit must be a positive number, '
+                             f'where the axis ends on both sides, got {limit!r}')
         return -float(limit), float(limit)
     longest = reach.max(1)
     usual = 3*float(np.median(longest[longest > 0])) if (longest > 0).any() else 1.
@@ -142,8 +142,8 @@ def _marks_of(rows, scaled):
 def _forest_caption(rows, scaled, title, confidence, power):
     "How to read the forest of `rows`"
     unit = ', each divided by its smallest effect of interest' if scaled else ''
-    words = [f'{title}{unit}: points are means in the direction of the claim, lines their {100*confidence:g} % '
-             'intervals.']
+    words = [f'{title}{unit}: points are means in the direction of the claim, lines their {100*confidence:g} '
+             '% intervals.']
     if scaled and (rows['rule'] == 'better').any(): words.append('At 1 an improvement begins to matter (dotted).')
     if scaled and (rows['rule'] == 'no harm').any(): words.append('At −1 a harm begins to matter (dotted).')
     if not scaled and (rows['smallest'] > 0).any(): words.append('Dots: the smallest effect of interest.')

@@ -936,8 +936,8 @@ def patch_attention(
     return PatchAttention(
         title=title_of(snapshot, where),
         subtitle=(f'largest weight: {number_words(np.nanmax(maps, initial=0.))}' + class_words(snapshot)).strip(),
-        caption=f'(a) The image in {size} patches. {" and ".join(dict.fromkeys(units)).capitalize()} to each of them: '
-                f'{listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
+        caption=f'(a) The image in {size} patches. {" and ".join(dict.fromkeys(units)).capitalize()} to '
+                f'each of them: {listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
                 + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
                 + ' The colours are mixed with the image.'*on_image
                 + ''.join(f' {choice}' for choice in dict.fromkeys(m.choice for m in chosen) if choice),

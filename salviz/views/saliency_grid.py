@@ -79,8 +79,8 @@ def _of_snapshots(snapshots, names):
         column, item = (training, plain_name(s.info.get('saliency_method') or 'saliency')), _item_of(s)
         items.setdefault(item, (_item_name(s), shown))
         if item in columns.setdefault(column, {}):
-            raise ValueError(f'saliency_grid: {which_snapshot(s)} of {training} is there twice; give names= that tell '
-                             'them apart')
+            raise ValueError(f'saliency_grid: {which_snapshot(s)} of {training} is there twice; '
+                             'give names= that tell them apart')
         columns[column][item] = values
         if _is_wrong(s): wrong.add((item, column))
     return kinds[0], items, columns, wrong
@@ -134,8 +134,8 @@ def _page_of(items, columns, modality, page):
     pages = -(-len(items)//rows)
     if len(columns) > most or pages > 2:
         raise ValueError(f'saliency_grid: {len(items)} inputs x {len(columns)} maps need {pages} pages or more than '
-                         f'{most} columns; two pages and {most} columns are the most: choose with items=, trainings= '
-                         'or methods=')
+                         f'{most} columns; two pages and {most} columns are the most: choose with items=, '
+                         'trainings= or methods=')
     if page not in range(1, pages + 1):
         raise ValueError(f'saliency_grid: page must be from 1 to {pages}, got {page!r}')
     return items[(page - 1)*rows:page*rows], pages

@@ -113,8 +113,8 @@ def _notes(front, shown) -> tuple:
     out = []
     if (seeds == 1).all(): out.append('One seed: nothing here is told apart from anything.')
     elif (standing == 'not told apart').any():
-        out.append('Hollow points are dominated by the means alone; by the seeds\' intervals they are not told apart '
-                   'from the front.')
+        out.append('Hollow points are dominated by the means alone; by the seeds\' intervals they are not told '
+                   'apart from the front.')
     if shown == 'reported': out.append('Which values are on the front, and the knee, was chosen by '
                                        f'{front.x} and {front.y}.')
     elif not front.reported: out.append('The front is chosen by the numbers shown; there are none of a test split.')
