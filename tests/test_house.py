@@ -137,6 +137,18 @@ def test_lines_can_be_scanned(folder):
                  if len(line) > 120 and not line.startswith('|')]
     assert not long, '\n'.join(long)
 
+def test_no_message_is_broken_before_a_fragment():
+    "No piece of an implicitly joined string that has a line of its own is shorter than ten characters"
+    piece, fragments = re.compile(r"""\s*f?(['"])((?:[^'"\\]|\\.)*)\1[,)\]}]*"""), []
+    for file in sorted((root/'salviz').rglob('*.py')):
+        lines = file.read_text().splitlines()
+        for i, (before, line) in enumerate(zip(lines, lines[1:]), 2):
+            alone = piece.fullmatch(line)
+            joined = re.search(r""" ['"]$""", before) # the piece before it ends with a space
+            if alone and joined and len(alone[2]) < 10:
+                fragments.append(f'{file.relative_to(root)}:{i}: {line.strip()}')
+    assert not fragments, '\n'.join(fragments)
+
 def test_kept_outputs_teach_and_are_small():
     "No progress bars, warnings or paths of the machine on which a notebook was saved"
     for name in names:

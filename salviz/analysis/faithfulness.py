@@ -245,8 +245,7 @@ def _whole(run, ranks):
     probabilities = run(torch.arange(len(ranks)), torch.ones_like(ranks).bool())
     if not probabilities.isfinite().all():
         raise ValueError(f'the model gives example {(~probabilities.isfinite()).any(1).nonzero()[0].item()} a '
-                         'probability that '
-                         'is not a number')
+                         'probability that is not a number')
     return probabilities
 
 def _counted(run, ranks, counts, only):
@@ -425,9 +424,8 @@ def _means(measured, names):
         rows = ', '.join(map(str, gone[:10])) + (', …' if len(gone) > 10 else '')
         warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are left out of means '
                       'that are not defined for them, because '
-                      f"removal would leave nothing to read (rows {rows}); replacement='mask' or 'mean_embedding' "
-                      "would "
-                      "count them", stacklevel=3)
+                      f"removal would leave nothing to read (rows {rows}); replacement='mask' "
+                      "or 'mean_embedding' would count them", stacklevel=3)
     def mean(x):
         there = ~np.isnan(x)
         n = there.sum(0)

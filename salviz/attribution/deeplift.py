@@ -211,8 +211,8 @@ def _lifted_by_captum(reading, start) -> tuple:
                                    for t in range(len(reading.targets))]).detach()
     gain = torch.subtract(*reading.scores(torch.stack([reading.x, start])).unbind(1))
     _refuse_incomplete(reading.model, multipliers * (reading.x - start), gain, "Captum's contributions",
-                      "it is right where every non-linearity is one of its modules, used once; leave rules='captum' "
-                      "out")
+                      "it is right where every non-linearity is one of its modules, used once; "
+                      "leave rules='captum' out")
     return multipliers, gain
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #045

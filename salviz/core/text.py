@@ -152,8 +152,8 @@ class TokenText:
 
     def __len__(self): return len(self.tokens)
     def __repr__(self):
-        return (f"TokenText({' '.join(self.labels)!r}, {len(self)} tokens, {len(self.words)} words, {self.truncated} "
-                "cut)")
+        return (f"TokenText({' '.join(self.labels)!r}, {len(self)} tokens, {len(self.words)} words, "
+                f"{self.truncated} cut)")
 
     @property
     def has_tokens(self) -> np.ndarray:

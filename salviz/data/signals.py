@@ -177,8 +177,8 @@ def read_idx(path) -> np.ndarray:
     shape = np.frombuffer(content, '>u4', content[3], 4) if len(content) >= 4 + 4*content[3] else [len(content)]
     kind, rest = np.dtype(_idx_types[content[2]]), content[4 + 4*content[3]:]
     if int(np.prod(shape, dtype=np.int64))*kind.itemsize != len(rest):
-        raise ValueError(f'{path} announces an array {list(map(int, shape))} of {kind.name}, but holds {len(rest)} '
-                         'bytes of it')
+        raise ValueError(f'{path} announces an array {list(map(int, shape))} of {kind.name}, '
+                         f'but holds {len(rest)} bytes of it')
     return np.frombuffer(rest, kind).reshape(shape).astype(kind.newbyteorder('='))
 
 # %% ../../nbs/02_data/01_signals.ipynb #026
@@ -309,8 +309,8 @@ def read_ts(
         raise ValueError(f'{path} holds series of unequal length ({min(lengths)} to {max(lengths)} steps); '
                          'only equal lengths can be read: use a version of the set that was brought to one length')
     if len(widths) > 1 or widths == {0}:
-        raise ValueError(f'{path}: each line must have the same number of channels and a class, got {sorted(widths)} '
-                         'channels')
+        raise ValueError(f'{path}: each line must have the same number of channels and a class, '
+                         f'got {sorted(widths)} channels')
     return np.array(values).transpose(0, 2, 1), labels, header['classlabel'][1:]
 
 # %% ../../nbs/02_data/01_signals.ipynb #040

@@ -175,7 +175,7 @@ def bertviz_view(
                          f'{size:.0f} MB, more than the {_most_lines:,} that a browser bears well: choose fewer with '
                          f'{fewer}, use the Explorer, or pass force=True')
     frame, script = _drawn(kind, s, layers, heads, start)
-    title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, {n} '
-             'tokens')
+    title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, '
+             f'{n} tokens')
     height = height or min(900, _height(kind, n, len(layers), all_heads, start is not None))
     return BertvizView(title, lambda theme: _document(title, frame, script, theme), height, lines, theme)

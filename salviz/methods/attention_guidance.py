@@ -343,8 +343,8 @@ def _check_patterns(self:AttentionGuidance):
         self.require(name not in (*named, *patch_patterns) and not is_one_delimiter(name),
                      f'own has a pattern called {name!r}, which is a name {taken}; call it something else')
         self.require(name in used,
-                     f"own pattern {name!r} is given to no head; name it in patterns, such as patterns={{{name!r}: "
-                     f"[0]}}")
+                     f"own pattern {name!r} is given to no head; name it in patterns, "
+                     f"such as patterns={{{name!r}: [0]}}")
         if not callable(pattern): as_pattern(pattern, f'AttentionGuidance: own pattern {name!r}')
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046

@@ -790,8 +790,7 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
         hint = same_probes if name == 'probes' else same_texts
         self.require(not missing,
                      f'the explanations in {run.path} do not cover {missing} of the {len(examples)} '
-                     f'examples in {name}; '
-                     f'{hint}')
+                     f'examples in {name}; {hint}')
         kept.append(here)
     return {k: np.concatenate([part[k] for part in kept]) for k in made}
 
