@@ -64,7 +64,7 @@ def _cast_to(dtype, inputs:dict):
     "A block whose passes over `inputs` run in `dtype` by autocast: torch.bfloat16, or None for what is there anyway"
     if dtype is None: return nullcontext()
     if dtype != torch.bfloat16:
-        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not served, since small '
+        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not supported, since small '
                          'gradients underflow in it')
     return torch.autocast(every_row(inputs).device.type, dtype)
 

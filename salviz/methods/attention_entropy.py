@@ -37,7 +37,7 @@ class AttentionEntropy(Method):
   pages = {1105--1119},
   doi = {10.18653/v1/2022.findings-acl.88}
 }"""
-    serves = ('classification', 'regression', 'token_classification')
+    supported_tasks = ('classification', 'regression', 'token_classification')
 
     def __init__(self,
         alpha=.01,        # weight of the entropy

@@ -159,7 +159,8 @@ def small_model(
     made = _config(kind, layers, heads, hidden, longest, **{**ids, **_head_size(task, num_labels, labels), **config})
     can = [name for name in tasks_of_kind(made) if not made.is_encoder_decoder or tasks[name].teacher_forced]
     if task not in can:
-        raise ValueError(f'a small {kind} model serves {", ".join(can)}, not {task}; leave kind out for the usual one')
+        raise ValueError(f'a small {kind} model supports {", ".join(can)}, not {task}; '
+                         'leave kind out for the usual one')
     if kind not in ('bert', 'electra'):
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != 'token_type_ids']
     with forked_random(seed): return tasks[task].head.kinds[type(made)](made).eval()

@@ -284,7 +284,7 @@ def _check_head(name, config, task):
     raise ValueError(f'{str(name)!r} is a {config.model_type} model, for which transformers has no '
                      f'{tasks[task].head.said} '
                      f'(kinds with one: {with_one}). '
-                     f'{config.model_type} serves {", ".join(can) or "none of the tasks here"}')
+                     f'{config.model_type} supports {", ".join(can) or "none of the tasks here"}')
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
 def class_config(num_labels=None, labels=None) -> dict:

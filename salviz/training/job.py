@@ -31,7 +31,7 @@ from ..models.attention import attention_layers, attention_note, head_count, unw
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
-from ..methods.base import FineTuning, Method, check_cite, served
+from ..methods.base import FineTuning, Method, check_cite, supported
 from ..metrics.tasks import check_labels
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes
@@ -300,7 +300,7 @@ def open_job(
     "Check all that `train` is given, encode, and open the run"
     method = FineTuning() if method is None else method
     if not isinstance(method, Method):
-        known = ', '.join(f'{name}(...)' for name in served)
+        known = ', '.join(f'{name}(...)' for name in supported)
         raise ValueError(f'train: method must be a method object ({known}), got {method!r}')
     check_adapted(model)
     compiling = compile_options(settings)

@@ -676,7 +676,7 @@ def test_attention_as_attribution_is_the_models_own_attention(kind, side):
                          [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
     (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'),
     (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
-    (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not served'),
+    (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not supported'),
     (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'),
     (dict(batch_size=True), 'batch_size must be'),
     (dict(layers=3), 'has the layers 0 to 2'),

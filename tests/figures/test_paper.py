@@ -27,7 +27,7 @@ from salviz.cli import main
 from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, orange,
                                     own_style, rendered, save_figure, shares, signed, text_width, vermillion)
 from salviz.core.words import latex_text, letter
-from salviz.methods.base import served
+from salviz.methods.base import supported
 from salviz.core.bibliography import cited
 from salviz.figures.kinds import figure, papers, bibtex, venues, width_of
 from salviz.core.runs import Run
@@ -336,7 +336,7 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
 
 
 def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
-    methods = {name: getattr(salviz.methods, name) for name in served}
+    methods = {name: getattr(salviz.methods, name) for name in supported}
     assert len(methods) == 7 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
     for name, method in methods.items():
         if method.cite is None: continue

@@ -1115,10 +1115,11 @@ def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_ma
     all_alike(here, there, size=1024, dtype=torch.float32 if kind in ROUNDS else None)
 
 
-def test_a_task_that_is_not_served_is_refused_by_name():
+def test_an_unsupported_task_is_rejected_by_name():
     with pytest.raises(ValueError,
-                       match='ADDrop: does not serve masked_lm; it serves classification, multi_label_classification, '
-                       'regression, token_classification, seq2seq, causal_lm, question_answering'):
+                       match='ADDrop: does not support masked_lm; supported tasks: classification, '
+                       'multi_label_classification, regression, token_classification, seq2seq, causal_lm, '
+                       'question_answering'):
         ADDrop().check(head(BertForMaskedLM, 2), None, None, 2)
 
 

@@ -1,5 +1,5 @@
-"""Methods on models with adapters of peft: every served row trains, checkpoints hold the adapter alone, and what holds
-of training without adapters (accumulation, resuming, composition, processes, precision) holds with them."""
+"""Methods on models with adapters of peft: every supported row trains, checkpoints hold the adapter alone, and what
+holds of training without adapters (accumulation, resuming, composition, processes, precision) holds with them."""
 import copy
 import os
 
@@ -17,7 +17,7 @@ from test_tasks import (Breaks, evidence, examples, methods, model_for, quick, t
 import forked
 from salviz.core.runs import Run
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
-from salviz.methods.base import served
+from salviz.methods.base import supported
 from salviz.models.adapters import adapter_file, adapter_kinds, adapter_weights
 from salviz.models.attention import unwrapped
 from salviz.training.study import Study
@@ -53,8 +53,8 @@ def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_
         base = model_for(task, kind, data, tokens)
         model, where = with_lora(copy.deepcopy(base), task), tmp_path/name
         before = state_of(model)
-        if task not in served[name]:
-            with pytest.raises(ValueError, match=f'{name}: does not serve {task}'):
+        if task not in supported[name]:
+            with pytest.raises(ValueError, match=f'{name}: does not support {task}'):
                 train(model, tokens, data, make(), run_dir=where, **quick)
             continue
         run = train(model, tokens, data, make(), run_dir=where, **quick)

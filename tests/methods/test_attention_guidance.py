@@ -26,7 +26,7 @@ from salviz.methods import attention_guidance
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_guidance import (AttentionGuidance, alpha_at, assign_heads, comparable_alpha,
                                                default_heads, guidance_loss)
-from salviz.methods.base import FineTuning, Progress, served
+from salviz.methods.base import FineTuning, Progress, supported
 from salviz.models.loading import undisturbed
 from salviz.training.settings import Settings
 from salviz.training.step import run_passes
@@ -689,7 +689,7 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
 
 
 def test_every_task_that_the_method_serves_is_among_these():
-    of_texts = set(served['AttentionGuidance']) - {'image_classification', # test_patches
+    of_texts = set(supported['AttentionGuidance']) - {'image_classification', # test_patches
                                                  'multi_label_classification'} # test_multi_label
     assert {tasks_of.get(name, name) for name in made} == of_texts
 

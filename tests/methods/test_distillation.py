@@ -383,7 +383,7 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
             explanation='attention')
     for task, kind in (('masked_lm', 'bert'), ('seq2seq', 'marian')):
         made = model_for(task, kind, tiny_data, tokens)
-        refuses(f'does not serve {task}', copy.deepcopy(made), made, examples(task, tiny_data))
+        refuses(f'does not support {task}', copy.deepcopy(made), made, examples(task, tiny_data))
 
 def test_a_study_of_another_teacher_of_the_same_class_is_another_study(tmp_path, tiny_data, tokens):
     def study(seed):

@@ -129,9 +129,12 @@ def test_three_tasks_are_served_and_the_rest_is_refused_by_name(tiny_bert, tiny_
     for layers, says in (([2], 'layers 0 to 1'), ([], 'AttentionEntropy: layers must name at least one')):
         with pytest.raises(ValueError, match=says):
             AttentionEntropy(layers=layers).check(model, tiny_tokenizer, dict(train=rows), 1)
-    class Elsewhere(AttentionEntropy): serves = ('seq2seq',)
-    with pytest.raises(ValueError, match='Elsewhere: does not serve classification; it serves seq2seq'):
+    class Elsewhere(AttentionEntropy): supported_tasks = ('seq2seq',)
+    with pytest.raises(ValueError, match='Elsewhere: does not support classification; supported tasks: seq2seq'):
         Elsewhere().check(model, tiny_tokenizer, dict(train=rows), 1)
+    class OfOld(FineTuning): serves = ('seq2seq',)
+    with pytest.warns(DeprecationWarning, match='OfOld.serves is now called supported_tasks'):
+        assert OfOld().task_names() == ('seq2seq',)
     for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite number'),
                             (dict(form='norm'), "form must be one of 'attention', 'released'")):
         with pytest.raises(ValueError, match=f'AttentionEntropy: {says}'): AttentionEntropy(**arguments)
@@ -163,7 +166,8 @@ def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert,
 def test_it_is_short_and_needs_nothing_that_is_not_public():
     lines = [l for l in inspect.getsource(room).splitlines() if l.strip() and not l.startswith('#')]
     assert len(lines) < 100 and issubclass(AttentionEntropy, Method)
-    assert {m for m in vars(AttentionEntropy) if not m.startswith('__')} == {'cite', 'serves', 'check', 'plan', 'terms'}
+    written = {m for m in vars(AttentionEntropy) if not m.startswith('__')}
+    assert written == {'cite', 'supported_tasks', 'check', 'plan', 'terms'}
 
 
 def test_randomness_is_untouched_by_training_terms(tiny_bert, tiny_tokenizer, tiny_data):

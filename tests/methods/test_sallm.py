@@ -768,7 +768,7 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
     masked = BertForMaskedLM(make_bert().config)
-    with pytest.raises(ValueError, match='SalLM: does not serve masked_lm; it serves classification, '
+    with pytest.raises(ValueError, match='SalLM: does not support masked_lm; supported tasks: classification, '
                                          'multi_label_classification, regression, '):
         SalLM().check(masked, tokenizer, data, 1)
 

@@ -11,7 +11,7 @@ import torch
 import forked
 from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
                             SalLM)
-from salviz.methods.base import served
+from salviz.methods.base import supported
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
                                 small_net)
@@ -155,8 +155,8 @@ def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(ta
         model, where = model_for(task, kind, data, tokens), tmp_path/name
         start = {k: v.clone() for k, v in model.state_dict().items()}
         attends = isinstance(kind, str)
-        if task not in served[name] or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
-            said = f'{name}: does not serve {task}; it serves ' if task not in served[name] else 'cannot be observed'
+        if task not in supported[name] or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
+            said = f'{name}: does not support {task}; ' if task not in supported[name] else 'cannot be observed'
             with pytest.raises(ValueError, match=said):
                 train(model, tokenizer, data, made(name, task), run_dir=where, **quick)
             assert not where.exists()

@@ -10,7 +10,7 @@ from test_tasks import examples, made, model_for, quick, rows, tokens, without_d
 import emulated_card
 from emulated_card import training_on_card
 from salviz.bench import Step
-from salviz.methods.base import served
+from salviz.methods.base import supported
 from salviz.models.tasks import tasks
 from salviz.training.callbacks import Control
 from salviz.training.job import open_job
@@ -21,7 +21,7 @@ one_kind = {task: kind for task, kind in reversed(rows)} # the first of each tas
 quickly = [('classification', name) for name in ('ADDrop', 'SalLM', 'SaliencyGuided', 'AttentionGuidance',
                                                   'RationaleGuided')] + [('causal_lm', 'ADDrop')]
 cases = [pytest.param(task, name, marks=() if (task, name) in quickly else pytest.mark.slow)
-         for name in served for task in one_kind if task in served[name] and task != 'series_classification']
+         for name in supported for task in one_kind if task in supported[name] and task != 'series_classification']
 
 def alike(ours, theirs, what, tolerance):
     "Are two values of a run the same but for rounding? Says which is not"

@@ -568,7 +568,7 @@ def test_classification_is_what_load_classifier_gives():
     (dict(task='seq2seq'),
      'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. '
      'bert '
-     'serves classification, multi_label_classification, regression'),
+     'supports classification, multi_label_classification, regression'),
     (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
     (dict(task='image_classification'), 'has no image classification head .kinds with one: vit, deit, beit.'),
     (dict(task='series_classification'),
