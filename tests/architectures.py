@@ -7,9 +7,10 @@ import re
 import resource
 
 import torch
+import transformers
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModel, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from salviz.attribution.attention import attention_attribution
@@ -37,7 +38,8 @@ _small = [(re.compile(pattern), value) for pattern, value in [
     (r'.*_rank|index_topk', 8),
     (r'(num|n)_(hidden_|decoder_|encoder_)?layers?|.*_layers|n_layer|depth|num_blocks', 2),
     (r'.*hidden_size.*|d_model|n_embd|.*embed_dim|dim|d_embed|embedding_size|(input|output)_embedding_size|model_dim|'
-     r'width|emb_dim|.*hidden_dim|true_hidden_size|lru_width|word_embed_proj_dim|d_latents|projection_dim', 16),
+     r'width|emb_dim|.*hidden_dim|true_hidden_size|lru_width|word_embed_proj_dim|d_latents|'
+     r'projection_dim|projection_size', 16),
     (r'.*intermediate_size.*|d_ff|n_inner|.*ffn_dim|ffn_hidden_size|inner_dim|d_inner|dff|dim_ff|mlp_dim', 24),
     (r'.*num_(\w+_)?experts|n_routed_experts|moe_num_experts', 4),
     (r'num_experts_per_tok\w*|moe_k|top_k|moe_topk|num_selected_experts|topk', 2),
@@ -45,20 +47,75 @@ _small = [(re.compile(pattern), value) for pattern, value in [
     (r'image_size|img_size', 32), (r'patch_size', 8),
     (r'sliding_window.*|attention_window.*|local_attention|local_radius', 4),
     (r'.*d_state|.*state_size', 8), (r'num_latents|entity_emb_size', 16),
-    (r'num_hash_buckets', 64),
+    (r'num_hash_buckets', 64), (r'cross_attn_k', 1),
     (r'.*chunk_size|.*chunk_length', 4),
     (r'.*position_embeddings|n_positions|n_ctx|.*seq_len\w*|context_length|model_max_length', 64),
 ]]
 
 # Fields of some model types that the names above get wrong; `made`: what its config is made with
+_two_stages = dict(made=dict(depths=[1, 1], num_heads=[2, 2], window_size=4))
+_indexer = dict(indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=8, indexer_budget=4, indexer_compress_ratio=2)
+_same_heads = dict(per_layer_config={}, head_dim=8, qk_nope_head_dim=4, qk_rope_head_dim=4)
+_resnet = dict(model_type='resnet', depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 8, 8])
+_hiera = dict(model_type='sam2_hiera_det_model', hidden_size=16, embed_dim_per_stage=[16, 32, 64, 128])
+_decoder = dict(model_type='bert', is_decoder=True, add_cross_attention=True)
+_rope = dict(rope_type='default', rope_theta=1e4, mrope_section=[2, 1, 1])
 exceptions = {
     'diffllama': dict(num_key_value_heads=2), 'esm': dict(made=dict(vocab_size=64, pad_token_id=1)),
-    'dots1': dict(n_routed_experts=4), 'nemotron': dict(head_dim=8),
-    'gptj': dict(rotary_dim=4), 'bamba': dict(mamba_n_heads=4, mamba_d_head=8),
-    'ministral': dict(head_dim=8), 'hunyuan_v1_dense': dict(head_dim=8), 'hunyuan_v1_moe': dict(head_dim=8),
-    'hunyuan_vl_text': dict(head_dim=8), 'bit': dict(num_groups=8),
-    'zamba2': dict(attention_head_dim=16, attention_hidden_size=32),
-    'gemma3n_text': dict(num_kv_shared_layers=0), 'reformer': dict(axial_pos_embds_dim=[8, 8], axial_pos_shape=[8, 8]),
+    'esmc': dict(num_key_value_heads=2), 'dots1': dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2),
+    'dots3_note_text': dict(made=_same_heads), 'dots3_note': dict(made=dict(text_config=_same_heads)),
+    'deepseek_v2': dict(num_experts_per_tok=2), 'nemotron': dict(head_dim=8, num_key_value_heads=1),
+    'gptj': dict(rotary_dim=4), 'codegen': dict(n_embd=32, n_head=4, rotary_dim=4),
+    'ministral': dict(head_dim=8), 'mistral4': dict(head_dim=16), 'neomme': dict(head_dim=16),
+    'hunyuan_v1_dense': dict(head_dim=8), 'hunyuan_v1_moe': dict(head_dim=8), 'hunyuan_vl_text': dict(head_dim=8),
+    'bamba': dict(mamba_n_heads=4, mamba_d_head=8), 'falcon_h1': dict(mamba_n_heads=4, mamba_d_ssm=32),
+    'mamba2': dict(num_heads=4), 'xlstm': dict(embedding_dim=16),
+    'granitemoehybrid': dict(made=dict(num_hidden_layers=2, layer_types=['linear_attention', 'full_attention']),
+                             mamba_n_heads=4),
+    'lfm2_moe': dict(made=dict(num_hidden_layers=2, layer_types=['conv', 'full_attention'])),
+    'zamba': dict(num_hidden_layers=3, layers_block_type=['linear_attention', 'hybrid', 'hybrid'],
+                  attention_head_dim=16, attention_hidden_size=32),
+    'zamba2': dict(attention_head_dim=16, attention_hidden_size=32, n_mamba_heads=4, hybrid_layer_ids=[1]),
+    'qwen4_exp_text': _indexer, 'qwen4_exp': dict(made=dict(text_config=dict(_indexer, head_dim=8))),
+    'gemma3n_text': dict(num_kv_shared_layers=0),
+    'dbrx': dict(made=dict(attn_config=dict(rope_theta=1e4, clip_qkv=8.))),
+    'cohere_compass_text': dict(made=dict(rope_parameters=dict(full_attention=_rope))),
+    'mobilebert': dict(intra_bottleneck_size=16), 'xmod': dict(default_language='en_XX'),
+    'reformer': dict(axial_pos_embds_dim=(8, 8), axial_pos_shape=(8, 8)),
+    'funnel': dict(made=dict(architectures=['FunnelModel'], block_sizes=[1, 1])),
+    'encoder-decoder': dict(made=dict(encoder=dict(model_type='bert'), decoder=_decoder)),
+    'lilt': dict(hidden_size=24), 'layoutlmv3': dict(coordinate_size=3, shape_size=2),
+    'bros': dict(dim_bbox_projection=8), 'whisper': dict(max_source_positions=16),
+    'emu3': dict(made=dict(vocabulary_map={'<|extra_200|>': 9, '<image>': 8})),
+    'shieldgemma2': dict(yes_token_index=1, no_token_index=2), 'sam3_lite_text_text_model': dict(num_hidden_layers=3),
+    'granite4_vision': dict(made=dict(deepstack_layer_map=[[0, 1]], downsample_rate='1/2')),
+    'bit': dict(num_groups=8), 'efficientnet': dict(hidden_dim=2560), 'depth_pro': dict(intermediate_hook_ids=[1, 0]),
+    'swin': _two_stages, 'donut-swin': _two_stages, 'levit': dict(image_size=64, patch_size=16),
+    'mobilevitv2': dict(image_size=64), 'yolos': dict(image_size=[32, 32]),
+    'minicpm_ocr_vision': dict(insert_layer_id=0), 'minicpmv4_7_vision': dict(insert_layer_id=0),
+    'videoprism_vision_model': dict(tubelet_size=[1, 8, 8]),
+    'sam2_vision_model': dict(made=dict(backbone_config=_hiera, backbone_channel_list=[128, 64, 32, 16])),
+    **dict.fromkeys('conditional_detr dab-detr deformable_detr detr table-transformer'.split(),
+                    dict(made=dict(backbone_config=_resnet), d_model=64)),
+}
+
+# The auto class that makes a model, where it is not `AutoModel`: the end of its name
+_auto = {'trocr': 'ForCausalLM', 'encoder-decoder': 'ForSeq2SeqLM', 'pp_lcnet': 'ForImageClassification',
+         'shieldgemma2': 'ForImageClassification', 'musicgen': 'ForTextToWaveform',
+         'musicgen_melody': 'ForTextToWaveform'}
+
+# What else the forward of some model types needs, or the shape of it
+_grid = torch.tensor([[4, 4]])
+_inputs = {
+    'bros': dict(bbox=(2, 9, 4)), 'lxmert': dict(visual_feats=(2, 5, 2048), visual_pos=(2, 5, 4)),
+    'minicpm_ocr_vision': dict(target_sizes=_grid), 'minicpmv4_7_vision': dict(target_sizes=_grid),
+    'siglip2': dict(pixel_values=(1, 16, 192), spatial_shapes=_grid, pixel_attention_mask=torch.ones(1, 16)),
+    'videoprism_vision_model': dict(pixel_values_videos=(1, 16, 3, 32, 32)),
+    'whisper': dict(input_features=(2, 80, 32)), 'voxtral_realtime': dict(input_features=(2, 128, 72)),
+    'speech_to_text': dict(input_features=(2, 32, 80), attention_mask=torch.ones(2, 32, dtype=torch.long)),
+    'musicgen': dict(decoder_input_ids=torch.arange(10, 50).view(8, 5)),
+    'musicgen_melody': dict(decoder_input_ids=torch.arange(10, 50).view(8, 5)),
+    'kyutai_speech_to_text': dict(input_ids=torch.arange(2 * 9 * 33).view(2, 9, 33) % 60),
 }
 
 
@@ -72,7 +129,13 @@ def _shrunk(config):
         elif isinstance(x, int) and not isinstance(x, bool):
             value = next((v for pattern, v in _small if pattern.fullmatch(name)), x)
             if x > value: setattr(config, name, value)
-    if getattr(config, 'kv_lora_rank', None): config.num_key_value_heads = config.num_attention_heads
+    rope, sizes = getattr(config, 'rope_parameters', None), vars(config)
+    if rope and 'mrope_section' in getattr(config, 'ignore_keys_at_rope_validation', ()):
+        head = getattr(config, 'head_dim', None) or config.hidden_size // config.num_attention_heads
+        half = int(head * rope.get('partial_rotary_factor', 1)) // 2
+        rope['mrope_section'] = [half - 2 * (half // 3), half // 3, half // 3]
+    if 'qk_nope_head_dim' in sizes: config.qk_head_dim = sizes['qk_nope_head_dim'] + sizes['qk_rope_head_dim']
+    if sizes.get('kv_lora_rank'): config.num_key_value_heads = config.num_attention_heads
     _cut_lists(config)
 
 
@@ -104,7 +167,8 @@ def tiny(model_type):
         if name != 'made': setattr(config, name, x)
     torch.manual_seed(0)
     config.use_cache = False
-    model = AutoModel.from_config(config, attn_implementation='eager').float()
+    auto = getattr(transformers, 'AutoModel' + _auto.get(model_type, ''))
+    model = auto.from_config(config, attn_implementation='eager').float()
     for x in model.parameters():
         if x.dim() == 2 and x.shape[0] < 200: nn.init.normal_(x, std=.3)
     return model.eval()
@@ -155,22 +219,29 @@ def batch_for(model, side):
     "Two rows of nine tokens of which the second has four less, padded on one side; one image for a vision model"
     config, takes = model.config, inspect.signature(model.forward).parameters
     draws = torch.Generator().manual_seed(1)
-    if model.main_input_name == 'pixel_values':
-        size = getattr(config, 'image_size', 32)
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return dict(pixel_values=torch.randn(1, getattr(config, 'num_channels', 3), height, width, generator=draws))
+    def normal(*shape): return torch.randn(*shape, generator=draws)
+    more = {k: x if isinstance(x, torch.Tensor) else normal(*x) for k, x in _inputs.get(config.model_type, {}).items()}
+    rows, frames = 2 if 'input_ids' in takes else 1, [config.num_frames] if hasattr(config, 'num_frames') else []
+    size = getattr(getattr(config, 'vision_config', config), 'image_size', 32)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    image = dict(pixel_values=normal(rows, *frames, getattr(config, 'num_channels', 3), height, width))
+    if not {'input_ids', 'decoder_input_ids'} & {*takes}: return {k: x for k, x in image.items() if k in takes} | more
     ids = torch.randint(10, 60, (2, 9), generator=draws)
     mask = torch.ones_like(ids)
     mask[1, slice(0, 4) if side == 'left' else slice(5, 9)] = 0
     every = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, 2:7], use_cache=False)
-    return {k: x for k, x in every.items() if k in takes}
+    if 'vision_config' in vars(config) and not any('image_token' in k for k in vars(config)): # one as CLIP, of both
+        every |= image
+    return {k: x for k, x in every.items() if k in takes} | more
 
 
 def score_of(inputs):
     "A function that gives a number for each row, in which every state of a real token takes part"
     mask = inputs.get('attention_mask')
     def score(outputs, rows):
-        states = next(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.is_floating_point())
+        states = getattr(outputs, 'last_hidden_state', None)
+        if states is None:
+            states = next(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.is_floating_point())
         weights = torch.randn(states.shape[1:], generator=torch.Generator().manual_seed(2)).expand_as(states)
         if mask is not None and states.shape[1:2] == mask.shape[1:]: weights = weights * mask[rows][:, :, None]
         return (states * weights).flatten(1).sum(1)
