@@ -28,7 +28,8 @@ def _real_queries(model, inputs:dict, part=None) -> torch.Tensor:
     "bool [batch, query]: which queries of `part` of `model` are not padding, or True where nothing says that any is"
     if part not in ('decoder', 'cross') or not has_encoder_and_decoder(model): return real_tokens(inputs)
     mask = inputs.get('decoder_attention_mask')
-    return torch.ones(1, 1, dtype=torch.bool, device=inputs['input_ids'].device) if mask is None else mask.bool()
+    if mask is not None: return mask.bool()
+    return torch.ones(1, 1, dtype=torch.bool, device=next(iter(inputs.values())).device)
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #050
 def _check_after_dropout(after_dropout, method:str, training):

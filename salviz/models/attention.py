@@ -414,10 +414,11 @@ def _inputs_to_try(stack) -> dict:
         raise _Unlike(f'its forward needs {", ".join(others)}, which neither a text nor an image gives')
     draws, like = torch.Generator().manual_seed(0), dict(device=stack.device, dtype=stack.dtype)
     def normal(*shape): return torch.randn(*shape, generator=draws).to(**like)
-    if stack.main_input_name == 'pixel_values':
+    if 'pixel_values' in takes and 'input_ids' not in takes:
         size = getattr(config, 'image_size', 32)
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return dict(pixel_values=normal(1, getattr(config, 'num_channels', 3), height, width))
+        frames = [config.num_frames] if hasattr(config, 'tubelet_size') else [] # of a video
+        return dict(pixel_values=normal(1, *frames, getattr(config, 'num_channels', 3), height, width))
     tokens = _tokens_to_try(stack)
     ids = torch.tensor([[tokens[(7*row + i) % len(tokens)] for i in range(6)] for row in range(3)], device=stack.device)
     mask = torch.ones_like(ids)
@@ -521,8 +522,10 @@ class _Unlike(Exception):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10
 def _states(stack, inputs):
-    "Return the first tensor that `stack` gives for `inputs`, at real tokens"
-    out = next(x for x in tree_leaves(stack(**inputs)) if isinstance(x, torch.Tensor) and x.is_floating_point())
+    "Return the last hidden state of `stack` for `inputs`, or the first tensor that it gives, at real tokens"
+    made = stack(**inputs)
+    out = getattr(made, 'last_hidden_state', None)
+    if out is None: out = next(x for x in tree_leaves(made) if isinstance(x, torch.Tensor) and x.is_floating_point())
     mask = inputs.get('attention_mask')
     return out if mask is None or out.shape[:2] != mask.shape else out[mask.bool()]
 
@@ -807,6 +810,12 @@ class _Kept:
                 and len(x) == self.rows else x)
 
 # %% ../../nbs/03_models/01_attention.ipynb #106
+def _encoder_below(model, part) -> tuple: # (layers, how many calls they make; None where that is not known)
+    "Return the encoder's layers that run before `part` of `model` does"
+    if part not in ('decoder', 'cross') or 'encoder' not in attention_parts(model): return [], 0
+    try: return layer_modules(model, 'encoder'), layer_count(model, 'encoder')
+    except ValueError: return [], None # an encoder that cannot be observed
+
 @contextmanager
 def layers_kept(
     model,       # in eval mode: with dropout the layers below would not come out the same twice
@@ -820,8 +829,7 @@ def layers_kept(
         raise ValueError('layers_kept: the model must be in eval mode, since dropout makes every pass another one; '
                          'call model.eval() first')
     part, stack = check_part(model, part)
-    encoder = (layer_modules(model, 'encoder') if part in ('decoder', 'cross') and 'encoder' in attention_parts(model)
-               else [])
+    encoder, below = _encoder_below(model, part)
     kept, layers = _Kept(), layer_modules(model, part)
     before = {m: m.__dict__.get('forward') for m in (*encoder, *layers)}
     hook = attention_stack(model).register_forward_pre_hook(kept.begin)
@@ -829,11 +837,13 @@ def layers_kept(
         for m in encoder: m.forward = kept.around(m.forward, lambda: None)
         for m in layers: m.forward = kept.around(m.forward, lambda: getattr(stack.config, '_maps', None))
         with torch.no_grad(), eager_passes(): model(**inputs)
-        below, numbers = layer_count(model, 'encoder') if encoder else 0, attention_layers(model, part)
+        numbers = attention_layers(model, part)
         # else layers cannot be told apart, or do not have the batch as first axis (Gemma 3n), and passes are whole ones
         rows = next(len(x) for x in inputs.values() if isinstance(x, torch.Tensor))
-        known = len(kept.outputs) == below + len(numbers) and kept.rows == rows
-        def start(layer): kept.start = known * (below + numbers.index(check_layers(model, layer, part=part)[0]))
+        known = below is not None and len(kept.outputs) == below + len(numbers) and kept.rows == rows
+        def start(layer):
+            at = numbers.index(check_layers(model, layer, part=part)[0])
+            kept.start = below + at if known else 0
         start(numbers[0])
         with eager_passes(): yield start
     finally:

@@ -18,7 +18,7 @@ from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_entropy import AttentionEntropy, attention_entropy
 from salviz.figures.drawing import save_figure
-from salviz.methods.base import Method, Plan, Progress, Term, plan_of, terms_of
+from salviz.methods.base import FineTuning, Method, Plan, Progress, Term, plan_of, terms_of
 from salviz.figures.kinds import figure
 from salviz.core.runs import Run
 from salviz.training.trainer import train

@@ -23,7 +23,8 @@ sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_h
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize('model_type', ['gemma3_text', 'modernbert-decoder', 'qwen3_5_text', 'dinov3_vit'])
+@pytest.mark.parametrize('model_type', ['gemma3_text', 'modernbert-decoder', 'qwen3_5_text', 'dinov3_vit',
+                                        'detr', 'videomae', 'sam3_lite_text_text_model'])
 def test_what_is_observed_of_an_architecture_is_its_own_eager_attention(model_type):
     assert architectures.verdict(model_type)[0] == 'correct'
 
