@@ -10,20 +10,23 @@ import shutil
 import sys
 import tempfile
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 
 import traced
 
 heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
-         'salviz.training.live', 'salviz.analysis.look', 'nbdev.test', 'execnb.shell']
+         'salviz.training.live', 'salviz.analysis.look', 'nbdev.test', 'execnb.shell', 'preloaded']
 
 def cheaply():
     """Leave out what costs time in every test and shows nothing:
     - the garbage collector, which transformers calls after a training, passes over everything that was imported;
     - no test cuts the power, so files are not synced (but a file to be synced must be open);
     - `datasets` computes a fingerprint of every new table, for a cache on disk that tables in memory do not use;
-    - a PDF's fonts keep layout tables, although its glyphs are placed already"""
+    - a PDF's fonts keep layout tables, although its glyphs are placed already
+    Once is enough for a process and those forked from it: collecting what was imported takes half a second."""
+    if os.fsync is os.fstat: return
     import datasets.arrow_dataset
     from datasets.fingerprint import generate_random_fingerprint
     from fontTools.subset import Options
@@ -53,8 +56,13 @@ class Context(multiprocessing.context.ForkServerContext):
     Process = Worker
 
 def context():
-    server = Context()
+    server, before = Context(), os.environ.get('PYTHONPATH')
     server.set_forkserver_preload(heavy)
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before])) # of `preloaded`
+    try: forkserver.ensure_running()
+    finally:
+        del os.environ['PYTHONPATH']
+        if before is not None: os.environ['PYTHONPATH'] = before
     return server
 
 @contextlib.contextmanager
