@@ -410,7 +410,8 @@ def _inputs_to_try(stack) -> dict:
     if type(stack).dummy_inputs is not PreTrainedModel.dummy_inputs and stack.main_input_name not in _usual:
         return {k: x.to(stack.device, stack.dtype) for k, x in stack.dummy_inputs.items()}
     required = [k for k, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if others := [k for k in required if k not in (*_usual, 'attention_mask', 'decoder_input_ids')]:
+    others = [k for k in required if k not in (*_usual, 'attention_mask', 'decoder_input_ids')]
+    if others := others or [k for k in [stack.main_input_name] if k in takes and k not in _usual]:
         raise _Unlike(f'its forward needs {", ".join(others)}, which neither a text nor an image gives')
     draws, like = torch.Generator().manual_seed(0), dict(device=stack.device, dtype=stack.dtype)
     def normal(*shape): return torch.randn(*shape, generator=draws).to(**like)

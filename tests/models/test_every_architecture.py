@@ -41,7 +41,7 @@ def test_t5gemma_without_a_soft_cap_is_its_own_eager_attention_in_each_part():
     ('gpt_oss', 'its own eager attention gives other values'),
     ('deepseek_v32', 'keys that an indexer selects'),
     ('mamba', 'none of its layers is an attention layer'), ('gemma3', r'several models \(vision_tower, language_model'),
-    ('glm4v_vision', 'its forward needs hidden_states, grid_thw'),
+    ('glm4v_vision', 'its forward needs hidden_states, grid_thw'), ('whisper', 'its forward needs input_features'),
     ('mpnet', 'MPNetSelfAttention. does not go through')])
 def test_a_rejection_names_the_true_reason(model_type, reason):
     with pytest.raises(ValueError, match=f'cannot be observed: .*{reason}'):
