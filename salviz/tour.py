@@ -10,7 +10,9 @@ __all__ = ['titles', 'pictures', 'style', 'write_pictures', 'honest', 'knows_wor
 import base64
 import html
 import time
+from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -187,15 +189,16 @@ _columns_note = ('Accuracy and macro-F1 of the last weights. Train loss: the tas
 
 # %% ../nbs/12_porch/00_tour.ipynb #024
 def demo(
-    out=None,          # new folder for runs, pictures and page; default demo-TIME
-    train_size=160,    # training sentences, or 'full'; the test split is at most as large, validation half as large
+    out:str|PathLike|None=None, # new folder for runs, pictures and page; default demo-TIME
+    # training sentences, or 'full'; the test split is at most as large, validation half as large
+    train_size:int|Literal['full']=160,
     epochs:int=2,
     seed:int=0,
     batch_size:int=16,
     learning_rate:float=5e-5,
     probes:int=6,    # sentences that are looked at
     snapshots:int=4, # how often
-    start='movie-minilm', # where all runs start: this one knows the task, 'minilm' does not; or a path
+    start:str|PathLike='movie-minilm', # where all runs start: this one knows the task, 'minilm' does not; or a path
 ) -> Path: # the folder
     "Train plainly and with all four methods, print the table, write pictures and `index.html`"
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')

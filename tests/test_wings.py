@@ -108,9 +108,10 @@ upwards = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look
            ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}
 
 def imported(file):
-    "Rooms that the module in `file` imports, anywhere in it"
-    here = file.relative_to(package).with_suffix('').parts
-    for node in ast.walk(ast.parse(file.read_text())):
+    "Rooms that the module in `file` imports, anywhere in it but for type checkers, who alone read `if TYPE_CHECKING:`"
+    here, tree = file.relative_to(package).with_suffix('').parts, ast.parse(file.read_text())
+    tree.body = [x for x in tree.body if not (isinstance(x, ast.If) and ast.unparse(x.test) == 'TYPE_CHECKING')]
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = ['salviz', *here[:len(here) - node.level], *(node.module or '').split('.')]
             names = ['.'.join([o for o in base if o] + [a.name]) for a in node.names]

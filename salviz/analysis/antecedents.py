@@ -8,7 +8,9 @@ __all__ = ['nouns', 'names', 'pronouns', 'antecedent_sentences', 'check_antecede
            'antecedent_accuracy', 'best_head', 'antecedent_report']
 
 # %% ../../nbs/08_analysis/02_antecedents.ipynb #003
+from collections.abc import Sequence
 from itertools import cycle, product
+from typing import TYPE_CHECKING, Literal
 
 import datasets
 import numpy as np
@@ -21,6 +23,9 @@ from ..attribution.questions import encoded_for
 from ..models.loading import longest_input, undisturbed
 from ..core.text import align_batch, find_words, pool_words
 from .corpus import batches
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/08_analysis/02_antecedents.ipynb #007
 nouns = dict(
@@ -222,14 +227,14 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
             yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])
 
 def antecedent_accuracy(
-    model,              # any model that can be observed
-    tokenizer,
-    data=None,          # see `check_antecedents`; None: `antecedent_sentences()`
-    candidates='words', # 'words' of the text, or the noun phrases ('mentions')
-    layers=None,        # None: all
+    model:torch.nn.Module,                           # any model that can be observed
+    tokenizer:'PreTrainedTokenizerBase',
+    data:datasets.Dataset|None=None,                 # see `check_antecedents`; None: `antecedent_sentences()`
+    candidates:Literal['words', 'mentions']='words', # 'words' of the text, or the noun phrases ('mentions')
+    layers:int|Sequence[int]|None=None,              # None: all
     batch_size:int=32,
-    seed:int=0,         # of the halves
-    progress=True,      # show a bar if it takes more than three seconds
+    seed:int=0,                                      # of the halves
+    progress:bool=True,                              # show a bar if it takes more than three seconds
     # layer, head, accuracy, first_half, second_half, [one column a kind], to_earlier, to_later, to_self, to_special,
     # direction
 ) -> pd.DataFrame:
@@ -266,10 +271,10 @@ def best_head(
 
 # %% ../../nbs/08_analysis/02_antecedents.ipynb #039
 def antecedent_report(
-    model, tokenizer,
-    data=None,          # see `check_antecedents`; None: `antecedent_sentences()`
-    candidates='words', # 'words' or 'mentions'
-    **options,          # of `antecedent_accuracy`
+    model:torch.nn.Module, tokenizer:'PreTrainedTokenizerBase',
+    data:datasets.Dataset|None=None,                 # see `check_antecedents`; None: `antecedent_sentences()`
+    candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
+    **options,                                       # of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (those that were chosen, as layer.head)
     "The best head of `model` beside the mean of its heads and the trivial rules"
     data = antecedent_sentences() if data is None else data

@@ -6,6 +6,8 @@
 __all__ = ['batches', 'entropies', 'RunningMean', 'head_table', 'gradient_sizes']
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #003
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 import torch
@@ -21,6 +23,10 @@ from ..data.texts import model_inputs
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..core.names import measured_words
 from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #007
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
@@ -167,20 +173,21 @@ def _looked_at(model, batch, layers, kept, rows, patterns, salient):
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #026x
 def head_table(
-    model,                       # any model that can be observed; of an encoder-decoder the encoder is looked at
-    data,                        # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
-    tokenizer,
+    model:torch.nn.Module,              # any model that can be observed; of an encoder-decoder the encoder is looked at
+    data:'Dataset|Sequence',            # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
+    tokenizer:'PreTrainedTokenizerBase',
     # the name of an attribution, see `known_attributions`, a function (model, batch) -> [batch, n], or None: no
     # agreement
-    saliency='input_x_gradient',
-    target='predicted',          # what saliency explains, see `score_target`
-    patterns=(),                 # names, functions of tokens, or {name: pattern}: one column each
-    layers=None,                 # None: all
-    rows='ordinary',             # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
+    saliency:str|Callable[..., torch.Tensor]|None='input_x_gradient',
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
+    patterns:str|Sequence|dict=(),      # names, functions of tokens, or {name: pattern}: one column each
+    layers:int|Sequence[int]|None=None, # None: all
+    # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
+    rows:Literal['ordinary', 'all', 'pooled']='ordinary',
     batch_size:int=32,
-    max_length=None,             # tokens that a text may have
-    steps:int=20,                # of integrated gradients, also of attention
-    progress=True,               # show a bar if it takes more than three seconds
+    max_length:int|None=None,           # tokens that a text may have
+    steps:int=20,                       # of integrated gradients, also of attention
+    progress:bool=True,                 # show a bar if it takes more than three seconds
     # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…],
     # [pattern_…]
 ) -> pd.DataFrame:
@@ -226,15 +233,16 @@ def _sizes(model, batch, target, size, scaled):
         yield (x/most if most > 0 else np.full(x.shape, np.nan)) if scaled else x
 
 def gradient_sizes(
-    models,             # a model, or {name: model} to be compared
-    data,               # texts, images or series, see `encoded_for`
-    tokenizer=None,     # for texts
-    target='predicted', # class whose logit is differentiated, see `score_target`
-    size='magnitude',   # 'magnitude', or for images and series 'signed'
-    scaled=True,        # divide by the largest magnitude of the example, as in the paper's figure
+    models:torch.nn.Module|dict[str, torch.nn.Module], # a model, or {name: model} to be compared
+    data:'Dataset|Sequence',                           # texts, images or series, see `encoded_for`
+    tokenizer:'PreTrainedTokenizerBase|None'=None,     # for texts
+    # class whose logit is differentiated, see `score_target`
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    size:Literal['magnitude', 'signed']='magnitude',   # 'magnitude', or for images and series 'signed'
+    scaled:bool=True, # divide by the largest magnitude of the example, as in the paper's figure
     batch_size:int=32,
-    max_length=None,
-    progress=True,
+    max_length:int|None=None,
+    progress:bool=True,
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row a token, pixel or cell
     "Sizes of the gradients with respect to everything that `models` read in `data` (Ismail et al. 2021, figure 2)"
     if size not in ('magnitude', 'signed'): raise ValueError(f"size must be 'magnitude' or 'signed', got {size!r}")

@@ -9,6 +9,8 @@ __all__ = ['replacements', 'unit_ranks', 'share_counts', 'compacted', 'mean_embe
 
 # %% ../../nbs/08_analysis/00_faithfulness.ipynb #003
 import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,10 @@ from ..models.tasks import class_probabilities, is_multi_label
 from ..core.kept import Kept, digest
 from ..core.names import measured_words
 from ..data.signals import signal_info
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/08_analysis/00_faithfulness.ipynb #006
 def _one_by_one(values, count):
@@ -443,10 +449,10 @@ def perturbation_frame(
     return frame
 
 def faithfulness_table(
-    model,
-    data,
-    methods,
-    tokenizer,
+    model:torch.nn.Module,
+    data:'Dataset|Sequence',
+    methods:str|Sequence[str]|dict,
+    tokenizer:'PreTrainedTokenizerBase|None',
     **settings, # as for `faithfulness_data`
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
@@ -497,15 +503,17 @@ def _signals(model, data):
     return encoded_for(model, data, target='gold')[:2]
 
 def accuracy_drop(
-    model,
-    data,                # one split of `load_images` (or `load_series`), with labels
-    methods,             # as for `faithfulness_data`; 'random' is always added
-    shares=tuple(i/10 for i in range(10)),
-    background=None,     # what replaces pixels, after normalisation; None: see `background_of`
-    target='predicted',  # of the attributions; the papers' code takes 'gold'
-    ranking='signed',    # highest values first, or 'magnitude'
-    batch_size=64,
-    seed=0,              # of the random row
+    model:torch.nn.Module,
+    data:'Dataset',                                  # one split of `load_images` (or `load_series`), with labels
+    methods:str|Sequence[str]|dict,                  # as for `faithfulness_data`; 'random' is always added
+    shares:Sequence[float]=tuple(i/10 for i in range(10)),
+    # what replaces pixels, after normalisation; None: see `background_of`
+    background:float|np.ndarray|torch.Tensor|None=None,
+    # of the attributions; the papers' code takes 'gold'
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    ranking:Literal['signed', 'magnitude']='signed', # highest values first, or 'magnitude'
+    batch_size:int=64,
+    seed:int=0,                                      # of the random row
 ) -> pd.DataFrame: # method, share, accuracy
     """Accuracy of `model` when the most salient share of every example is replaced by background (Ismail et al.
     2021, figure 3)"""

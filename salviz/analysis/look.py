@@ -12,7 +12,9 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,6 +40,10 @@ from ..models.tasks import best_span, class_probabilities, head_of, is_multi_lab
 from ..core.names import class_places
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from salviz.explorer.widget import Explorer
 
 # %% ../../nbs/08_analysis/03_look.ipynb #008
 def _read_texts(
@@ -841,29 +847,30 @@ shown_texts = ('One of the best movies of the year.', 'One of the worst movies o
 def explore(
     # a transformers model, with or without a head, or one that peft put LoRA into; None: the packaged classifier
     # 'movie-minilm', which tells good reviews of films from bad ones
-    model=None,
-    tokenizer=None,                  # its fast tokenizer
-    texts=None,                      # a text, a list of texts, or a list of pairs of texts; None: `shown_texts`
+    model:torch.nn.Module|None=None,
+    tokenizer:'PreTrainedTokenizerBase|None'=None, # its fast tokenizer
+    texts:str|Sequence|None=None,    # a text, a list of texts, or a list of pairs of texts; None: `shown_texts`
     # class, token or label to explain, or a function of (outputs, rows); or a list, one a text; None: the predicted one
-    target=None,
+    target:str|int|Callable[..., torch.Tensor]|Sequence|None=None,
     # the token whose output is explained, where a head has one for each; or a list, one a text
-    position=None,
-    saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
+    position:int|Sequence[int]|None=None,
+    saliency:str|None='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
     # tokens that a causal language model writes behind each text, the likeliest each time, or a dict of arguments of
     # model.generate; each of them is explained
-    generate=None,
-    max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
+    generate:int|dict|None=None,
+    max_length:int|None=None,        # tokens that a text may have; None: what the model takes, 512 at most
     # for a vision transformer, in place of tokenizer and texts: normalised numbers [n, channels, height, width], one
     # image, or rows of what `load_images` made
-    images=None,
-    labels=None,                     # of images: the class of each, by name or number; None: as the rows say
-    classes=None,                    # of images: names of the classes; None: as the model or else the rows say
+    images:torch.Tensor|np.ndarray|Dataset|Sequence|None=None,
+    # of images: the class of each, by name or number; None: as the rows say
+    labels:Sequence|np.ndarray|torch.Tensor|str|int|None=None,
+    classes:Sequence[str]|None=None, # of images: names of the classes; None: as the model or else the rows say
     **kwargs,                        # of `Explorer`
     # an `Explorer` of attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution of
     # each text or image
-):
+) -> 'Explorer':
     """The explorer on `model` as it is: attention of `texts` or `images`, saliency and attention attribution of its
     answers
 

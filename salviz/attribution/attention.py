@@ -6,8 +6,10 @@
 __all__ = ['attentions', 'pseudo_labels', 'attention_attribution', 'path_rule', 'attention_completeness_error']
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #003
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -95,27 +97,31 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056
 def attention_attribution(
-    model,
-    inputs:dict,         # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...
+    model:torch.nn.Module,
+    inputs:dict,                        # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...
     # 'predicted' (in this very pass), or int64 [batch]: the class whose logit is attributed; or a function, see
     # `target_scores`
-    target='predicted',
-    layers=None,         # None: all; or an int, or a list of them
-    method='gradient',   # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
+    target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    layers:int|Sequence[int]|None=None, # None: all; or an int, or a list of them
+    # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
+    method:Literal['gradient', 'integrated_gradients', 'attention']='gradient',
     # run the pass in train mode? (IGA: the pass that says what is predicted; on the path nothing is dropped out)
-    training=False,
-    seed:int=None,       # of the dropout in train mode
-    steps:int=20,        # m, steps of integrated gradients
-    reading='paper',     # of AD-DROP's eq. 3: 'paper' or 'standard', see `_integrated_attention`
-    part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
-    batch_size:int=None, # rows in a forward pass of IGA; None: as many as `rows_at_once`
+    training:bool=False,
+    seed:int|None=None,                 # of the dropout in train mode
+    steps:int=20,                       # m, steps of integrated gradients
+    # of AD-DROP's eq. 3: 'paper' or 'standard', see `_integrated_attention`
+    reading:Literal['paper', 'standard']='paper',
+    # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part:Literal['encoder', 'decoder', 'cross']|None=None,
+    batch_size:int|None=None,           # rows in a forward pass of IGA; None: as many as `rows_at_once`
     # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
-    after_dropout=False,
+    after_dropout:bool=False,
     # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
-    nodes:int=None,
+    nodes:int|None=None,
     # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
-    dtype=None,
-    pseudo_label='fixed', # IGA of 'predicted': by the pass that nobody scales, or anew at 'each_step' (released code)
+    dtype:torch.dtype|None=None,
+    # IGA of 'predicted': by the pass that nobody scales, or anew at 'each_step' (released code)
+    pseudo_label:Literal['fixed', 'each_step']='fixed',
     # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
 ) -> tuple:
     "What each attention position does to the score `target`; 0 where it is not allowed"

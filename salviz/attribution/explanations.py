@@ -7,7 +7,9 @@ __all__ = ['Explanation', 'method_options', 'explain', 'explainers', 'Explained'
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #003
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +26,10 @@ from ..data.texts import model_inputs
 from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #008
 @dataclass(frozen=True)
@@ -95,19 +101,19 @@ def _settled_options(method:str, options:dict) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 def explain(
-    model,                         # of texts, images or series
+    model:torch.nn.Module,             # of texts, images or series
     # a batch as a collator makes it; or a text, which is a list of one, texts, pairs (tuples) or a split with
     # `tokenizer`, see `as_batch`
-    inputs,
-    method='integrated_gradients', # the name of an attribution, see `known_attributions`
+    inputs:'dict|str|Sequence|Dataset',
+    method:str='integrated_gradients', # the name of an attribution, see `known_attributions`
     # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
-    target='predicted',
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
-    tokenizer=None,                # for texts
-    batch_size:int=None,           # rows in a forward pass; None: as many as `rows_at_once`, which bounds memory
-    seed:int=0,                    # of methods that draw, 0 to 2**32 - 1
-    check=True,                    # compute the completeness error too, which may cost a pass
-    **options,                     # of the method, see `method_options`
+    tokenizer:'PreTrainedTokenizerBase|None'=None, # for texts
+    batch_size:int|None=None,          # rows in a forward pass; None: as many as `rows_at_once`, which bounds memory
+    seed:int=0,                        # of methods that draw, 0 to 2**32 - 1
+    check:bool=True,                   # compute the completeness error too, which may cost a pass
+    **options,                         # of the method, see `method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as
     they were
@@ -164,9 +170,9 @@ def _why_not(model, inputs, method, **options):
     return 'available'
 
 def explainers(
-    model,
+    model:torch.nn.Module,
     # a small batch to try on; None: five tokens, or small numbers of the shape that the model's config names
-    inputs:dict=None,
+    inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why not}
     "Which attributions can explain `model`"
     inputs = _tiny_input(model) if inputs is None else inputs
@@ -191,17 +197,19 @@ def _in_order(parts, order):
     return np.concatenate(parts, -1)[..., np.argsort(order)]
 
 def explain_data(
-    model,
-    data,                          # texts, pairs, or a split as it was loaded or encoded: see `encoded_for`
-    method='integrated_gradients', # and the others as for `explain`
-    target='predicted',            # int64 [len(data)] and the rows of a function: in the order of the data
+    model:torch.nn.Module,
+    data:'Sequence|Dataset',           # texts, pairs, or a split as it was loaded or encoded: see `encoded_for`
+    method:str='integrated_gradients', # and the others as for `explain`
+    # int64 [len(data)] and the rows of a function: in the order of the data
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
-    tokenizer=None,
-    batch_size:int=None,           # as for `explain`
+    tokenizer:'PreTrainedTokenizerBase|None'=None,
+    batch_size:int|None=None,          # as for `explain`
     seed:int=0,
-    words:str=None,                # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.pooled`
-    details=False,                 # an `Explained`: a list that knows scores, targets and completeness errors
-    progress=True,                 # a bar, on a terminal
+    # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.pooled`
+    words:Literal['sum', 'mean', 'max', 'first']|None=None,
+    details:bool=False,                # an `Explained`: a list that knows scores, targets and completeness errors
+    progress:bool=True,                # a bar, on a terminal
     **options,
     # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each':
     # classes first

@@ -11,8 +11,10 @@ __all__ = ['reductions', 'reduced', 'check_sum', 'warn_of_cancelling', 'baseline
 import math
 import warnings
 import zlib
+from collections.abc import Callable
 from functools import partial
 from numbers import Integral
+from typing import Literal
 
 import numpy as np
 import torch
@@ -178,15 +180,16 @@ def _scored(target, score):
     return scored
 
 def input_saliency(
-    model,
+    model:torch.nn.Module,
     # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
     inputs:dict,
-    method='integrated_gradients', # the name of an attribution, see `known_attributions`
-    target='predicted',            # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
-    steps:int=20,                  # m, nodes of integrated gradients
-    batch_size:int=None,           # rows in a forward pass; None: as many as `rows_at_once`
-    baseline:int=None,             # id of the token that paths start from; None: the model's pad token
-    score='logit',                 # of the class: its 'logit' or its 'log_probability'
+    method:str='integrated_gradients', # the name of an attribution, see `known_attributions`
+    # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
+    target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    steps:int=20,                      # m, nodes of integrated gradients
+    batch_size:int|None=None,          # rows in a forward pass; None: as many as `rows_at_once`
+    baseline:int|None=None,            # id of the token that paths start from; None: the model's pad token
+    score:Literal['logit', 'log_probability']='logit', # of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at pads; [batch, height, width]; [batch, time, features]
     """What each token (of an encoder-decoder: of the source), pixel or cell of `inputs` does to the score `target`,
     in eval mode"""

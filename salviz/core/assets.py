@@ -7,6 +7,7 @@ __all__ = ['assets', 'Asset', 'members', 'cache_dir', 'shell_command', 'asset', 
 
 # %% ../../nbs/01_core/02_assets.ipynb #003
 import os, re, shlex, shutil, subprocess, sys, tarfile, tempfile, zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,9 +195,9 @@ def _fetch_one(name, force, say):
 # %% ../../nbs/01_core/02_assets.ipynb #035
 def fetch(
     # a name or several of `assets`, or of a group of them such as 'tasks', or 'all'; None = those of no group
-    names=None,
-    force=False, # fetch again what is there
-    quiet=False, # no messages
+    names:str|Sequence[str]|None=None,
+    force:bool=False, # fetch again what is there
+    quiet:bool=False, # no messages
 ) -> dict: # {name: folder}
     "Bring packaged assets into the cache, each checked against its sha256"
     names = members(names)

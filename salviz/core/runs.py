@@ -25,11 +25,13 @@ import uuid
 import warnings
 import zlib
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -506,7 +508,7 @@ def _config_fault(config:dict) -> str: # '' if there is none
 class Run:
     """The training run in the folder `path`: `config`, `metrics`, snapshots, checkpoints; safe to read while it is
     being written"""
-    def __init__(self, path):
+    def __init__(self, path:str|os.PathLike):
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise ValueError(f'Run: path must be the folder of a run, got {path!r:.80}')
         self.path = Path(path).absolute()
@@ -577,11 +579,11 @@ def untrained(path) -> bool:
 @patch(cls_method=True)
 def create(
     cls:Run,
-    path,            # folder of the run
+    path:str|os.PathLike,            # folder of the run
     # method {name, args}, model {name, class, layers, heads}, data {name, fingerprint, sizes}, seed, settings
     config:dict,
     # 'refuse' a folder that exists, or take it if 'empty', or 'untrained': with a run in which nothing was trained
-    exist='refuse',
+    exist:Literal['refuse', 'empty', 'untrained']='refuse',
 ) -> Run:
     "A new run in `path`, described by `config`"
     check_choice('exist', exist, ('refuse', 'empty', 'untrained'))
@@ -690,7 +692,7 @@ def release(self:Held):
 
 # %% ../../nbs/01_core/10_runs.ipynb #047
 @patch
-def subscribe(self:Run, fn):
+def subscribe(self:Run, fn:Callable[[Snapshot|dict], object]) -> Callable[[], None]:
     """Call `fn` with each `Snapshot` as it is saved and each row (a dict) as it is logged; returns a function that
     ends this"""
     def unsubscribe(): self._listeners = [l for l in self._listeners if l is not entry]
@@ -722,7 +724,7 @@ def snapshot_numbers(name:str): # (step, probe); None if no snapshot is called s
 
 # %% ../../nbs/01_core/10_runs.ipynb #048
 @patch
-def log(self:Run, row:dict):
+def log(self:Run, row:dict) -> None:
     """Append `row` to the metrics: numbers by name and the 'step' they belong to; 'kind' is 'train' or 'eval' (see
     `train_rows`)"""
     if not isinstance(row, dict) or not _is_count(row.get('step')):
@@ -735,7 +737,7 @@ def log(self:Run, row:dict):
     self._tell(_unsealed(line.encode()))
 
 @patch
-def save(self:Run, snapshot:Snapshot):
+def save(self:Run, snapshot:Snapshot) -> None:
     "Store `snapshot`; one of the same step and probe is replaced"
     data = encode_snapshot(snapshot)
     with self._writing:
@@ -939,7 +941,7 @@ def state(self:Run) -> dict:
     return self._object('state.json')
 
 @patch
-def set_state(self:Run, **values):
+def set_state(self:Run, **values) -> None:
     "Set `values` in the state of the run; None removes one"
     with self._writing:
         state = {k: v for k, v in {**self.state, **values}.items() if v is not None}
@@ -958,7 +960,7 @@ def _count_again(self:Run):
     write_object(self.path/'summary.json', {**self.summary, 'rows': self._lines()})
 
 @patch
-def finish(self:Run, **summary):
+def finish(self:Run, **summary) -> None:
     "Mark the run as finished, with its results: test_accuracy, test_macro_f1, train_loss, …"
     with self._writing:
         write_object(self.path/'summary.json', {**summary, 'rows': self._lines(), 'ended': _now()})
@@ -981,7 +983,7 @@ def _array_file(run, name):
     return run.path/'arrays'/f'{name}.safetensors'
 
 @patch
-def save_arrays(self:Run, name:str, arrays:dict):
+def save_arrays(self:Run, name:str, arrays:dict) -> None:
     "Store `arrays` {name: array} under `name`, exactly as they are"
     file, arrays = _array_file(self, name), {k: _plain_memory(v) for k, v in arrays.items()}
     for k, v in arrays.items():
@@ -1148,12 +1150,12 @@ def _best(self:Run, steps=None):
     return max(rows, key=lambda r: _number(r, name)*(1 if greater else -1))['step'] if rows else None
 
 @patch(as_prop=True)
-def best_step(self:Run):
+def best_step(self:Run) -> int|None:
     "The step that did best in validation; None if nothing was evaluated"
     return self._best()
 
 @patch(as_prop=True)
-def best_checkpoint(self:Run):
+def best_checkpoint(self:Run) -> Path|None:
     "Folder of the best among the complete checkpoints; None if there is none, or nothing tells which"
     kept = self.checkpoints
     return kept.get(self._best(kept))
@@ -1182,7 +1184,7 @@ def splits(self:Run) -> list:
 @patch
 def scores(
     self:Run,
-    split='validation', # one of `splits`
+    split:str='validation', # one of `splits`
 ) -> dict: # {name: number} for each of `measures`, NaN where unknown
     "Return the scores of the best checkpoint on `split`; runs of earlier versions have none of further splits"
     check_choice('split', split, self.splits)
@@ -1309,7 +1311,7 @@ def _overtaken(self:Run, after_step) -> list:
 def supersede(
     self:Run,
     after_step:int, # the step from which the run will be continued; -1: everything
-): # the folder under superseded/, or None if there was nothing to move
+) -> Path|None: # the folder under superseded/, or None if there was nothing to move
     "Move snapshots, rows and checkpoints of later steps than `after_step`, and the summary, into a folder of their own"
     if not isinstance(after_step, Integral): raise ValueError(f'after_step must be a whole number, got {after_step!r}')
     check_lease(self.path)
@@ -1403,7 +1405,7 @@ def _table_row(run):
                 train_loss=run.train_loss, finished=run.finished,
                 damaged='; '.join(f'{d.file} {d.reason}' for d in run.damaged))
 
-def runs_table(folder) -> pd.DataFrame:
+def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
     "The runs in `folder`, one a row; scores are those of the best checkpoint, `damaged` says what cannot be read"
     folder, rows, names = Path(folder), [], {}
     splits = dict.fromkeys(['validation', 'test'])

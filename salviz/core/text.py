@@ -10,12 +10,17 @@ __all__ = ['find_words', 'TokenText', 'touched_words', 'joined', 'spaced_words',
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .validation import check_choice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/01_core/07_text.ipynb #006
 _fixed_kinds = {"'": "'", '’': "'", '-': '-', '‐': '-', '‑': '-', '.': '.', ',': '.',
@@ -286,10 +291,10 @@ def align_batch(
     return out
 
 def align(
-    tokenizer,       # a fast tokenizer of transformers
-    text,            # str or list of words
-    text_pair=None,  # second text
-    max_length=None, # cut to this many tokens, special ones included; None = never cut
+    tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer of transformers
+    text:str|Sequence[str],                # str or list of words
+    text_pair:str|Sequence[str]|None=None, # second text
+    max_length:int|None=None,              # cut to this many tokens, special ones included; None = never cut
 ) -> TokenText:
     "Tokenise one `text` (or pair) and align its tokens with words"
     return align_batch(tokenizer, [text], None if text_pair is None else [text_pair], max_length)[0]

@@ -7,8 +7,10 @@ __all__ = ['rationale_sources', 'merged', 'rationale_spans', 'load_rationales']
 
 # %% ../../nbs/02_data/02_rationales.ipynb #003
 import json, numbers, re, warnings
-from collections import Counter
+from collections import abc, Counter
+from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -322,20 +324,20 @@ def _parts(source, columns, config, revision, annotators):
 def load_rationales(
     # name in `rationale_sources`, another on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split: one
     # of those}
-    source,
+    source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    text='text',          # column with the texts (or lists of tokens), where the data have no published shape
-    text_pair=None,       # column with second texts
-    label='label',        # column with the classes
-    rationale='rationale',# column with flags a word, spans of characters, shares of annotators a word, or nothing
+    text:str='text',           # column with the texts (or lists of tokens), where the data have no published shape
+    text_pair:str|None=None,   # column with second texts
+    label:str='label',         # column with the classes
+    rationale:str='rationale', # column with flags a word, spans of characters, shares of annotators a word, or nothing
     # of several people: a word counts if any marked it, or 'majority': half of them or more; 'share': of each word the
     # share that marked it
-    annotators='any',
-    config=None,          # configuration of a data set on the Hub
-    revision=None,        # of a data set on the Hub
-    splits=(.8, .1, .1),  # shares of train, validation and test, for those that are missing
-    seed=0,               # of the cut into splits
-    labels=None,          # names of the classes in order
+    annotators:Literal['any', 'majority', 'share']='any',
+    config:str|None=None,      # configuration of a data set on the Hub
+    revision:str|None=None,    # of a data set on the Hub
+    splits:abc.Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                # of the cut into splits
+    labels:abc.Sequence[str]|None=None, # names of the classes in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
     """Texts with a class and a human rationale: spans [start, end] of characters ([segment, start, end] in pairs), or
     with 'share' a number from 0 to 1 for each word (those of `find_words`); None where nobody was asked"""

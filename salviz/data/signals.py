@@ -10,8 +10,11 @@ __all__ = ['columns', 'published', 'fashion_folder', 'layouts', 'processes', 'st
 
 # %% ../../nbs/02_data/01_signals.ipynb #003
 import gzip, json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -243,16 +246,16 @@ def _handed(source, column, label):
 # %% ../../nbs/02_data/01_signals.ipynb #030
 def load_images(
     # 'digits', 'fashion', folder of idx files, .npz file, (x, y), {split: (x, y)}, Dataset or DatasetDict
-    source,
+    source:str|PathLike|tuple|Dataset|dict,
     *,
-    labels=None,         # names of the classes in order; None = as the data say, else sorted
+    labels:Sequence[str]|None=None,      # names of the classes in order; None = as the data say, else sorted
     # 'published', 'z-score', 'min-max' or 'none'; None = published where there is such, else z-score
-    normalise=None,
-    channels_last=False, # arrays are [N, H, W, C]
-    column='image',      # of a Dataset: its images
-    label='label',       # of a Dataset: its classes
-    splits=(.8, .1, .1), # shares of train, validation and test, for those that are missing
-    seed=0,              # of the cut into splits
+    normalise:Literal['published', 'z-score', 'min-max', 'none']|None=None,
+    channels_last:bool=False,            # arrays are [N, H, W, C]
+    column:str='image',                  # of a Dataset: its images
+    label:str='label',                   # of a Dataset: its classes
+    splits:Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                          # of the cut into splits
 ) -> DatasetDict: # train, validation, test with pixel_values [C, H, W] and label
     "Labelled images in three splits, normalised"
     named = dict(digits=_digits, fashion=_fashion)
@@ -328,15 +331,16 @@ def _ts_parts(paths):
 # %% ../../nbs/02_data/01_signals.ipynb #041
 def load_series(
     # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file or {split: .ts file}, else as for `load_images`
-    source,
+    source:str|PathLike|tuple|Dataset|dict,
     *,
-    labels=None,        # names of the classes in order; None = as the data say, else sorted
-    normalise=None,     # 'published', 'z-score', 'min-max' or 'none'; None = published for digits, else z-score
-    feature_names=None, # names of the channels
-    column='values',    # of a Dataset: its series [T, F]
-    label='label',      # of a Dataset: its classes
-    splits=(.8, .1, .1),# shares of train, validation and test, for those that are missing
-    seed=0,             # of the cut into splits
+    labels:Sequence[str]|None=None,        # names of the classes in order; None = as the data say, else sorted
+    # 'published', 'z-score', 'min-max' or 'none'; None = published for digits, else z-score
+    normalise:Literal['published', 'z-score', 'min-max', 'none']|None=None,
+    feature_names:Sequence[str]|None=None, # names of the channels
+    column:str='values',                   # of a Dataset: its series [T, F]
+    label:str='label',                     # of a Dataset: its classes
+    splits:Sequence[float]=(.8, .1, .1),   # shares of train, validation and test, for those that are missing
+    seed:int=0,                            # of the cut into splits
 ) -> DatasetDict: # train, validation, test with values [T, F] and label
     "Labelled multivariate series of equal length in three splits, normalised"
     name, known = type(source).__name__, None
@@ -467,17 +471,18 @@ def _layout(layout, positional):
 
 # %% ../../nbs/02_data/01_signals.ipynb #057
 def synthetic_series(
-    layout='middle',       # name in `layouts`, or a Layout of one's own
-    process='gaussian',    # name in `processes`
-    n_train=1000, n_validation=100, n_test=100, # samples
+    layout:str|Layout='middle', # name in `layouts`, or a Layout of one's own
+    process:str='gaussian',     # name in `processes`
+    n_train:int=1000, n_validation:int=100, n_test:int=100, # samples
     *,
-    steps=50, features=50, # size of a sample
-    mu=1.,                 # what is added in the box, times the sign of the class
-    noise=.3,              # deviation of the measurement noise (none for 'gaussian')
-    sampling='irregular',  # or 'regular'
-    positional='name',     # or 'released': the axes of the two positional layouts exchanged, as in the authors' code
-    normalise='min-max',   # 'z-score', 'none'
-    seed=0,
+    steps:int=50, features:int=50,                        # size of a sample
+    mu:float=1.,                                          # what is added in the box, times the sign of the class
+    noise:float=.3,                                       # deviation of the measurement noise (none for 'gaussian')
+    sampling:Literal['irregular', 'regular']='irregular', # or 'regular'
+    # or 'released': the axes of the two positional layouts exchanged, as in the authors' code
+    positional:Literal['name', 'released']='name',
+    normalise:Literal['min-max', 'z-score', 'none']='min-max', # 'z-score', 'none'
+    seed:int=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
     "A data set of the time-series benchmark (Ismail et al. 2020), whose informative cells are known"
     named = layout if isinstance(layout, str) else None
@@ -498,8 +503,8 @@ def synthetic_series(
 
 # %% ../../nbs/02_data/01_signals.ipynb #061
 def vanishing_series(
-    where='early', # 'early', 'middle' or 'late': where the box lies in time
-    **kwargs,      # as for `synthetic_series`, layout apart
+    where:Literal['early', 'middle', 'late']='early', # 'early', 'middle' or 'late': where the box lies in time
+    **kwargs,                                         # as for `synthetic_series`, layout apart
 ) -> DatasetDict:
     "A data set of the vanishing-saliency experiment (Ismail et al. 2019)"
     if where not in _vanishing_layouts:

@@ -13,9 +13,12 @@ __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import ast, datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
 from bisect import bisect_left
+from collections import abc
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +32,9 @@ from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
 from ..metrics.tasks import tasks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/02_data/00_texts.ipynb #006
 packaged_texts = {'movie-sentences': 'movieReviewSnippets', 'amazon-reviews': 'amazonReviewSnippets',
@@ -510,22 +516,22 @@ def _dataset(columns, types, source, called=None):
 
 def load_text(
     # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
-    source,
+    source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    text='text',           # column with the sentences
-    text_pair=None,        # column with second sentences; 'sts-b' has them without being asked
+    text:str='text',                         # column with the sentences
+    text_pair:str|None=None,                 # column with second sentences; 'sts-b' has them without being asked
     # column with the classes or scores, or with lists of classes; a list of columns of flags (0 or 1), one for each
     # class; None = plain text without labels
-    label='label',
-    config=None,           # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
-    splits=(.8, .1, .1),   # shares of train, validation and test, for those that are missing
-    seed=0,                # of the cut into splits
-    labels=None,           # names of the classes in order; None = as the data says, else sorted
-    revision=None,         # of a data set on the Hub
+    label:str|list[str]|None='label',
+    config:str|None=None,                    # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
+    splits:abc.Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                              # of the cut into splits
+    labels:abc.Sequence[str]|None=None,      # names of the classes in order; None = as the data says, else sorted
+    revision:str|None=None,                  # of a data set on the Hub
     # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
     # fraction, multi-label if its labels are lists
-    task=None,
-    name=None,             # what captions call the data, such as 'film reviews'; None = its own name, or its file's
+    task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
+    name:str|None=None, # what captions call the data, such as 'film reviews'; None = its own name, or its file's
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
 ) -> DatasetDict:
     "Sentences or sentence pairs with a class, several classes or a score, in three splits"
@@ -660,16 +666,16 @@ def _tag_columns(rows, feature, labels):
 def load_tokens(
     # 'ner-tweets', name on the Hub, path (.conll, .txt: a word and its tag a line; .jsonl, .parquet), frame, Dataset,
     # or a dict
-    source,
+    source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     # column with the lists of words ('tokens' in many sets); of a .conll or .txt file also its number, from 0
-    words='words',
-    tags='tags',         # column with the lists of tags, such as 'ner_tags'; of a .conll or .txt file also its number
-    config=None,         # configuration of a data set on the Hub
-    splits=(.8, .1, .1), # shares of train, validation and test, for those that are missing
-    seed=0,              # of the cut into splits, which is random
-    labels=None,         # names of the tags in order; None = as the data says, else sorted
-    revision=None,       # of a data set on the Hub
+    words:str|int='words',
+    tags:str|int='tags', # column with the lists of tags, such as 'ner_tags'; of a .conll or .txt file also its number
+    config:str|None=None,                    # configuration of a data set on the Hub
+    splits:abc.Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                              # of the cut into splits, which is random
+    labels:abc.Sequence[str]|None=None,      # names of the tags in order; None = as the data says, else sorted
+    revision:str|None=None,                  # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
     "Sentences as lists of words with a tag for each, in three splits"
     kind = _token_sources
@@ -760,14 +766,14 @@ def _inner_texts(table, name, split, argument):
 
 def load_pairs(
     # 'copy-reorder', 'help-en-de' (or -om …: Debian's packages), name on the Hub, path, data frame, Dataset, or a dict
-    source,
+    source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    text='text',               # column with the sources; 'translation.en' reaches into a column of dictionaries
-    target_text='target_text', # column with the targets
-    config=None,               # configuration of a data set on the Hub
-    splits=(.8, .1, .1),       # shares of train, validation and test, for those that are missing
-    seed=0,                    # of the cut into splits, which is random
-    revision=None,             # of a data set on the Hub
+    text:str='text',               # column with the sources; 'translation.en' reaches into a column of dictionaries
+    target_text:str='target_text', # column with the targets
+    config:str|None=None,          # configuration of a data set on the Hub
+    splits:abc.Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                    # of the cut into splits, which is random
+    revision:str|None=None,        # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Texts with the texts that they are to be turned into, in three splits"
     language = re.fullmatch(r'help-en-([\w-]+)', source) if isinstance(source, str) else None
@@ -844,17 +850,17 @@ def _answer_span(answer, context) -> tuple: # (start, end); None: there is no an
 def load_questions(
     # 'made-questions', name on the Hub, path (.json as of SQuAD, .csv, .jsonl, .parquet), data frame, Dataset, or a
     # dict
-    source,
+    source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    question='question', # column with the questions
-    context='context',   # column with the texts that answer them
+    question:str='question',                 # column with the questions
+    context:str='context',                   # column with the texts that answer them
     # column with the answers: {'text': [...], 'answer_start': [...]}, [start, end] in characters, or a text that stands
     # once in its context; None: 'answers' if there is such a column, else 'answer'
-    answer=None,
-    config=None,         # configuration of a data set on the Hub
-    splits=(.8, .1, .1), # shares of train, validation and test, for those that are missing
-    seed=0,              # of the cut into splits, which is random
-    revision=None,       # of a data set on the Hub
+    answer:str|None=None,
+    config:str|None=None,                    # configuration of a data set on the Hub
+    splits:abc.Sequence[float]=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed:int=0,                              # of the cut into splits, which is random
+    revision:str|None=None,                  # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
     "Questions with their contexts, and the span of each that answers, in three splits"
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
@@ -883,11 +889,11 @@ def _rows_wanted(size, n, name):
                      f"got {size!r}")
 
 def subset(
-    data:DatasetDict,        # what `load_text`, `load_tokens` or `load_pairs` returns
-    train_size='full',       # rows of train: a number, a share (float) or 'full'
-    seed=0,                  # which rows
-    validation_size='full',
-    test_size='full',
+    data:DatasetDict,                            # what `load_text`, `load_tokens` or `load_pairs` returns
+    train_size:int|float|Literal['full']='full', # rows of train: a number, a share (float) or 'full'
+    seed:int=0,                                  # which rows
+    validation_size:int|float|Literal['full']='full',
+    test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:
     """A part of each split of `data`, stratified by class or score where there is one; with the same `seed` a
     smaller part lies within a larger one. Further splits stay whole"""
@@ -1136,17 +1142,17 @@ def _check_task(task, part):
 # %% ../../nbs/02_data/00_texts.ipynb #092
 def encode(
     # a Dataset or DatasetDict as `load_text`, `load_tokens`, `load_pairs` or `load_questions` returns it
-    data,
-    tokenizer,       # a fast tokenizer of transformers
+    data:Dataset|DatasetDict,
+    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer of transformers
     # tokens that a text (or target) may have, special ones included; None = what the tokenizer allows, 512 at most
-    max_length=None,
+    max_length:int|None=None,
     # what for; None = as the columns say; 'masked_lm' and 'replaced_token_detection' take the texts without labels,
     # 'causal_lm' makes them of the texts, or of the answers (target_text) to them
-    task=None,
-    first_id=0,      # number of the first example
+    task:str|None=None,
+    first_id:int=0,                      # number of the first example
     # the same shape: input_ids, attention_mask, [token_type_ids], [labels], example_id, word_ids, segments,
     # special_tokens_mask, length
-):
+) -> Dataset|DatasetDict:
     "Token ids of every row of `data`, with their words, special tokens, labels and the row's number"
     max_length, parts, cut = _longest(tokenizer, max_length), {}, []
     for split, part in (data if isinstance(data, dict) else {'': data}).items():
@@ -1215,12 +1221,13 @@ def encode_texts(
 class Collator:
     "Rows of an encoded Dataset → one batch of tensors, padded on the right"
     def __init__(self,
-        tokenizer,               # gives the id of the padding token
-        pad_to_multiple_of=None, # lengths are rounded up to a multiple of this, which some accelerators like
+        tokenizer:'PreTrainedTokenizerBase', # gives the id of the padding token
+        pad_to_multiple_of:int|None=None, # lengths are rounded up to a multiple of this, which some accelerators like
         # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
-        decoder_start=None,
-        labels=None, # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
-        pad=None,    # id of the padding token; None: that of `tokenizer`
+        decoder_start:int|None=None,
+        # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
+        labels:abc.Callable[[list], torch.Tensor|None]|None=None,
+        pad:int|None=None, # id of the padding token; None: that of `tokenizer`
     ):
         if not hasattr(tokenizer, 'pad_token_id'):
             raise ValueError('Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, '

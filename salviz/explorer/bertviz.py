@@ -11,12 +11,18 @@ import html
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ..core.runs import Run, Snapshot, write_whole
+
+if TYPE_CHECKING:
+    from salviz.explorer.widget import Explorer
 
 # %% ../../nbs/11_explorer/12_bertviz.ipynb #008
 def _chosen(wanted, have, name):
@@ -143,15 +149,17 @@ def _height(kind, tokens, layers, all_heads, menus):
 # %% ../../nbs/11_explorer/12_bertviz.ipynb #021
 def bertviz_view(
     # a `Run` or its path, a `Snapshot`, or an `Explorer`, of which the run, step and sentence in view are shown
-    run_or_snapshot,
-    step:int=None,   # of a run: a recorded step, None or -1 for the last one
-    probe:int=None,  # of a run: which probe, None for the first
-    kind='head',     # 'head': all heads of a layer at a time; 'model': every head of every layer as a thumbnail
-    layers=None,     # the model's numbers of the layers to show; None: all that were recorded
-    heads=None,      # of the heads to show; None: all (the head view counts those that are shown from 0)
-    theme=None,      # 'light', 'dark', or None: as the notebook's theme is; in a saved page as the reader's system is
-    height:int=None, # of the frame in pixels; None: that of the drawing, 900 at most
-    force=False,     # show more than `_most_lines` lines
+    run_or_snapshot:'Run|Snapshot|Explorer|str|PathLike',
+    step:int|None=None,             # of a run: a recorded step, None or -1 for the last one
+    probe:int|None=None,            # of a run: which probe, None for the first
+    # 'head': all heads of a layer at a time; 'model': every head of every layer as a thumbnail
+    kind:Literal['head', 'model']='head',
+    layers:Sequence[int]|None=None, # the model's numbers of the layers to show; None: all that were recorded
+    heads:Sequence[int]|None=None,  # of the heads to show; None: all (the head view counts those that are shown from 0)
+    # 'light', 'dark', or None: as the notebook's theme is; in a saved page as the reader's system is
+    theme:Literal['light', 'dark']|None=None,
+    height:int|None=None,           # of the frame in pixels; None: that of the drawing, 900 at most
+    force:bool=False,               # show more than `_most_lines` lines
 ) -> BertvizView:
     "bertviz's head view or model view of one snapshot's attention; needs bertviz (`make lab` has it), and no network"
     if kind not in ('head', 'model'):

@@ -8,6 +8,7 @@ __all__ = ['strip_views']
 # %% ../../nbs/11_explorer/10_saving.ipynb #sv03
 import json
 import re
+from os import PathLike
 from pathlib import Path
 
 from ..core.runs import write_whole
@@ -50,7 +51,7 @@ def _saved(nb):
     except UnicodeEncodeError: return (json.dumps(nb, indent=1) + '\n').encode()
 
 def strip_views(
-    notebook, # path, or a notebook as a dict, which is changed
+    notebook:str|PathLike|dict, # path, or a notebook as a dict, which is changed
 ) -> int: # views that were removed
     "Remove dead widget views from `notebook` where a picture stands beside them"
     if isinstance(notebook, dict): return _strip(notebook)

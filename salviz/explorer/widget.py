@@ -14,9 +14,11 @@ import re
 import sys
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import ipywidgets as W
 from fastcore.basics import patch
@@ -28,6 +30,16 @@ from .own import Asker
 from .page import output_html, page_of, plotly_gz, write_page
 from .program import check_panels, needs_plotly, static_text
 from .view import ExplorerView
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from salviz.core.runs import Run, Snapshot
+    from salviz.explorer.keeping import Shown
+    from salviz.explorer.stills import Look
+    from salviz.figures.drawing import Picture
+    from salviz.figures.interactive import Interactive
+    from salviz.metrics.front import Front
+    from salviz.training.live import Training
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #042
 def in_words(seconds) -> str:
@@ -101,19 +113,19 @@ class Explorer(W.VBox):
     def __init__(self,
         # a `Run`, the path of one, the name of one that comes with salviz ('plain', 'sallm', 'saliency-guided',
         # 'ad-drop', 'attention-guidance'), a training from `start_training`, a list of `Snapshot`, or a `Front`
-        run,
-        compare=None, # another one, to compare with
-        probes=None,  # numbers of the examples to show; None: all
-        steps=None,   # recorded steps to show; None: all
-        panels=None,  # some of `salviz.explorer.program.panel_names`; None: all
-        height=None,  # pixels; None: as high as it needs to be
-        budget=256e6, # bytes that kernel and browser may each keep
+        run:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front',
+        compare:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front|None'=None, # another one, to compare with
+        probes:Sequence[int]|None=None, # numbers of the examples to show; None: all
+        steps:Sequence[int]|None=None,  # recorded steps to show; None: all
+        panels:Sequence[str]|None=None, # some of `salviz.explorer.program.panel_names`; None: all
+        height:int|None=None,           # pixels; None: as high as it needs to be
+        budget:float=256e6,             # bytes that kernel and browser may each keep
         # what is shown first, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
         # salviz/explorer/static/state/state.js
-        state=None,
+        state:dict|None=None,
         # (model, tokenizer) that a sentence of one's own is asked of, such as load_classifier('movie-minilm'); None:
         # the checkpoints that the run has kept, and the model of a training
-        model=None,
+        model:tuple|None=None,
     ):
         training = run if hasattr(run, 'stop') and hasattr(run, 'run') else None
         panels = check_panels(panels)
@@ -155,7 +167,7 @@ class Explorer(W.VBox):
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #close-1
 @patch
-def close(self:Explorer):
+def close(self:Explorer) -> None:
     "End what still computes for it, and let go of its training and of the page"
     if self._look_to_come: self._look_to_come.stop()
     for end in ('_unsubscribe', '_forget_end'): getattr(self, end, lambda: None)()
@@ -235,7 +247,7 @@ def _end(self:Explorer):
     self._draw_last()
 
 @patch
-def refresh(self:Explorer):
+def refresh(self:Explorer) -> None:
     "Draw the picture anew, wherever this explorer is displayed; the live view keeps what was chosen"
     from IPython.display import update_display
     if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
@@ -257,8 +269,8 @@ def _look_to_come(self:Explorer):
 
 @patch
 def settle(self:Explorer,
-    timeout=None, # seconds; None: as long as it takes
-):
+    timeout:float|None=None, # seconds; None: as long as it takes
+) -> None:
     "Wait until everything is there and was sent; raises what went wrong in computing it"
     if self._look_to_come:
         self._look_to_come.wait(timeout)
@@ -304,7 +316,7 @@ def _state(self:Explorer):
     return {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
 
 @patch
-def look(self:Explorer):
+def look(self:Explorer) -> 'Look|None':
     "What is chosen in the browser, as a `salviz.explorer.stills.Look`; None if nothing was recorded yet"
     from salviz.explorer.stills import Look
     state, metas = self._state(), self._metas()
@@ -340,8 +352,8 @@ def _same(sentence, m, probe):
 # %% ../../nbs/11_explorer/09_widget.ipynb #051
 @patch
 def picture(self:Explorer,
-    panel=None, # one of `salviz.explorer.program.panel_names`; None: a page of several
-):
+    panel:str|None=None, # one of `salviz.explorer.program.panel_names`; None: a page of several
+) -> 'Figure':
     "A still picture of what is looked at, a matplotlib `Figure`"
     if panel is not None: check_panels([panel])
     self._wait_for_look()
@@ -434,22 +446,22 @@ def _recorded_look(self:Explorer):
     return look
 
 @patch
-def snapshot(self:Explorer): # a `salviz.explorer.keeping.Shown`
+def snapshot(self:Explorer) -> 'Shown': # a `salviz.explorer.keeping.Shown`
     "What is in view as arrays, as they were recorded: tokens, attention [query, key], attribution, saliency, region"
     from salviz.explorer.keeping import arrays_of
     return arrays_of(self._recorded_look())
 
 @patch
-def as_figure(self:Explorer, kind=None, given={}) -> dict: # source, kind, probe, options
+def as_figure(self:Explorer, kind:str|None=None, given:dict={}) -> dict: # source, kind, probe, options
     "What is in view, as `salviz.figures.kinds.figure` is told it; the options `given` come first"
     from salviz.explorer.keeping import figure_arguments
     return figure_arguments(self._recorded_look(), self._state(), self.runs, kind, given)
 
 @patch
 def figure(self:Explorer,
-    kind=None, # a kind of figure, see `salviz.figures.kinds.figure`; None: that of what is in view
-    **options, # as that function takes them, such as width='acl'
-): # a matplotlib `Figure`
+    kind:str|None=None, # a kind of figure, see `salviz.figures.kinds.figure`; None: that of what is in view
+    **options,          # as that function takes them, such as width='acl'
+) -> 'Picture|Interactive': # a matplotlib `Figure`
     "What is in view as a figure for a paper, with `.caption`, `.facts` and `.citations`"
     from salviz.figures.kinds import figure
     return figure(self, kind, **options)
@@ -458,15 +470,16 @@ def figure(self:Explorer,
 # %% ../../nbs/11_explorer/09_widget.ipynb #058
 @patch
 def to_html(self:Explorer,
-    path,        # of the file
-    probes=None, # numbers of the examples that go into it; None: those of this explorer
-    steps=None,  # recorded steps; None: those of this explorer
-    layers=None, # the model's layers; None: all that were recorded
-    heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'
-    force=False, # overwrite the file?
-    limit=200e6, # bytes that the file may have at most; None: any size
+    path:str|os.PathLike,           # of the file
+    probes:Sequence[int]|None=None, # numbers of the examples that go into it; None: those of this explorer
+    steps:Sequence[int]|None=None,  # recorded steps; None: those of this explorer
+    layers:Sequence[int]|None=None, # the model's layers; None: all that were recorded
+    # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'
+    heads:Sequence[tuple[int, int]]|Literal['all']|None=None,
+    force:bool=False,               # overwrite the file?
+    limit:float|None=200e6,         # bytes that the file may have at most; None: any size
     # wait for what `explore` is still computing? False: the page has what is there now, and says what is missing
-    wait=True,
+    wait:bool=True,
 ) -> Path:
     "Write a self-contained page, without network, that opens this run as it is seen here"
     if wait: self._wait_for_look('to_html(wait=False) writes what is there')

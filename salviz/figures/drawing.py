@@ -34,7 +34,9 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -859,10 +861,10 @@ def stamped(
 
 def save_figure(
     fig:Figure,
-    path,          # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
+    path:str|PathLike,                     # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
     # write the caption beside it (.txt, and -caption.tex for LaTeX), and the papers that it cites (.bib)?
-    caption=False,
-    text='paths',  # letters of an SVG: 'paths', or 'text' in fonts that the reader must have
+    caption:bool=False,
+    text:Literal['paths', 'text']='paths', # letters of an SVG: 'paths', or 'text' in fonts that the reader must have
 ) -> Path:
     "Write `fig` to `path`, with the same bytes every time"
     path = Path(path)

@@ -12,11 +12,13 @@ import os
 import re
 import warnings
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
@@ -28,6 +30,10 @@ from ..core.names import (folder_names, listed, method_titles, methods_words, ru
 from ..core.provenance import recipe_of
 from ..core.runs import Run, Snapshot, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
+
+if TYPE_CHECKING:
+    from salviz.figures.drawing import Picture
+    from salviz.figures.interactive import Interactive
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #006
 # widths in inches; size of the captions; inches of text on a page
@@ -515,21 +521,23 @@ def _own_code(kind):
 def figure(
     # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or
     # an `Explorer`, of which what is in view is drawn, or a list of them
-    source,
+    source:object,
     # a name in `figure_kinds()`; None: draw the views, or the picture that is characteristic of the snapshot
-    kind=None,
+    kind:str|None=None,
     *,
     # a recorded step, negative from the last, or a list; None: the last one at which the method was at work
-    step=None,
-    probe=None,     # number of the probe, or a list; None: the first, 0
-    width=None,     # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
+    step:int|Sequence[int]|None=None,
+    probe:int|Sequence[int]|None=None, # number of the probe, or a list; None: the first, 0
+    # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
+    width:float|str|None=None,
     # points of most of the text, or 'caption' for that of the venue's captions (less where there is no room); None: 7
-    font_size=None,
-    interactive=False, # for a notebook, in plotly: curves, grids, boxes and tables of numbers that one can point at
+    font_size:float|str|Sequence[float]|None=None,
+    # for a notebook, in plotly: curves, grids, boxes and tables of numbers that one can point at
+    interactive:bool=False,
     # of the drawing (columns, font, heading, titles, share: see `salviz.figures.sheet.figure`) and of the kind;
     # `about`: sentences about a table, for its caption
     **options,
-):
+) -> 'Picture|Interactive':
     "A figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)"
     venue, _ = _venue_of(6.75 if width is None else width)
     look = {k: options.pop(k) for k in drawing_options if k in options}

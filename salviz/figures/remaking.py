@@ -178,13 +178,14 @@ def _called_again(recipe, path, runs, changes):
 
 # %% ../../nbs/10_figures/08_remaking.ipynb #rm-12
 def remake(
-    path,          # a PDF, SVG or PNG that `save_figure` has written
+    path:str|os.PathLike, # a PDF, SVG or PNG that `save_figure` has written
     # a folder in which its runs or its study are looked for, or a list of them; or what it is to be made of: a run, a
     # study, a table
-    runs=None,
-    to=None,       # file to write, also in another format; None: NAME-remade beside it, if anything differs
-    force=False,   # overwrite the file?
-    **changes      # other arguments of `figure` than it was made with, such as width='acl'
+    runs:object=None,
+    # file to write, also in another format; None: NAME-remade beside it, if anything differs
+    to:str|os.PathLike|None=None,
+    force:bool=False,     # overwrite the file?
+    **changes             # other arguments of `figure` than it was made with, such as width='acl'
 ) -> Remade:
     "The figure in `path`, made again"
     path = Path(path)

@@ -6,7 +6,9 @@
 __all__ = ['token_latex', 'preamble', 'coloured_sentence_latex', 'sentence_latex']
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #003
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import to_hex
@@ -15,6 +17,9 @@ from .drawing import grey, lightness, power_of_ten, signed_scale
 from ..views.maps import coloured_sentences
 from ..views.base import is_negative
 from ..core.words import boxed_by_pdflatex, digits_of, latex_text
+
+if TYPE_CHECKING:
+    from salviz.core.runs import Snapshot
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #006
 def token_latex(text:str) -> str:
@@ -85,12 +90,12 @@ def _sentences_latex(
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #016
 def coloured_sentence_latex(
-    labels,          # tokens or words, or a list of such lists; '##ing' continues the token before
-    values,          # one number for each, of any sign; NaN: a special token, grey
-    limit=None,      # value at the ends of the scale; None: the largest magnitude
-    standalone=True, # a document that compiles on its own, or a fragment
-    caption=None,    # text of a caption; None: none
-    unit='saliency', # what the scale says
+    labels:Sequence,       # tokens or words, or a list of such lists; '##ing' continues the token before
+    values:Sequence,       # one number for each, of any sign; NaN: a special token, grey
+    limit:float|None=None, # value at the ends of the scale; None: the largest magnitude
+    standalone:bool=True,  # a document that compiles on its own, or a fragment
+    caption:str|None=None, # text of a caption; None: none
+    unit:str='saliency',   # what the scale says
 ) -> str:
     "LaTeX of one sentence (or several, on one scale) coloured by `values`"
     several = len(labels) > 0 and not isinstance(labels[0], str)
@@ -106,9 +111,9 @@ def coloured_sentence_latex(
     return _sentences_latex(replace(view, continues=pieces, labels=labels), standalone, caption)
 
 def sentence_latex(
-    snapshot,        # or a list of them
-    words=True,      # colour words (sum over their pieces), not tokens
-    standalone=True, caption=None, # as in `coloured_sentence_latex`
+    snapshot:'Snapshot|Sequence[Snapshot]', # or a list of them
+    words:bool=True,                        # colour words (sum over their pieces), not tokens
+    standalone:bool=True, caption:str|None=None, # as in `coloured_sentence_latex`
     **kwargs,        # of `coloured_sentences`: names, limit, evidence, unit
 ) -> str:
     "LaTeX of the sentence of `snapshot` (or several, on one scale) coloured by its saliency"

@@ -10,6 +10,8 @@ __all__ = ['prior_strategies', 'discard_candidates', 'read_queries', 'drop_mask'
 import copy
 import inspect
 import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -27,6 +29,12 @@ from .base import FineTuning, Method, Plan, check_choice, check_share
 from ..models.tasks import attribution_target, last_asked, task_of, tasks
 from ..models.random import keyed_below, keyed_order, keyed_uniform
 from ..models.loading import device_of, undisturbed
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #009
 def discard_candidates(
@@ -83,35 +91,38 @@ class ADDrop(Method):
     cite = 'yang2022addrop'
 
     def __init__(self,
-        p=.3,                   # share of each row that may be dropped, the candidate discard region
-        q=.2,                   # probability with which a position in the region is dropped; 1: all of it
+        p:float=.3,             # share of each row that may be dropped, the candidate discard region
+        q:float=.2,             # probability with which a position in the region is dropped; 1: all of it
         # which layers (of an encoder-decoder: of its encoder): None for all, an int, or a list of them
-        layers=None,
-        cross_tuning=True,      # plain fine-tuning in odd epochs (from 1), AD-DROP in even ones? False: AD-DROP in all
+        layers:int|Sequence[int]|None=None,
+        cross_tuning:bool=True, # plain fine-tuning in odd epochs (from 1), AD-DROP in even ones? False: AD-DROP in all
         # what GA and IGA explain: 'pseudo' (the first pass's prediction) or 'gold'; a regression has gold alone
-        target='pseudo',
+        target:Literal['pseudo', 'gold']='pseudo',
         # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (its code)
-        region='high',
+        region:Literal['high', 'low', 'low_released']='high',
         # of a causal language model: the score is a mean over 'all' tokens that are asked about, or of the 'last' one
-        places='all',
-        protect_special=False,  # never drop special tokens as keys? They are then not counted in `p` either
-        first_pass='train',     # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
-        attribution='gradient', # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
-        steps=20,               # m, steps of IGA
-        # IGA: points at which the sum over `steps` is taken by Gauss's rule, such as 5, see `path_rule`; None: at each
-        # step
-        nodes=None,
-        reading='paper',        # of eq. 3 in IGA: 'paper' or 'standard', see `attention_attribution`
+        places:Literal['all', 'last']='all',
+        protect_special:bool=False, # never drop special tokens as keys? They are then not counted in `p` either
+        # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
+        first_pass:Literal['train', 'eval']='train',
+        # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
+        attribution:Literal['gradient', 'integrated_gradients', 'attention', 'random']='gradient',
+        steps:int=20,           # m, steps of IGA
+        # IGA: points at which the sum over `steps` is taken by Gauss's rule (`path_rule`), such as 5; None: each step
+        nodes:int|None=None,
+        # of eq. 3 in IGA: 'paper' or 'standard', see `attention_attribution`
+        reading:Literal['paper', 'standard']='paper',
         # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
-        random_form='region',
-        # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's
-        # equations)?
-        after_dropout=False,
-        attribution_dtype='float32', # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
-        pseudo_label='fixed',   # of IGA: 'fixed' by the first pass (eq. 3, 4), or anew at 'each_step' (released code)
+        random_form:Literal['region', 'positions']='region',
+        # GA and AA: look at the attention after dropout (the released code) instead of before it (the equations)?
+        after_dropout:bool=False,
+        # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
+        attribution_dtype:Literal['float32', 'bfloat16']='float32',
+        # of IGA: 'fixed' by the first pass (eq. 3, 4), or anew at 'each_step' (released code)
+        pseudo_label:Literal['fixed', 'each_step']='fixed',
         # GA and IGA: rows that the score does not depend on, whose attributions are all zero: they 'tie', and so all
         # their keys are candidates (eq. 6), or are 'left_out', see `read_queries`
-        unread_rows='tie',
+        unread_rows:Literal['tie', 'left_out']='tie',
     ):
         self.p, self.q, self.layers, self.cross_tuning = p, q, layers, cross_tuning
         self.target, self.region, self.protect_special, self.first_pass = target, region, protect_special, first_pass
@@ -137,12 +148,12 @@ class ADDrop(Method):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038c
 @patch
-def phase(self:ADDrop, progress) -> str:
+def phase(self:ADDrop, progress:'Progress') -> str:
     "'fine-tuning' or 'ad_drop': what an epoch does"
     return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
 
 @patch
-def check(self:ADDrop, model, tokenizer, data, epochs):
+def check(self:ADDrop, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
     """Refuse a model that cannot be observed, layers that it does not have, and cross-tuning in fewer than two
     epochs"""
     Method.check(self, model, tokenizer, data, epochs)
@@ -161,7 +172,7 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #040
 @patch
-def explained(self:ADDrop, model, batch, progress):
+def explained(self:ADDrop, model:torch.nn.Module, batch:dict, progress:'Progress') -> Callable[..., torch.Tensor]:
     "What the attribution differentiates, as a function of (outputs, rows)"
     task, labels = tasks[task_of(model)], batch.get('labels')
     if self.places == 'last':
@@ -179,7 +190,7 @@ def explained(self:ADDrop, model, batch, progress):
 
 @patch
 def attributed(
-    self:ADDrop, model, batch, progress,
+    self:ADDrop, model:torch.nn.Module, batch:dict, progress:'Progress',
     # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
 ) -> tuple:
     """The attribution of every layer (of RD numbers that stand for it, also where it is not allowed), and the
@@ -196,7 +207,8 @@ def attributed(
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #044
 @patch
-def candidates(self:ADDrop, attribution, allowed, batch) -> torch.Tensor: # bool [batch, heads, query, key]
+def candidates(self:ADDrop, attribution:torch.Tensor,
+               allowed:torch.Tensor, batch:dict) -> torch.Tensor: # bool [batch, heads, query, key]
     "The candidate discard region of one layer's `attribution`, without special tokens and rows that are left out"
     may_drop = allowed & ~batch['is_special'][:, None, None, :] if self.protect_special else allowed
     if self.unread_rows == 'left_out': may_drop = may_drop & read_queries(attribution, allowed)
@@ -205,13 +217,14 @@ def candidates(self:ADDrop, attribution, allowed, batch) -> torch.Tensor: # bool
     return discard_candidates(attribution, may_drop, self.p, self.region)
 
 @patch
-def drawn(self:ADDrop, batch, heads:int, progress, layer:int) -> torch.Tensor: # bool [batch, heads, query, key]
+def drawn(self:ADDrop, batch:dict, heads:int,
+          progress:'Progress', layer:int) -> torch.Tensor: # bool [batch, heads, query, key]
     "Where `drop_uniform` is below `q`"
     shape = heads, *_own_positions(batch)
     return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
 @patch
-def plan(self:ADDrop, model, batch, progress) -> Plan:
+def plan(self:ADDrop, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "The drop masks of this step, and how they came about"
     if self.phase(progress) == 'fine-tuning': return Plan()
     attribution, allowed = self.attributed(model, batch, progress)
@@ -369,7 +382,7 @@ def _refuse_idle(method):
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 @patch
 def nodes_agreement(
-    self:ADDrop, model, batch, progress,
+    self:ADDrop, model:torch.nn.Module, batch:dict, progress:'Progress',
     # relative_difference of the layer where it is largest, same_region
 ) -> dict:
     """How far the attribution with `nodes` is from the sum over all `steps`, and the share of that sum's region that
@@ -386,7 +399,7 @@ def nodes_agreement(
     return dict(relative_difference=max(apart), same_region=shared / max(1, size))
 
 @patch
-def epoch_begin(self:ADDrop, trainer, epoch:int):
+def epoch_begin(self:ADDrop, trainer:'MethodTrainer', epoch:int) -> None:
     "Before the first epoch of AD-DROP with `nodes`: compare them with all steps"
     progress = trainer.progress()
     if self.nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return

@@ -11,6 +11,8 @@ import itertools
 import math
 import warnings
 import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,13 @@ from ..models.patches import patch_grid, reads_patches
 from ..attribution.reading import what_is_read
 from ..core.validation import shown
 from ..core.maths import patch_patterns
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.models.attention import Maps
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #007
 def guidance_loss(
@@ -96,22 +105,23 @@ class AttentionGuidance(Method):
 
     def __init__(self,
         # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
-        patterns=None,
-                            # None: head 0 next, head 1 prev, the following first (encoder-decoders: head 0 next, head 1
-                            # prev of the encoder; images: heads 0 to 3 right, left, above, below, the following
-                            # neighbours)
-        share=.5,           # lambda: share of heads that is guided, if `patterns` is None
-        alpha=None,         # weight at the start; None: chosen from 1, 10, 100 on the examples of the first step
-        layers=None,        # guided layers, None = all
-        boundary='uniform', # texts: row without neighbour in next and prev: 'uniform' (paper) or 'zero' (code)
-        multiple='uniform', # texts: several delimiters or full stops: 'uniform' (1/m on each) or 'indicator' (code)
-        reduction='mean',   # 'mean' (code) or 'sum' (eq. 2 and 3)
-        schedule='linear',  # 'linear' (paper) or 'constant-then-linear' (code)
-        constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
+        # None: head 0 next, head 1 prev, the following first (encoder-decoders: head 0 next, head 1 prev of the
+        # encoder; images: heads 0 to 3 right, left, above, below, the following neighbours)
+        patterns:dict|None=None,
+        share:float=.5,                          # lambda: share of heads that is guided, if `patterns` is None
+        alpha:float|None=None, # weight at the start; None: chosen from 1, 10, 100 on the examples of the first step
+        layers:int|Sequence[int]|None=None,      # guided layers, None = all
+        # texts: row without neighbour in next and prev: 'uniform' (paper) or 'zero' (code)
+        boundary:Literal['uniform', 'zero']='uniform',
+        # texts: several delimiters or full stops: 'uniform' (1/m on each) or 'indicator' (code)
+        multiple:Literal['uniform', 'indicator']='uniform',
+        reduction:Literal['mean', 'sum']='mean', # 'mean' (code) or 'sum' (eq. 2 and 3)
+        schedule:Literal['linear', 'constant-then-linear']='linear', # 'linear' (paper) or 'constant-then-linear' (code)
+        constant_steps:int=20_000, # steps before 'constant-then-linear' begins to fall
         # {name: function(tokens) -> [n, n] (on images function(grid)), or matrix}: patterns of one's own, to be named
         # in `patterns`
-        own=None,
-        after_dropout=False, # look at attention before its dropout (the equations) or after it (the authors' code)
+        own:dict|None=None,
+        after_dropout:bool=False, # look at attention before its dropout (the equations) or after it (the authors' code)
     ):
         self.patterns, self.own = by_name(patterns, own)
         self.share, self.alpha, self.layers, self.boundary, self.multiple = share, alpha, layers, boundary, multiple
@@ -131,7 +141,7 @@ class AttentionGuidance(Method):
                      f'alpha must be None or a finite number of at least 0, got {alpha!r}')
         self._check_patterns()
 
-    def args(self):
+    def args(self) -> dict:
         "Hyperparameters as they were given, patterns of one's own as text"
         def as_text(pattern):
             if callable(pattern): return getattr(pattern, '__name__', type(pattern).__name__)
@@ -141,18 +151,18 @@ class AttentionGuidance(Method):
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #038
 @patch
-def heads(self:AttentionGuidance, model) -> dict:
+def heads(self:AttentionGuidance, model:torch.nn.Module) -> dict:
     "{layer: {pattern: heads}} for `model`"
     return assign_heads(model, self.patterns, self.share, self.layers, self.own or ())
 
 @patch
-def prescribes(self:AttentionGuidance, model) -> dict:
+def prescribes(self:AttentionGuidance, model:torch.nn.Module) -> dict:
     "{layer: guided heads}: a head can have one target, also where methods are combined"
     return {layer: sorted(h for numbers in by_pattern.values() for h in numbers)
             for layer, by_pattern in self.heads(model).items()}
 
 @patch
-def targets(self:AttentionGuidance, heads:dict, batch:dict, grid=None) -> dict:
+def targets(self:AttentionGuidance, heads:dict, batch:dict, grid:tuple|None=None) -> dict:
     "{pattern: (target [batch, n, n], guided bool [batch])} of all patterns in `heads`; of images on their `grid`"
     made = {}
     for name in dict.fromkeys(name for by_pattern in heads.values() for name in by_pattern):
@@ -166,7 +176,7 @@ def targets(self:AttentionGuidance, heads:dict, batch:dict, grid=None) -> dict:
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #043
 @patch
-def plan(self:AttentionGuidance, model, batch, progress) -> Plan:
+def plan(self:AttentionGuidance, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "Observe the guided layers; compare them with the patterns of `batch`"
     heads = self.heads(model)
     targets = self.targets(heads, batch, grid_of(model))
@@ -194,7 +204,7 @@ def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tok
     return torch.ones_like(asked), asked
 
 @patch
-def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batch]
+def guidance(self:AttentionGuidance, maps:'Maps', plan:Plan, batch:dict) -> torch.Tensor: # [batch]
     "The guidance loss of every example (eq. 3)"
     heads, targets = plan.targets['attention_guidance']
     parts = []
@@ -209,7 +219,7 @@ def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batc
     return torch.stack(parts).sum(0)
 
 @patch
-def terms(self:AttentionGuidance, outputs, maps, plan, batch, progress) -> dict:
+def terms(self:AttentionGuidance, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
     "The guidance loss, weighted by alpha_t (eq. 4)"
     self.require(self._alpha is not None,
                  'alpha=None is chosen by prepare(trainer) when training starts; give alpha as a number to go without')
@@ -349,7 +359,8 @@ def _check_patterns(self:AttentionGuidance):
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046
 @patch
-def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda sums: sums) -> int:
+def choose_alpha(self:AttentionGuidance, model:torch.nn.Module, *batches,
+                 over_processes:Callable[..., object]=lambda sums: sums) -> int:
     """The weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`, summed
     up `over_processes`"""
     sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
@@ -363,7 +374,7 @@ def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda 
     return comparable_alpha(task / n, guidance / n)
 
 @patch
-def prepare(self:AttentionGuidance, trainer):
+def prepare(self:AttentionGuidance, trainer:'MethodTrainer') -> None:
     "Settle alpha: as given, as the run remembers it, or by its first step"
     self._warn_if_constant(trainer)
     self._alpha = trainer.share(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
@@ -403,7 +414,8 @@ def _written_out(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #051
 @patch
-def check(self:AttentionGuidance, model, tokenizer, data, epochs):
+def check(self:AttentionGuidance, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
+          epochs:int) -> None:
     "Refuse heads, tokens and patterns that `model` or `data` do not have"
     Method.check(self, model, tokenizer, data, epochs)
     heads, train = self.heads(model), data['train']

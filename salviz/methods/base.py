@@ -14,12 +14,19 @@ import warnings
 from collections import Counter, namedtuple
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import TYPE_CHECKING
 
 import torch
 from fastcore.basics import patch
 
 from ..core.bibliography import cited
 from ..models.tasks import task_of, tasks
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.models.attention import Maps
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/00_base.ipynb #006
 @dataclass(frozen=True)
@@ -152,7 +159,7 @@ class Method:
 
     def __repr__(self): return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.args().items())})"
 
-    def require(self, ok, message):
+    def require(self, ok:bool, message:str) -> None:
         "Raise a `ValueError` that names the method unless `ok`"
         if not ok: raise ValueError(f'{self.name}: {message}')
 
@@ -161,13 +168,13 @@ class Method:
         if (own := _own_tasks(self)) is not None: return tuple(own)
         return tuple(next((supported[c.__name__] for c in type(self).__mro__ if c.__name__ in supported), tasks))
 
-    def prescribes(self, model) -> dict:
+    def prescribes(self, model:torch.nn.Module) -> dict:
         "{layer: its heads whose attention the method gives a target}, for `model`"
         return {}
 
     def __add__(self, other): return Together(self, other)
 
-    def check(self, model, tokenizer, data, epochs):
+    def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Refuse, before anything is trained, what cannot work: `model`, `data` (a `DatasetDict` of encoded
         examples) or `epochs`"""
         task, here = task_of(model), self.task_names()
@@ -176,20 +183,20 @@ class Method:
         self.require(getattr(self, 'layers', None) not in ([], ()),
                      'layers must name at least one layer, or be None for all')
 
-    def phase(self, progress) -> str:
+    def phase(self, progress:Progress) -> str:
         """What the epoch at `progress` does, for methods that do not do the same in all: the method's name, or
         'fine-tuning' in a plain epoch"""
         return self.name
 
-    def prepare(self, trainer): "Called once before training, with the `MethodTrainer`"
+    def prepare(self, trainer:'MethodTrainer') -> None: "Called once before training, with the `MethodTrainer`"
+    def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
+        "Called when an epoch (counted from 1) begins, after `prepare`"
 
-    def epoch_begin(self, trainer, epoch:int): "Called when an epoch (counted from 1) begins, after `prepare`"
-
-    def plan(self, model, batch, progress) -> Plan:
+    def plan(self, model:torch.nn.Module, batch:dict, progress:Progress) -> Plan:
         "What the step at `progress` should do differently on `batch`"
         return Plan()
 
-    def terms(self, outputs, maps, plan, batch, progress) -> dict:
+    def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:Progress) -> dict:
         """`{name: Term}` from `outputs` ({'main': …, name of a further pass: …}) and `maps` (captured attention of
         the main pass)"""
         return {}

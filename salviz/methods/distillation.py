@@ -8,9 +8,12 @@ __all__ = ['logit_loss', 'explanation_loss', 'Distillation']
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-002
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
+from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -31,6 +34,13 @@ from ..models.checkpoints import load_model, step_of
 from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note,
                                    undisturbed, weights_checksum)
 from ..models.tasks import Regression, TokenTask, attribution_target, example_mean, task_of, tasks
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.models.attention import Maps
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-011
 def logit_loss(
@@ -70,16 +80,17 @@ class Distillation(Method):
 
     def __init__(self,
         # a finished run or its path (best checkpoint), path of a checkpoint, a model, or a name for `load_model_for`
-        teacher=None,
-        explanation='input_x_gradient', # what is compared: 'attention', 'rollout', or one of `teachable`
-        weight=1.,      # λ of the explanations; 0: plain distillation
-        temperature=1., # τ of the logits
-        alpha=0.,       # weight of the task's own loss, on gold labels
-        layers=(-1,),   # attention: mean over these layers; None: all
-        teacher_layers=None, # attention: those of the teacher; None: the same numbers
-        rows='pooled',  # attention and rollout: the row that the head reads, the 'first', or the 'mean'
-        specials=False, # do special tokens count?
-        steps=3,        # of integrated gradients
+        teacher:Run|torch.nn.Module|str|PathLike|None=None,
+        explanation:str='input_x_gradient', # what is compared: 'attention', 'rollout', or one of `teachable`
+        weight:float=1.,                 # λ of the explanations; 0: plain distillation
+        temperature:float=1.,            # τ of the logits
+        alpha:float=0.,                  # weight of the task's own loss, on gold labels
+        layers:Sequence[int]|None=(-1,), # attention: mean over these layers; None: all
+        teacher_layers:Sequence[int]|None=None, # attention: those of the teacher; None: the same numbers
+        # attention and rollout: the row that the head reads, the 'first', or the 'mean'
+        rows:Literal['pooled', 'first', 'mean']='pooled',
+        specials:bool=False, # do special tokens count?
+        steps:int=3,         # of integrated gradients
     ):
         self.teacher, self.explanation, self.weight, self.temperature = teacher, explanation, weight, temperature
         self.alpha, self.layers, self.teacher_layers, self.rows = alpha, layers, teacher_layers, rows
@@ -87,19 +98,19 @@ class Distillation(Method):
         self._loaded, self._kept = None, None # (model, tokenizer or None); what the teacher says of the training set
         self._check_arguments()
 
-    def args(self):
+    def args(self) -> dict:
         "Hyperparameters as they were given, the teacher by its path, name or class"
         x = self.teacher
         named = type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
         return {**super().args(), 'teacher': named}
 
     @property
-    def task_weight(self): return self.alpha
+    def task_weight(self) -> float: return self.alpha
 
     @property
-    def of_attention(self): return self.explanation in ('attention', 'rollout')
+    def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
-    def prescribes(self, model):
+    def prescribes(self, model:torch.nn.Module) -> dict:
         if self.explanation != 'attention' or not self.weight: return {}
         return {l: tuple(range(head_count(model))) for l in check_layers(model, self.layers)}
 
@@ -141,7 +152,7 @@ def _open(self:Distillation, task:str) -> tuple: # (model, tokenizer or None)
     return load_model(given)
 
 @patch
-def loaded(self:Distillation, model) -> tuple: # (model, tokenizer or None)
+def loaded(self:Distillation, model:torch.nn.Module) -> tuple: # (model, tokenizer or None)
     "The teacher of `model`, opened once"
     if self._loaded is None:
         teacher, tokenizer = self._open(task_of(model))
@@ -170,7 +181,7 @@ def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-033
 @patch
-def observed(self:Distillation, model, of='student') -> tuple:
+def observed(self:Distillation, model:torch.nn.Module, of:Literal['student', 'teacher']='student') -> tuple:
     "The layers of `model`, 'student' or 'teacher', whose attention is compared"
     if not self.of_attention: return ()
     if self.explanation == 'rollout': return check_layers(model)
@@ -180,10 +191,10 @@ def observed(self:Distillation, model, of='student') -> tuple:
 @patch
 def explained(
     self:Distillation,
-    model, maps, batch,
-    layers, # those of `maps`
-    answer, # what is explained, in the form of the labels
-    create_graph=False,
+    model:torch.nn.Module, maps:'Maps|None', batch:dict,
+    layers:tuple,        # those of `maps`
+    answer:torch.Tensor, # what is explained, in the form of the labels
+    create_graph:bool=False,
 ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
     "The explanation of `answer`"
     if self.of_attention:
@@ -193,7 +204,8 @@ def explained(
     return taught_saliency(model, batch, self.explanation, target, create_graph, self.steps)
 
 @patch
-def counted(self:Distillation, batch, explanation) -> torch.Tensor: # bool, of the shape of `explanation`
+def counted(self:Distillation, batch:dict,
+            explanation:torch.Tensor) -> torch.Tensor: # bool, of the shape of `explanation`
     "What of explanations is compared: real tokens, with `specials` all of them; every pixel and cell"
     if 'attention_mask' not in batch: return torch.ones_like(explanation, dtype=torch.bool)
     real = batch['attention_mask'].bool()
@@ -201,9 +213,9 @@ def counted(self:Distillation, batch, explanation) -> torch.Tensor: # bool, of t
 
 @patch
 def teach(
-    self:Distillation, teacher, batch,
-    explains=True,
-    of='teacher', # whose `layers` are meant; or 'student'
+    self:Distillation, teacher:torch.nn.Module, batch:dict,
+    explains:bool=True,
+    of:Literal['teacher', 'student']='teacher', # whose `layers` are meant; or 'student'
 ) -> tuple: # (logits, explanation or None)
     "What `teacher` says of `batch` and, if it `explains`, why"
     task, kind = tasks[task_of(teacher)], next(teacher.parameters()).dtype
@@ -250,7 +262,7 @@ def _known(self:Distillation, batch) -> tuple: # (logits, explanation or None)
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-037
 @patch
-def plan(self:Distillation, model, batch, progress) -> Plan:
+def plan(self:Distillation, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "What the teacher says of `batch`"
     teacher, explains = self.loaded(model)[0], self.weight > 0 or not model.training
     kept = self._kept is not None and model.training
@@ -265,7 +277,7 @@ def plan(self:Distillation, model, batch, progress) -> Plan:
     return plan
 
 @patch
-def terms(self:Distillation, outputs, maps, plan, batch, progress) -> dict:
+def terms(self:Distillation, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
     "`distillation`, `explanation` and `teacher_agreement`, of which the last one is only looked at"
     model, logits, explanation = plan.targets['distillation']
     task, student = tasks[task_of(model)], outputs['main'].logits
@@ -282,7 +294,7 @@ def terms(self:Distillation, outputs, maps, plan, batch, progress) -> dict:
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-041
 @patch
-def check(self:Distillation, model, tokenizer, data, epochs):
+def check(self:Distillation, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
     "Refuse a teacher of something else, and explanations that one of the two does not have"
     Method.check(self, model, tokenizer, data, epochs)
     task, name = tasks[task_of(model)], self.args()['teacher']
@@ -369,7 +381,7 @@ def _doubts(self:Distillation, teacher, trainer) -> str: # '' if there are none
             f'no less than that of their mean ({spread:.3g})')*(missed >= spread)
 
 @patch
-def prepare(self:Distillation, trainer):
+def prepare(self:Distillation, trainer:'MethodTrainer') -> None:
     "Bring the teacher to where the student is, and ask it for what can be kept"
     teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
     teacher.to(device_of(trainer.model))

@@ -10,8 +10,10 @@ __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'kept_alone', 'as_ma
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,12 @@ from ..models.attention import check_layers, check_observable, head_count
 from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.tasks import attribution_target, example_mean, task_of
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.models.attention import Maps
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-011
 def normalised(
@@ -242,22 +250,26 @@ class RationaleGuided(Method):
     cite = 'joshi2022ertest'
 
     def __init__(self,
-        explanation='attention', # what is taught: 'attention', 'rollout', or one of `teachable`
-        loss='kl',        # 'mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin'; or 'contrastive', of no explanation
-        weight=1.,        # λ
-        schedule='constant', # of the weight: 'constant', or 'linear', which falls to 0
-        normalise=None,   # see `normalised`; None: the table's
-        layers=(-1,),     # attention: of these layers; None: all
-        heads=None,       # attention and rollout: of these heads; None: all
-        per_head=False,   # attention: ask each head by itself, or their mean
-        rows='pooled',    # attention and rollout: the row that the head reads, the 'first', the 'mean', 'all'
-        specials=False,   # do special tokens count? Nobody can mark them
-        ranking='signed', # saliency: what speaks for the answer should be marked; or its 'magnitude'
-        target='gold',    # saliency of the 'gold' answer, or of the 'predicted' one
-        steps=3,          # of integrated gradients
-        delta=.5,         # of 'huber'
-        margin=1.,        # of 'margin'
-        negatives=1,      # K of 'contrastive'
+        explanation:str='attention', # what is taught: 'attention', 'rollout', or one of `teachable`
+        # 'mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin'; or 'contrastive', of no explanation
+        loss:Literal['mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin', 'contrastive']='kl',
+        weight:float=1., # λ
+        schedule:Literal['constant', 'linear']='constant', # of the weight: 'constant', or 'linear', which falls to 0
+        # see `normalised`; None: the table's
+        normalise:Literal['share', 'softmax', 'sigmoid', 'largest', 'none']|None=None,
+        layers:Sequence[int]|None=(-1,),            # attention: of these layers; None: all
+        heads:Sequence[int]|None=None,              # attention and rollout: of these heads; None: all
+        per_head:bool=False,                        # attention: ask each head by itself, or their mean
+        # attention and rollout: the row that the head reads, the 'first', the 'mean', 'all'
+        rows:Literal['pooled', 'first', 'mean', 'all']='pooled',
+        specials:bool=False,                        # do special tokens count? Nobody can mark them
+        # saliency: what speaks for the answer should be marked; or its 'magnitude'
+        ranking:Literal['signed', 'magnitude']='signed',
+        target:Literal['gold', 'predicted']='gold', # saliency of the 'gold' answer, or of the 'predicted' one
+        steps:int=3,                                # of integrated gradients
+        delta:float=.5,                             # of 'huber'
+        margin:float=1.,                            # of 'margin'
+        negatives:int=1,                            # K of 'contrastive'
     ):
         self.explanation, self.loss, self.weight, self.schedule = explanation, loss, weight, schedule
         self.normalise, self.layers, self.heads, self.per_head = normalise, layers, heads, per_head
@@ -270,14 +282,14 @@ class RationaleGuided(Method):
         elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
 
     @property
-    def of_attention(self): return self.explanation in ('attention', 'rollout')
+    def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
     @property
     def scale(self) -> str:
         "How explanations are normalised"
         return self.normalise or (_of_attention if self.of_attention else _of_saliency)[self.loss]
 
-    def prescribes(self, model):
+    def prescribes(self, model:torch.nn.Module) -> dict:
         if self.loss == 'contrastive' or self.explanation != 'attention': return {}
         heads = range(head_count(model)) if self.heads is None else self.heads
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
@@ -325,19 +337,19 @@ def _check_scale(self:RationaleGuided):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
 @patch
-def counted(self:RationaleGuided, batch) -> torch.Tensor: # bool [batch, n]
+def counted(self:RationaleGuided, batch:dict) -> torch.Tensor: # bool [batch, n]
     "The tokens that a rationale could mark; with `specials` all that are real"
     real = batch['attention_mask'].bool()
     return real if self.specials else real & (batch['word_ids'] >= 0)
 
 @patch
-def marks(self:RationaleGuided, batch) -> torch.Tensor: # [batch, n]
+def marks(self:RationaleGuided, batch:dict) -> torch.Tensor: # [batch, n]
     "The rationales of `batch`, 0 where there is none"
     if 'rationale' not in batch: return torch.zeros_like(batch['input_ids'], dtype=torch.float32)
     return torch.where(batch['has_rationale'][:, None], batch['rationale'].float(), 0.)
 
 @patch
-def plan(self:RationaleGuided, model, batch, progress) -> Plan:
+def plan(self:RationaleGuided, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "What is compared with the rationales of `batch`"
     marks, counts = self.marks(batch), self.counted(batch)
     plan = Plan(targets=dict(rationale=model), evidence=dict(rationale_target=marks),
@@ -365,7 +377,8 @@ def _copies(self:RationaleGuided, plan, model, batch, marks, counts, progress) -
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 @patch
-def explained(self:RationaleGuided, maps, plan, batch) -> tuple: # (values [batch, sets, n], counts of the same shape)
+def explained(self:RationaleGuided, maps:'Maps',
+              plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
     "The explanations that are compared with rationales"
     model, counts = plan.targets['rationale'], self.counted(batch)
     if not self.of_attention:
@@ -380,7 +393,7 @@ def explained(self:RationaleGuided, maps, plan, batch) -> tuple: # (values [batc
     return values, seen & counts[:, None]
 
 @patch
-def terms(self:RationaleGuided, outputs, maps, plan, batch, progress) -> dict:
+def terms(self:RationaleGuided, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
     "`rationale`: how far explanations are from rationales, 0 for an example that has none"
     weight = self.weight * (1 - progress.fraction if self.schedule == 'linear' else 1.) / self.marked_share
     marks = self.marks(batch)
@@ -434,7 +447,8 @@ def _name_cost(self:RationaleGuided):
                   f"step; steps=3 takes about 7 times, explanation='input_x_gradient' about 3 times", stacklevel=2)
 
 @patch
-def check(self:RationaleGuided, model, tokenizer, data, epochs):
+def check(self:RationaleGuided, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
+          epochs:int) -> None:
     "Refuse data without rationales, and explanations that `model` does not have"
     Method.check(self, model, tokenizer, data, epochs)
     train = data['train']

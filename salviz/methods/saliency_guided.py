@@ -8,6 +8,8 @@ __all__ = ['mask_words', 'fill_values', 'mask_cells', 'default_saliency', 'consi
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #003
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -23,6 +25,13 @@ from ..models.random import keyed_uniform
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.models.attention import Maps
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #014
 def _lowest_features(
@@ -202,23 +211,24 @@ class SaliencyGuided(Method):
     cite = 'ismail2021saliency'
 
     def __init__(self,
-        masked_share=.3,       # k: share of the words, pixels or cells that is masked, rounded down
-        weight=1.,             # λ: weight of the consistency term
-        saliency=None,         # the name of an attribution, see `known_attributions`; None: see `default_saliency`
-        ranking='signed',      # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
+        masked_share:float=.3,  # k: share of the words, pixels or cells that is masked, rounded down
+        weight:float=1.,        # λ: weight of the consistency term
+        saliency:str|None=None, # the name of an attribution, see `known_attributions`; None: see `default_saliency`
+        # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
+        ranking:Literal['signed', 'magnitude']='signed',
         # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
-        first='next',
-        target='gold',         # class that the saliency explains: 'gold' or 'predicted'
+        first:Literal['next', 'keep', 'mask']='next',
+        target:Literal['gold', 'predicted']='gold', # class that the saliency explains: 'gold' or 'predicted'
         # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
-        fill='uniform',
+        fill:Literal['uniform', 'mean']|float|torch.Tensor='uniform',
         # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
-        fill_range='feature',
+        fill_range:Literal['feature', 'sample']='feature',
         # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
-        passes='eval',
-        steps=20,              # m: nodes of integrated gradients, which need as many passes
-        score='logit',         # of the class: its 'logit' or its 'log_probability' (the released digits)
+        passes:Literal['eval', 'reuse']='eval',
+        steps:int=20,           # m: nodes of integrated gradients, which need as many passes
+        score:Literal['logit', 'log_probability']='logit', # of the class; the released digits take 'log_probability'
         # what is masked as a whole: None: words, pixels or cells; 'patch': the patches of a vision transformer
-        unit=None,
+        unit:Literal['patch']|None=None,
     ):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = (
             masked_share, weight, saliency, ranking, first, target)
@@ -249,7 +259,7 @@ class SaliencyGuided(Method):
                      f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps "
                      "out, or choose that saliency")
 
-    def saliency_for(self, model, batch) -> str:
+    def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
         """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, of
         the run that is resumed or found out at the first `batch`"""
         if self.saliency or self.recorded: return self.saliency or self.recorded
@@ -258,7 +268,7 @@ class SaliencyGuided(Method):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm4
 @patch
-def question(self:SaliencyGuided, model, batch):
+def question(self:SaliencyGuided, model:torch.nn.Module, batch:dict) -> str|torch.Tensor|Callable[..., torch.Tensor]:
     """Return what the saliency explains: the class, the classes that hold in multi-label classification, or of a
     causal language model the tokens that it is asked about"""
     labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
@@ -267,7 +277,7 @@ def question(self:SaliencyGuided, model, batch):
     return attribution_target(task, batch, labels) if task.causal or sets else labels
 
 @patch
-def terms(self:SaliencyGuided, outputs, maps, plan, batch, progress) -> dict:
+def terms(self:SaliencyGuided, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
     "`consistency`: how far the predictions for the input and for its masked copy are apart"
     divergence = plan.targets.get('divergence', consistency_loss)
     loss = divergence(outputs['main'].logits, outputs['masked'].logits)
@@ -276,7 +286,7 @@ def terms(self:SaliencyGuided, outputs, maps, plan, batch, progress) -> dict:
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
 @patch
-def patch_size(self:SaliencyGuided, model, x) -> tuple: # (height, width), or None
+def patch_size(self:SaliencyGuided, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
     "Size of the patches of the images `x` [..., height, width] that `model` reads, where whole ones are masked"
     if self.unit is None: return None
     grid = patch_grid(model)
@@ -296,7 +306,8 @@ def _check_unit(self:SaliencyGuided, model):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #043
 @patch
-def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inputs
+def one_example(self:SaliencyGuided, model:torch.nn.Module,
+                tokenizer:'Tokenizer|None', row:dict) -> dict: # model inputs
     "The encoded example `row` alone; options that do not go with it are refused"
     name = what_is_read(row)
     if name == 'input_ids':
@@ -322,7 +333,8 @@ def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inp
     return {name: x[None]}
 
 @patch
-def check(self:SaliencyGuided, model, tokenizer, data, epochs):
+def check(self:SaliencyGuided, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
+          epochs:int) -> None:
     "Refuse a model whose saliency cannot be had in the way that is asked for, and options that do not go with `data`"
     Method.check(self, model, tokenizer, data, epochs)
     checkpointed = self.passes == 'reuse' and any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
@@ -344,7 +356,7 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
     except ValueError as e: self.require(False, str(e))
 
 @patch
-def prepare(self:SaliencyGuided, trainer):
+def prepare(self:SaliencyGuided, trainer:'MethodTrainer') -> None:
     """Take the mask token from the `trainer`'s tokenizer, and write into its run by which saliency is masked; a run
     that is resumed keeps the default that it was started with"""
     self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)
@@ -355,9 +367,9 @@ def prepare(self:SaliencyGuided, trainer):
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
 @patch
 def masked_inputs(
-    self:SaliencyGuided, model, batch,
+    self:SaliencyGuided, model:torch.nn.Module, batch:dict,
     saliency:torch.Tensor, # of tokens [batch, n], pixels [batch, height, width] or cells [batch, time, features]
-    progress,              # whose seed and step the noise belongs to
+    progress:'Progress',   # whose seed and step the noise belongs to
     evidence:dict,         # what was masked is written here
 ) -> dict: # model inputs
     "The masked copy of `batch`"
@@ -395,7 +407,7 @@ def _pass_saliency(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051
 @patch
-def plan(self:SaliencyGuided, model, batch, progress) -> Plan:
+def plan(self:SaliencyGuided, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "The masked copy of `batch`, and the saliency that it comes from: at once, or as soon as the main pass is done"
     target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
     score = score_by(model, self.score)

@@ -14,6 +14,9 @@ import math
 import shutil
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -38,6 +41,13 @@ from ..models.tasks import attribution_target, example_mean, task_of, tasks
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..models.checkpoints import load_model
 from ..core.runs import Run
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from salviz.methods.base import Progress
+    from salviz.models.attention import Maps
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #007
 def saliency_target(
@@ -466,30 +476,32 @@ class SalLM(Method):
     def __init__(self,
         # a fine-tuned model, or the run (or its path) of one; None: trained first, with the settings of this run;
         # False: none is asked, where `saliency` is a function that needs none
-        teacher=None,
-        weight=1.,       # lambda: weight of the attention loss
-        top_share=.1,    # k: share of the tokens that a binarised explanation marks
-        binarised=True,  # mark the most salient tokens, or keep positive saliency in proportion
-        steps=20,        # m: nodes of integrated gradients
-        layers=(-1,),    # layers whose attention is asked to agree; the loss is the mean over them
-        loss='kl',       # 'kl', 'mse' or 'released', see `agreement_loss`
-        saliency='integrated_gradients', # the teacher's; see `_class_saliency`
+        teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
+        weight:float=1.,            # lambda: weight of the attention loss
+        top_share:float=.1,         # k: share of the tokens that a binarised explanation marks
+        binarised:bool=True,        # mark the most salient tokens, or keep positive saliency in proportion
+        steps:int=20,               # m: nodes of integrated gradients
+        layers:Sequence[int]=(-1,), # layers whose attention is asked to agree; the loss is the mean over them
+        loss:Literal['kl', 'mse', 'released']='kl', # 'kl', 'mse' or 'released', see `agreement_loss`
+        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # the teacher's; see `_class_saliency`
         # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
-        target='gold',
-        heads=None,      # numbers of the heads that are asked; None: all
-        per_head=False,  # ask each head by itself (mean of their losses), or their mean
-        rows='pooled',   # 'pooled': the row that says what is explained; 'mean': mean over all query rows
+        target:Literal['gold', 'predicted', 'all', 'all_released']='gold',
+        heads:Sequence[int]|None=None, # numbers of the heads that are asked; None: all
+        per_head:bool=False,           # ask each head by itself (mean of their losses), or their mean
+        # 'pooled': the row that says what is explained; 'mean': mean over all query rows
+        rows:Literal['pooled', 'mean']='pooled',
         # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
-        start='pretrained',
-        refresh=None,    # N: every N epochs the model that is being trained explains anew (Iterative); None: never
-        explanations=None, # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
-        after_dropout=False, # look at attention before its dropout (the equation), or after it (the released code)
-        padded_to=None,  # of loss='released': positions of a row; None: as many as its batch has
+        start:Literal['pretrained', 'teacher']='pretrained',
+        refresh:int|None=None,         # N: every N epochs the model in training explains anew (Iterative); None: never
+        # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
+        explanations:Run|str|PathLike|None=None,
+        after_dropout:bool=False, # look at attention before its dropout (the equation), or after it (the released code)
+        padded_to:int|None=None,               # of loss='released': positions of a row; None: as many as its batch has
         # what is most salient: 'signed' (most positive), 'magnitude', or None: the size for a score, else the sign
-        ranking=None,
-        unlabelled=None, # texts (or pairs) without labels: a list or a Dataset; see below
-        unlabelled_ratio=1,     # of them that each labelled example brings into its step
-        unlabelled_weight=None, # of their attention loss; None: as `weight`
+        ranking:Literal['signed', 'magnitude']|None=None,
+        unlabelled:Sequence|Dataset|None=None, # texts (or pairs) without labels: a list or a Dataset; see below
+        unlabelled_ratio:int=1,            # of them that each labelled example brings into its step
+        unlabelled_weight:float|None=None, # of their attention loss; None: as `weight`
     ):
         self.teacher, self.weight, self.top_share, self.binarised = teacher, weight, top_share, binarised
         self.steps, self.layers, self.loss, self.saliency, self.target = steps, layers, loss, saliency, target
@@ -503,13 +515,13 @@ class SalLM(Method):
         texts = self._unlabelled_texts()
         self._unlabelled_named = None if texts is None else f'{len(texts)} texts, sha256 {fingerprint(texts)[:12]}'
 
-    def completed(self, args):
+    def completed(self, args:dict) -> dict:
         "The 'released' loss of runs from before there was a `padded_to` was another one"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(args)
 
-    def args(self):
+    def args(self) -> dict:
         "Hyperparameters as they were given, the teacher by its path or class"
         def named(x):
             return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
@@ -591,7 +603,7 @@ def _check_unlabelled(self:SalLM):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 @patch
-def prescribes(self:SalLM, model) -> dict: # {layer: heads}
+def prescribes(self:SalLM, model:torch.nn.Module) -> dict: # {layer: heads}
     "The heads whose attention is asked"
     heads = range(head_count(model)) if self.heads is None else self.heads
     return {l: tuple(heads) for l in check_layers(model, self.layers)}
@@ -607,7 +619,7 @@ def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], (tar
     return saliency, (saliency_target(ranked, counts, self.top_share, self.binarised), counts, rows, real)
 
 @patch
-def plan(self:SalLM, model, batch, progress) -> Plan:
+def plan(self:SalLM, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
     "Observe the layers that should agree with the explanations of `batch`"
     self.require(self.explanations is not None,
                  'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
@@ -628,7 +640,7 @@ def _agreement(self:SalLM, maps, layers, asked) -> torch.Tensor: # [batch]
     return torch.stack([layer_loss(maps[l], maps.seen(l), *asked, *how) for l in layers]).mean(0)
 
 @patch
-def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
+def terms(self:SalLM, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
     "The attention loss, and that of the texts without labels"
     terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
     if 'unlabelled' in plan.targets:
@@ -643,7 +655,7 @@ def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 @patch
-def check(self:SalLM, model, tokenizer, data, epochs):
+def check(self:SalLM, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
     """Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or
     explanations of something else"""
     Method.check(self, model, tokenizer, data, epochs)
@@ -742,7 +754,7 @@ def _encoded(
     except ValueError as e: self.require(False, f'unlabelled: {e}')
 
 @patch
-def companions(self:SalLM, batch, progress) -> dict: # a batch of unlabelled_ratio times as many
+def companions(self:SalLM, batch:dict, progress:'Progress') -> dict: # a batch of unlabelled_ratio times as many
     "The texts without labels that the examples of `batch` bring into the step at `progress`"
     examples, collate = self._more
     drawn = keyed_uniform(batch['example_id'], (self.unlabelled_ratio,), progress.seed, progress.step,
@@ -920,7 +932,7 @@ def _made_in(self:SalLM, epoch) -> int:
     return 1 if self.refresh is None else epoch - (epoch - 1) % self.refresh
 
 @patch
-def epoch_begin(self:SalLM, trainer, epoch:int):
+def epoch_begin(self:SalLM, trainer:'MethodTrainer', epoch:int) -> None:
     """Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its
     explanations already"""
     from salviz.models.loading import full_precision
@@ -995,7 +1007,7 @@ def _prepare_unlabelled(self:SalLM, trainer):
     self._more = examples, Collator(trainer.tokenizer)
 
 @patch
-def prepare(self:SalLM, trainer):
+def prepare(self:SalLM, trainer:'MethodTrainer') -> None:
     """Explain the training set and the probes, unless the run has the explanations already, and start from the
     teacher if that is wished"""
     run = trainer.run

@@ -10,12 +10,16 @@ __all__ = ['measures', 'signs', 'levels', 'top_count', 'likeness', 'query_rows',
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #003
 from itertools import permutations
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from ..core.validation import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
+
+if TYPE_CHECKING:
+    from salviz.core.runs import Run, Snapshot
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #007
 measures = ('spearman', 'kl', 'top_overlap')
@@ -129,14 +133,15 @@ def _entropies(maps, seen) -> dict:
     return dict(entropy=_mean(nats, -1), normalised_entropy=_mean(share, -1))
 
 def agreement_table(
-    snapshot,           # with attention and saliency
-    rows='auto',        # query rows that stand for a map, see `query_rows`
+    snapshot:'Snapshot',                               # with attention and saliency
+    rows:Literal['auto', 'pooled', 'ordinary']='auto', # query rows that stand for a map, see `query_rows`
     # array that attention is held against: 'saliency', 'method_saliency', 'rationale', …; None: entropies only
-    saliency='saliency',
-    sign='magnitude',   # how saliency is taken, see `likeness`
-    top_share=.2,       # k of the top overlap, as a share of the ordinary tokens
-    level='head',       # 'head', 'layer' (mean over heads), 'mean' (over all), or 'all' three
-    kendall=False,      # Kendall's tau as well?
+    saliency:str|None='saliency',
+    sign:Literal['magnitude', 'positive', 'signed']='magnitude', # how saliency is taken, see `likeness`
+    top_share:float=.2,                                # k of the top overlap, as a share of the ordinary tokens
+    # 'head', 'layer' (mean over heads), 'mean' (over all), or 'all' three
+    level:Literal['head', 'layer', 'mean', 'all']='head',
+    kendall:bool=False,                                # Kendall's tau as well?
 ) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap[, kendall], entropy, normalised_entropy
     """How well the attention of each head agrees with saliency over the ordinary tokens of `snapshot`, and how wide
     it is"""
@@ -275,10 +280,10 @@ def _compared(pairs, columns, options):
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 def compare_runs(
-    run_a, run_b, # runs with the same probes
-    step=-1,      # a recorded step; -1: the last one of each probe
-    step_b=None,  # of `run_b`, if it is another one
-    **options,    # of `compare_snapshots`
+    run_a:'Run', run_b:'Run', # runs with the same probes
+    step:int=-1,              # a recorded step; -1: the last one of each probe
+    step_b:int|None=None,     # of `run_b`, if it is another one
+    **options,                # of `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
     "How alike the probes of `run_a` and `run_b` are, each with the same sentence in the other run"
     a, b = run_a.snapshots(step=step), run_b.snapshots(step=step if step_b is None else step_b)

@@ -7,9 +7,11 @@ __all__ = ['standings', 'front_rows', 'dominated_area', 'scaled', 'knee_row', 's
            'front_of', 'value_words', 'between', 'next_value', 'even_values']
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr004
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,9 @@ from ..core.validation import check_choice
 from ..core.names import listed
 from ..core.words import digits_of
 from .statistics import better_of, checked_better, id_columns, over_seeds, paired_t
+
+if TYPE_CHECKING:
+    from salviz.metrics.study_results import StudyResults
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr007
 def _pymoo():
@@ -241,14 +246,14 @@ def _without_runs(study, setting, method, there):
     return {x for x in asked if isinstance(x, (int, float)) and x not in there}
 
 def front_of(
-    results,            # a study, or a tidy table: method, settings, seed, [run,] measures
-    x='validation_accuracy',
-    y='plausibility_validation_token_f1',
-    setting='weight',
-    method=None,        # whose, where several methods have the setting
-    reference=None,     # point (x, y) of the hypervolume; None: (0, 0) of shares
-    confidence=.95,     # of the seeds' intervals
-    better:dict=None,   # {measure: 'higher' or 'lower'} where its name does not tell
+    results:'StudyResults|pd.DataFrame', # a study, or a tidy table: method, settings, seed, [run,] measures
+    x:str='validation_accuracy',
+    y:str='plausibility_validation_token_f1',
+    setting:str='weight',
+    method:str|None=None,                # whose, where several methods have the setting
+    reference:Sequence[float]|None=None, # point (x, y) of the hypervolume; None: (0, 0) of shares
+    confidence:float=.95,                # of the seeds' intervals
+    better:dict|None=None,               # {measure: 'higher' or 'lower'} where its name does not tell
 ) -> Front:
     "The front of `x` against `y` over the values of `setting`, chosen by these measures"
     is_study = hasattr(results, 'results')

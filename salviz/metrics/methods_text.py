@@ -9,6 +9,7 @@ __all__ = ['Written', 'methods_text', 'model_card']
 import math
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -19,6 +20,9 @@ from ..core.names import known_as, listed, methods_words
 from ..core.runs import Run, write_whole
 from ..core.words import digits_of, for_file, latex_text
 from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
+
+if TYPE_CHECKING:
+    from salviz.metrics.study_results import StudyResults
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-6
 class Written(str):
@@ -372,8 +376,8 @@ def _fenced(entry):
     return f'{fence}bibtex\n{entry}\n{fence}'
 
 def model_card(
-    source,    # a `Run`, or a `Study` or `StudyResults` with finished runs
-    name=None, # of the model; None: that of the folder
+    source:'Run|StudyResults', # a `Run`, or a `Study` or `StudyResults` with finished runs
+    name:str|None=None,        # of the model; None: that of the folder
 ) -> Written:
     "A model card in Markdown, with the BibTeX entries that it names in `.citations`"
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):

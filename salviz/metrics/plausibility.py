@@ -8,6 +8,7 @@ __all__ = ['Score', 'check_pairs', 'aligned', 'auprc', 'random_auprc', 'rational
 
 # %% ../../nbs/07_metrics/01_plausibility.ipynb #003
 from collections import namedtuple
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -202,9 +203,9 @@ def plausibility(
                 auprc_examples=len(areas))
 
 def plausibility_table(
-    methods:dict, # {method: one array an example}
-    rationales,   # flags of each example, or None
-    **settings,   # of `plausibility`
+    methods:dict,        # {method: one array an example}
+    rationales:Sequence, # flags of each example, or None
+    **settings,          # of `plausibility`
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
     "One row of `plausibility` a method"
     rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}

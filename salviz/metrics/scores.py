@@ -8,9 +8,13 @@ __all__ = ['classification_metrics', 'multi_label_metrics', 'regression_metrics'
            'train_test_gap', 'matthews', 'attention_agreement', 'run_agreement']
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #003
+from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.maths import spearman
+
+if TYPE_CHECKING:
+    from salviz.core.runs import Run, Snapshot
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #006
 def _f1(labels, predictions, **how) -> float:
@@ -205,7 +209,7 @@ def matthews(
     return float(matthews_corrcoef(labels, predictions))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #035
-def attention_agreement(snapshot) -> float:
+def attention_agreement(snapshot:'Snapshot') -> float:
     """Spearman between attention and |saliency| over the ordinary tokens of `snapshot`: the last recorded layer, mean
     over heads;
     its pooled row, or the mean over the rows of ordinary tokens where there is none"""
@@ -224,7 +228,7 @@ def attention_agreement(snapshot) -> float:
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #042
 def run_agreement(
-    run,         # a `Run`
+    run:'Run',   # a `Run`
     step:int=-1, # a recorded step; -1: the last one of each probe
 ) -> float: # NaN if no probe has a defined agreement
     "Mean of `attention_agreement` over the probes of `run` at `step`"

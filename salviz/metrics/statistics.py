@@ -12,7 +12,9 @@ import html
 import math
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -717,25 +719,27 @@ def _own_measures(frame, columns, measure, better, titles):
 # %% ../../nbs/07_metrics/03_statistics.ipynb #064
 def result_table(
     # tidy, one run a row: method, settings, seed, [run,] measures; from a `Study` or `runs_frame`
-    frame,
-    rows='method',           # a column that tells runs apart, or a list of them
-    columns=None,            # measures; or one setting, then `measure` says what is shown; None = all measures
+    frame:pd.DataFrame,
+    rows:str|Sequence[str]='method',    # a column that tells runs apart, or a list of them
+    # measures; or one setting, then `measure` says what is shown; None = all measures
+    columns:str|Sequence[str]|None=None,
     # the measure shown where `columns` is a setting; or for each value of the setting one, {'CoLA': 'test_mcc', …}
-    measure=None,
-    where:dict=None,         # only runs with {column: value or list of values}
-    compare_to=None,         # the baseline: a value of one of `rows`
-    test='t',                # 't' or 'bootstrap', paired by seed
-    correction='holm',       # of the comparisons in a column: 'holm', 'benjamini_hochberg' or 'none'
-    better:dict=None,        # {measure: 'higher', 'lower' or None} where `better_of` does not know or you disagree
-    best='bold',             # 'bold' or None: what is done with the best mean of a column
-    digits:int=3,            # after the decimal point
-    percent=(),              # measure or measures to print in per cent; True for all
-    titles:dict=None,        # {name: what is printed for it}
-    levels=None,             # {mark: adjusted p below which it is given}; None: {'†': .05, '‡': .01}
-    fewest:int=None,         # pairs that a mark needs; None: see `_fewest_pairs`
-    p_values=False,          # a column of adjusted p-values behind each column that is compared
-    average=False,           # a column more, the mean over those of the setting, seed by seed
-    about=None,              # sentences for the caption: model, data, settings; None: those in `frame.attrs`
+    measure:str|dict|None=None,
+    where:dict|None=None,               # only runs with {column: value or list of values}
+    compare_to:str|float|None=None,     # the baseline: a value of one of `rows`
+    test:Literal['t', 'bootstrap']='t', # 't' or 'bootstrap', paired by seed
+    # of the comparisons in a column: 'holm', 'benjamini_hochberg' or 'none'
+    correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
+    better:dict|None=None, # {measure: 'higher', 'lower' or None} where `better_of` does not know or you disagree
+    best:Literal['bold']|None='bold',   # 'bold' or None: what is done with the best mean of a column
+    digits:int=3,                       # after the decimal point
+    percent:str|Sequence[str]|bool=(),  # measure or measures to print in per cent; True for all
+    titles:dict|None=None,              # {name: what is printed for it}
+    levels:dict|None=None,              # {mark: adjusted p below which it is given}; None: {'†': .05, '‡': .01}
+    fewest:int|None=None,               # pairs that a mark needs; None: see `_fewest_pairs`
+    p_values:bool=False,                # a column of adjusted p-values behind each column that is compared
+    average:bool=False,                 # a column more, the mean over those of the setting, seed by seed
+    about:str|None=None,                # sentences for the caption: model, data, settings; None: those in `frame.attrs`
 ) -> ResultTable:
     "Mean and deviation over seeds, the best ones, and paired comparisons with a baseline"
     check_choice('test', test, tests)

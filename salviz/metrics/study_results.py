@@ -9,7 +9,10 @@ __all__ = ['state_of', 'StudyResults', 'read_study', 'best_settings']
 import math
 import re
 import warnings
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -22,6 +25,10 @@ from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
 from .statistics import (better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds,
                                         result_table)
+
+if TYPE_CHECKING:
+    from salviz.metrics.methods_text import Written
+    from salviz.metrics.statistics import ResultTable
 
 # %% ../../nbs/07_metrics/05_study_results.ipynb #r007
 def state_of(path) -> str:
@@ -40,13 +47,13 @@ class StudyResults:
     live = False # can it be run?
 
     @classmethod
-    def open(cls, folder):
+    def open(cls, folder:str|PathLike) -> Self:
         "The study in `folder` with its results, without model, data and torch; it cannot be run"
         self = cls.__new__(cls)
         self.folder, self.manifest = Path(folder), read_study(Path(folder))
         return self
 
-    def is_current(self, measure:str, known:dict, run) -> bool:
+    def is_current(self, measure:str, known:dict, run:Run) -> bool:
         "May the number that is `known` of `run` be shown? Always where nobody says what the measure is today"
         return True
 
@@ -172,12 +179,13 @@ def names(self:StudyResults) -> list:
 # %% ../../nbs/07_metrics/05_study_results.ipynb #038
 @patch
 def table(self:StudyResults,
-    rows=None,       # default: the method, and settings of several values that are not along the columns
-    columns=None,    # measures, or one setting with `measure`; default: all measures
-    measure=None,
-    compare_to=None, # name of the baseline
-    **options,       # test, correction, where, better, digits, percent, titles, …: see `result_table`
-):
+    # default: the method, and settings of several values that are not along the columns
+    rows:str|Sequence[str]|None=None,
+    columns:str|Sequence[str]|None=None, # measures, or one setting with `measure`; default: all measures
+    measure:str|dict|None=None,
+    compare_to:str|float|None=None, # name of the baseline
+    **options,                      # test, correction, where, better, digits, percent, titles, …: see `result_table`
+) -> 'ResultTable':
     "A `ResultTable` of the study: mean and deviation over seeds, the best ones, comparisons with the baseline"
     asked = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
     refuse_misfits(result_table, {k: v for k, v in asked.items() if v is not None})
@@ -202,19 +210,19 @@ def __repr__(self:StudyResults):
 # %% ../../nbs/07_metrics/05_study_results.ipynb #mt1
 @patch
 def methods_text(self:StudyResults,
-    form='markdown',   # or 'latex'
-    compare_to=None,   # the baseline of the paper's tests; None: no test is described
-    test='t',          # 't' or 'bootstrap'
-    correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
-):
+    form:Literal['markdown', 'latex']='markdown', # or 'latex'
+    compare_to:str|None=None,                     # the baseline of the paper's tests; None: no test is described
+    test:Literal['t', 'bootstrap']='t',           # 't' or 'bootstrap'
+    correction:Literal['holm', 'benjamini_hochberg', 'none']='holm', # 'holm', 'benjamini_hochberg' or 'none'
+) -> 'Written':
     "The methods paragraph of a paper, with the BibTeX entries that it names in `.citations`"
     from salviz.metrics.methods_text import methods_text
     return methods_text(self, form, compare_to, test, correction)
 
 @patch
 def model_card(self:StudyResults,
-    name=None, # of the model; None: that of the folder
-):
+    name:str|None=None, # of the model; None: that of the folder
+) -> 'Written':
     "A model card in Markdown: what was trained and measured, and what is not known"
     from salviz.metrics.methods_text import model_card
     return model_card(self, name)
@@ -292,9 +300,9 @@ def _with_scores(self:StudyResults, frame, names):
 
 @patch
 def best(self:StudyResults,
-    by='validation_accuracy', # the measure that chooses; of the best checkpoint of each run
-    report=None,              # the measure that is reported; None: the same one of the test split
-    **where,                  # only runs with `method`, `seed` or settings as here
+    by:str='validation_accuracy', # the measure that chooses; of the best checkpoint of each run
+    report:str|None=None,         # the measure that is reported; None: the same one of the test split
+    **where,                      # only runs with `method`, `seed` or settings as here
 ) -> pd.DataFrame:
     "The best cell of each method, chosen on the validation split, see `best_settings`"
     frame = self.results()

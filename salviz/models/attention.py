@@ -11,9 +11,11 @@ __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', '
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy, inspect, operator, sys, threading, weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -699,19 +701,20 @@ def _by_layer(model, part, given, name, check, allowed):
 # %% ../../nbs/03_models/01_attention.ipynb #070
 @contextmanager
 def observe(
-    model,               # transformers model, or a module around one
+    model:nn.Module, # transformers model, or a module around one
     # layers to capture, besides those that are scaled: None for all, an int, or a list of int; negative counts from the
     # last
-    layers=None,
+    layers:int|Sequence[int]|None=None,
     # {layer: bool [batch, heads, query, key]}, True = score -inf before the softmax; no row loses all its keys
-    drop=None,
+    drop:dict[int, torch.Tensor]|None=None,
     # {layer: float or tensor broadcastable to [batch, heads, query, key]}: factor of the probabilities, after their
     # capture
-    scale=None,
+    scale:dict[int, float|torch.Tensor]|None=None,
     # capture the probabilities after attention dropout, as the papers' released code does, instead of before it
-    after_dropout=False,
-    part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
-):
+    after_dropout:bool=False,
+    # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
+    part:Literal['encoder', 'decoder', 'cross']|None=None,
+) -> Iterator[Maps]:
     "Capture, drop and scale the attention of `model` in the passes inside the block; gives `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')

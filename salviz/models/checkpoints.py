@@ -8,7 +8,9 @@ __all__ = ['step_of', 'refuse_damaged', 'resume_fault', 'last_usable', 'thin_out
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c004
 import warnings
 import zipfile
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -20,6 +22,10 @@ from . import nets
 from .adapters import adapter_file, load_adapted
 from .agreement import align_tokens, named_as
 from .loading import without_shard_bars
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c009
 def step_of(folder) -> int:
@@ -149,10 +155,10 @@ def _step_of(run, checkpoint):
     raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
 
 def load_model(
-    run,               # a `Run` or its path
-    checkpoint='best', # 'best', 'last' or the step of one of its checkpoints
-    base=None,         # of an adapter: the model that it was put into, where that cannot be loaded by its name
-) -> tuple: # (model in eval mode, tokenizer; None where there is none)
+    run:Run|str|PathLike,       # a `Run` or its path
+    checkpoint:int|Literal['best', 'last']='best', # 'best', 'last' or the step of one of its checkpoints
+    base:'nn.Module|None'=None, # of an adapter: the model that it was put into, where that cannot be loaded by its name
+) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None where there is none)
     "The model and tokenizer of a checkpoint of `run`; code that came with it is never run"
     run = run if isinstance(run, Run) else Run(run)
     if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')

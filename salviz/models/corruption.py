@@ -8,6 +8,8 @@ __all__ = ['special_tokens', 'corruptions', 'train_tokenizer', 'small_model', 'p
 
 # %% ../../nbs/03_models/06_corruption.ipynb #003
 import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +20,9 @@ from transformers import AutoConfig, PreTrainedTokenizerFast
 from .random import keyed_uniform
 from .loading import class_config, forked_random, tasks_of_kind
 from .tasks import task_heads, tasks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006
 special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
@@ -69,13 +74,14 @@ _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq
               decoder=('$A', '$A [SEP] $B'))
 
 def train_tokenizer(
-    texts,             # list of strings
-    vocab_size=8000,   # tokens at most, special ones included
-    kind='wordpiece',  # or 'bpe' (byte-level)
-    form='encoder',    # where special tokens go: 'encoder', 'seq2seq' or 'decoder'
-    lowercase=True,    # write everything small? (accents are kept)
-    max_length=512,    # tokens that a text may have
-): # a fast tokenizer of transformers
+    texts:Sequence[str],                          # list of strings
+    vocab_size:int=8000,                          # tokens at most, special ones included
+    kind:Literal['wordpiece', 'bpe']='wordpiece', # or 'bpe' (byte-level)
+    # where special tokens go: 'encoder', 'seq2seq' or 'decoder'
+    form:Literal['encoder', 'seq2seq', 'decoder']='encoder',
+    lowercase:bool=True,                          # write everything small? (accents are kept)
+    max_length:int=512,                           # tokens that a text may have
+) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
     "A tokenizer trained on `texts`; the same texts give the same tokenizer in every process"
     if kind not in _trainers: raise ValueError(f'kind must be one of {", ".join(_trainers)}, got {kind!r}')
     if form not in _forms: raise ValueError(f'form must be one of {", ".join(_forms)}, got {form!r}')
@@ -126,21 +132,21 @@ def _head_size(task, num_labels, labels):
 def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
-    task,
+    task:str,
     # gives the size of the vocabulary and the special ids; forgets token_type_ids if the kind takes none
-    tokenizer,
+    tokenizer:'PreTrainedTokenizerBase',
     # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None = electra, marian or bert, as the task
     # needs
-    kind=None,
-    layers=2,        # of each side
-    heads=4,         # in each layer
-    hidden=64,       # size of a state, a multiple of `heads`
-    num_labels=None, # number of classes
-    labels=None,     # or their names
-    seed=0,          # of the weights
-    max_length=None, # longest input; None = what the tokenizer allows, 512 at most
-    **config,        # further values of the kind's config, such as attention_probs_dropout_prob
-): # model in eval mode
+    kind:Literal['bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 't5']|None=None,
+    layers:int=2,                   # of each side
+    heads:int=4,                    # in each layer
+    hidden:int=64,                  # size of a state, a multiple of `heads`
+    num_labels:int|None=None,       # number of classes
+    labels:Sequence[str]|None=None, # or their names
+    seed:int=0,                     # of the weights
+    max_length:int|None=None,       # longest input; None = what the tokenizer allows, 512 at most
+    **config,                       # further values of the kind's config, such as attention_probs_dropout_prob
+) -> 'PreTrainedModel': # model in eval mode
     "A model for `task` with random weights, which depend on `seed` alone"
     of_text = [name for name in task_heads() if tasks[name].modality == 'text']
     if task not in of_text:
@@ -262,10 +268,10 @@ class MaskTokens:
     "Makes masked-language-model batches: `corrupt(batch, seed, step)`"
     task = 'masked_lm'
     def __init__(self,
-        tokenizer,    # with a mask token
-        share=.15,    # of each sentence's tokens that are to be predicted
-        masked=.8,    # of those: become the mask token
-        replaced=.1,  # of those: become a random token; the rest stays
+        tokenizer:'PreTrainedTokenizerBase', # with a mask token
+        share:float=.15,                     # of each sentence's tokens that are to be predicted
+        masked:float=.8,                     # of those: become the mask token
+        replaced:float=.1,                   # of those: become a random token; the rest stays
     ):
         if tokenizer.mask_token_id is None:
             raise ValueError('the tokenizer has no mask token; train_tokenizer makes one that has')
@@ -276,7 +282,7 @@ class MaskTokens:
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
     @classmethod
-    def learned(cls, tokenizer, encoded, share):
+    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, share:float) -> Self:
         "One for the `encoded` training split, from which there is nothing to learn"
         return cls(tokenizer, share=share)
 
@@ -314,9 +320,10 @@ class ReplaceTokens:
     "Makes batches for replaced-token detection with a unigram generator: `corrupt(batch, seed, step)`"
     task = 'replaced_token_detection'
     def __init__(self,
-        tokenizer,
-        counts,    # int [size of the vocabulary]: how often each token occurs, see `token_counts`
-        share=.15, # of each sentence's tokens that are drawn anew
+        tokenizer:'PreTrainedTokenizerBase',
+        # int [size of the vocabulary]: how often each token occurs, see `token_counts`
+        counts:Sequence[int]|np.ndarray|torch.Tensor,
+        share:float=.15, # of each sentence's tokens that are drawn anew
     ):
         _check_share('share', share)
         counts = torch.as_tensor(counts, dtype=torch.float64)
@@ -329,7 +336,7 @@ class ReplaceTokens:
         self.share, self.upto = share, (counts.cumsum(0)/counts.sum())
 
     @classmethod
-    def learned(cls, tokenizer, encoded, share):
+    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, share:float) -> Self:
         "One that draws tokens as often as they occur in the `encoded` training split"
         return cls(tokenizer, token_counts(encoded, tokenizer), share=share)
 

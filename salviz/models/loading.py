@@ -13,9 +13,12 @@ __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undi
 import copy
 import random
 import zlib
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,6 +32,9 @@ from ..core.assets import asset, hub_silence
 from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_passes, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
 @contextmanager
@@ -428,12 +434,13 @@ def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
 
 # %% ../../nbs/03_models/03_loading.ipynb #042
 def load_classifier(
-    name='minilm',   # packaged model ('minilm', or 'movie-minilm', which knows its task), folder, or Hub repository
-    num_labels=None, # number of classes; None = of `labels`, else of the trained head, else 2
-    labels=None,     # names of the classes
-    seed=0,          # of the new head
-    **kwargs,        # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
-): # (model in eval mode, tokenizer)
+    # packaged model ('minilm', or 'movie-minilm', which knows its task), folder, or Hub repository
+    name:str|PathLike='minilm',
+    num_labels:int|None=None,       # number of classes; None = of `labels`, else of the trained head, else 2
+    labels:Sequence[str]|None=None, # names of the classes
+    seed:int=0,                     # of the new head
+    **kwargs, # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
+) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase]': # (model in eval mode, tokenizer)
     "A sequence classifier of transformers and its tokenizer; a new head depends on `seed` alone"
     def count(config):
         size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
@@ -442,13 +449,13 @@ def load_classifier(
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def load_model_for(
-    task,            # one that models of transformers are trained for
-    name='minilm',   # packaged model, folder, or repository on the Hub
-    num_labels=None, # of a task that has classes: their number, as for `load_classifier`
-    labels=None,     # their names
-    seed=0,          # of a new head
-    **kwargs,        # further arguments of transformers' from_pretrained
-): # (model in eval mode, tokenizer; None for images)
+    task:str,                       # one that models of transformers are trained for
+    name:str|PathLike='minilm',     # packaged model, folder, or repository on the Hub
+    num_labels:int|None=None,       # of a task that has classes: their number, as for `load_classifier`
+    labels:Sequence[str]|None=None, # their names
+    seed:int=0,                     # of a new head
+    **kwargs,                       # further arguments of transformers' from_pretrained
+) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
     "A model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` alone"
     if task not in task_heads():
         raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '

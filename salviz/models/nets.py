@@ -11,6 +11,8 @@ __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'R
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
 import dataclasses, hashlib, math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
@@ -474,19 +480,20 @@ def _read_off(cls, data):
 
 # %% ../../nbs/03_models/04_nets.ipynb #046
 def small_net(
-    name,            # one of `nets`, by name or class
-    data=None,       # a data set of the signals room, from which shape and classes are read
+    name:str|type[PreTrainedModel], # one of `nets`, by name or class
+    data:'Dataset|dict|None'=None,  # a data set of the signals room, from which shape and classes are read
     *,
-    shape=None,      # of an example: (channels, height, width) or (steps, features)
-    num_labels=None, # number of classes; None = of `labels`, else 2
-    labels=None,     # names of the classes
-    tokenizer=None,  # for 'text-lstm': gives the size of the vocabulary and the padding token
+    shape:Sequence[int]|None=None,  # of an example: (channels, height, width) or (steps, features)
+    num_labels:int|None=None,       # number of classes; None = of `labels`, else 2
+    labels:Sequence[str]|None=None, # names of the classes
+    # for 'text-lstm': gives the size of the vocabulary and the padding token
+    tokenizer:'PreTrainedTokenizerBase|None'=None,
     # for 'text-lstm': (model, tokenizer) whose word vectors are copied, or a matrix with a row for each token of
     # `tokenizer`; the setting embeddings_from says in words where a matrix is from
-    embeddings=None,
-    seed=0,          # of all other weights
-    **settings,      # further fields of the net's config, such as hidden_size or dropout
-): # in eval mode
+    embeddings:tuple|torch.Tensor|None=None,
+    seed:int=0,                     # of all other weights
+    **settings,                     # further fields of the net's config, such as hidden_size or dropout
+) -> PreTrainedModel: # in eval mode
     "A new small net, whose weights depend on `seed` alone"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; there are {", ".join(nets)}')

@@ -10,12 +10,16 @@ __all__ = ['unbroken', 'Stopped', 'Control', 'Checked', 'RunCallback', 'scores_i
 import contextlib
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 from fastcore.basics import patch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..core.runs import read_object
+
+if TYPE_CHECKING:
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/06_training/05_callbacks.ipynb #027
 class Stopped(BaseException):
@@ -31,15 +35,15 @@ class Control:
         self.stages = []
         self.waited = 0. # seconds for which training was held up
 
-    def hold(self, trainer) -> bool:
+    def hold(self, trainer:'MethodTrainer') -> bool:
         "Return when training may go on; True: it should stop here"
         return False
 
-    def preparing(self, trainer):
+    def preparing(self, trainer:'MethodTrainer') -> contextlib.AbstractContextManager:
         "A context around `Method.prepare`, which consists of no steps"
         return contextlib.nullcontext()
 
-    def tell(self, what, n, seconds, trainer):
+    def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
         "`n` of `what` ('step', 'look', 'evaluation' of an example, 'save') took `seconds`"
 
 class Checked(Control):

@@ -14,7 +14,9 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from statistics import mean, median
+from typing import TYPE_CHECKING
 
 import torch
 from fastcore.basics import patch
@@ -25,6 +27,12 @@ from .callbacks import Control, Stopped
 from .job import Job, open_job
 from .settings import Settings, record_steps
 from .trainer import fit, scored_splits, train, turn
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
+    from salviz.methods.base import Method
+    from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/06_training/08_live.ipynb #009
 class Pace:
@@ -103,29 +111,29 @@ def _wishes(self:Training, wish, instead_of):
         self._wished.notify_all()
 
 @patch
-def pause(self:Training):
+def pause(self:Training) -> None:
     "Hold training up after the step that is being made"
     self._wishes('pause', ['run'])
 
 @patch
-def resume(self:Training):
+def resume(self:Training) -> None:
     "Go on after `pause`"
     self._wishes('run', ['pause'])
 
 @patch
-def start(self:Training):
+def start(self:Training) -> None:
     "Begin a training that was made with `start=False`"
     self.resume()
 
 @patch
-def stop(self:Training):
+def stop(self:Training) -> None:
     """End training after the step that is being made, with a checkpoint: `start_training(..., resume=True)` goes on
     from there"""
     self._wishes('stop', ['run', 'pause'])
 
 # %% ../../nbs/06_training/08_live.ipynb #017
 @patch
-def subscribe(self:Training, fn): # returns a function that ends this
+def subscribe(self:Training, fn:Callable[[Training], object]) -> Callable[[], None]: # returns a function that ends this
     """Call `fn` with this training, in the worker thread, after each step and change of state; what it raises goes
     into `subscriber_errors`"""
     entry = (fn,)
@@ -134,7 +142,7 @@ def subscribe(self:Training, fn): # returns a function that ends this
     return unsubscribe
 
 @patch
-def at_end(self:Training, fn): # returns a function that ends this
+def at_end(self:Training, fn:Callable[[], object]) -> Callable[[], None]: # returns a function that ends this
     """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
     goes into `subscriber_errors`"""
     entry = (fn,)
@@ -152,7 +160,7 @@ def _news(self:Training, at=None):
 
 # %% ../../nbs/06_training/08_live.ipynb #019
 @patch
-def hold(self:Training, trainer) -> bool:
+def hold(self:Training, trainer:'MethodTrainer') -> bool:
     "Wait while a pause is wished; True if a stop is"
     if self._wish == 'run': return False
     trainer.flush()
@@ -165,7 +173,7 @@ def hold(self:Training, trainer) -> bool:
     return self._wish == 'stop'
 
 @patch
-def tell(self:Training, what, n, seconds, trainer):
+def tell(self:Training, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
     "Keep the pace; after a step of this run, and not of one within it, pass the news on"
     if trainer.run is not self.run: return
     self._pace.block = trainer.flush_every
@@ -177,7 +185,7 @@ def tell(self:Training, what, n, seconds, trainer):
 # %% ../../nbs/06_training/08_live.ipynb #021
 @patch
 @contextlib.contextmanager
-def preparing(self:Training, trainer):
+def preparing(self:Training, trainer:'MethodTrainer') -> Iterator[None]:
     "A block in which every pass of any model asks whether to go on"
     me = threading.get_ident()
     def ask(module, args):
@@ -235,7 +243,7 @@ def _result(self:Training) -> Run:
 @patch
 def wait(
     self:Training,
-    timeout=None, # seconds; None: as long as it takes
+    timeout:float|None=None, # seconds; None: as long as it takes
 ) -> Run:
     """Block until training has ended, and return its run; raise its exception if it failed, `TimeoutError` if it
     goes on after `timeout`"""
@@ -273,11 +281,11 @@ def __await__(self:Training): return self._awaited().__await__()
 # %% ../../nbs/06_training/08_live.ipynb #030
 @delegates(train, but=['progress'])
 def start_training(
-    model,       # trained in place; leave it alone until training has ended
-    tokenizer,
-    data,
-    method=None,
-    start=True, # begin at once? If not, `start()` does, or the button of the explorer
+    model:torch.nn.Module,       # trained in place; leave it alone until training has ended
+    tokenizer:'PreTrainedTokenizerBase|None',
+    data:'DatasetDict',
+    method:'Method|None'=None,
+    start:bool=True, # begin at once? If not, `start()` does, or the button of the explorer
     **kwargs
 ) -> Training:
     """`train` in a worker thread: errors in the arguments are raised at once, then the `Training` is returned and

@@ -7,11 +7,16 @@ __all__ = ['saliency_fraction', 'least_saliency', 'shown_value', 'plain', 'Setti
            'saliency_steps']
 
 # %% ../../nbs/06_training/01_settings.ipynb #s004
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ..core.runs import Run
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # %% ../../nbs/06_training/01_settings.ipynb #s007
 def shown_value(x):
@@ -58,7 +63,7 @@ _allowed = dict( # {setting: (is it allowed?, what is)}
 class Settings:
     "How a training goes; a run that is resumed must have the same, all of them"
     # examples to look at: a number, a split ('test[:8]'), a Dataset or own texts, see `choose_probes`
-    probes:object=8
+    probes:'int|str|Sequence|Dataset'=8
     snapshots:int=10            # how often to look at them, first and last step included; 0 = never
     epochs:int=3                # passes over the training data
     batch_size:int=16           # examples per device and micro-batch
@@ -66,34 +71,34 @@ class Settings:
     weight_decay:float=.01
     gradient_accumulation:int=1 # micro-batches per optimiser step
     # tokens; longer texts are truncated with a warning. Default: what the model allows, at most 512
-    max_length:int=None
-    early_stopping:int=None     # stop after so many evaluations without a better validation score
+    max_length:int|None=None
+    early_stopping:int|None=None # stop after so many evaluations without a better validation score
     seed:int=0                  # of data order, dropout and the method's draws
     # share of the tokens that masked language modelling masks, or that replaced-token detection replaces
     mlm_probability:float=.15
     keep:int=2                  # checkpoints to keep: the best one and the last ones
     # function of (parameters, lr=…), such as torch.optim.Adadelta or a partial of torch.optim.SGD; None: AdamW
-    optimizer:object=None
+    optimizer:Callable|None=None
     # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
-    scheduler:object=None
-    args:dict=None              # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
+    scheduler:Callable|None=None
+    args:dict|None=None         # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
     # the name of an attribution, by which the probes are looked at, see `known_attributions`; None: integrated
     # gradients, of images and series the gradient
-    saliency:str=None
+    saliency:str|None=None
     # the weights that the model has afterwards, that are scored, and that the run calls its best: 'best' in validation,
     # or 'last', where what was taught is not what validation measures
-    returns:str='best'
+    returns:Literal['best', 'last']='best'
     # of all passes but the methods' own: 'fp32', or 'bf16' (weights stay in fp32) where the processor calculates in it
-    precision:str='fp32'
+    precision:Literal['fp32', 'bf16']='fp32'
     # 'sdpa' (fused) or 'eager'; None: the model's own, in bf16 without attention dropout what is faster on the first
     # batch. Which one that was stands in `run.state`, and a run that is resumed keeps it
-    attention_kernel:str=None
+    attention_kernel:Literal['sdpa', 'eager']|None=None
     # number of snapshots that hold saliency as well, spread evenly, the first and the last among them; or 'all'.
     # None: 5, or more where they take at most about 5 % of training. Integrated gradients take many times as long as
     # attention. A snapshot without saliency says so
-    saliency_snapshots:object=None
+    saliency_snapshots:int|Literal['all']|None=None
     # 'float32': convert weights in half precision, which a small learning rate hardly changes; None: raise an error
-    weights_dtype:str=None
+    weights_dtype:Literal['float32']|None=None
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():

@@ -17,10 +17,13 @@ import re
 import shutil
 import traceback
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import partial
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 from fastcore.basics import patch
@@ -33,6 +36,9 @@ from ..metrics.statistics import checked_better, known_measure, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .processes import share_of
 from .settings import Settings, plain, shown_value
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 # %% ../../nbs/06_training/09_study.ipynb #006
 _by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -175,21 +181,22 @@ class Study(StudyResults):
     patience = 120. # seconds after which a silent process on another host is taken for dead, see `Lease`
     @door
     def __init__(self,
-        folder,                # of the study; what is there is continued
-        model,                 # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
-        data,                  # `DatasetDict`, or function([seed], [settings]) -> `DatasetDict`
+        folder:str|PathLike,            # of the study; what is there is continued
+        model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
+        data:'DatasetDict|Callable[..., DatasetDict]', # `DatasetDict`, or function([seed], [settings]) -> `DatasetDict`
         # {name: class, object, or function([settings], [seed], [run_of]) -> method}; see below for run_of
         methods:dict,
-        seeds=(0, 1, 2),       # of the model's new weights and of `train`
-        settings:dict=None,    # {argument: values}: every combination is trained
+        seeds:Sequence[int]=(0, 1, 2),  # of the model's new weights and of `train`
+        settings:dict|None=None,        # {argument: values}: every combination is trained
         # names or functions; a dict gives functions a name
-        measures=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
-        better:dict=None,      # {measure: 'higher', 'lower' or None} where its name does not tell
-        weights='best',        # of a finished run: keep the 'best' checkpoint, 'all' that `keep` leaves, or 'none'
-        extend=False,          # may the folder's design have fewer methods, seeds or values than this one?
-        progress=True,         # show a bar over the cells
-        processes:int=1,       # that share each batch of a training, each with a GPU if there are some
-        **train,               # arguments of `train` for all cells: epochs, batch_size, learning_rate, snapshots, ...
+        measures:Sequence[str|Callable]|dict[str, Callable]=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
+        better:dict|None=None,          # {measure: 'higher', 'lower' or None} where its name does not tell
+        # of a finished run: keep the 'best' checkpoint, 'all' that `keep` leaves, or 'none'
+        weights:Literal['best', 'all', 'none']='best',
+        extend:bool=False,              # may the folder's design have fewer methods, seeds or values than this one?
+        progress:bool=True,             # show a bar over the cells
+        processes:int=1,                # that share each batch of a training, each with a GPU if there are some
+        **train, # arguments of `train` for all cells: epochs, batch_size, learning_rate, snapshots, ...
     ):
         self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(
             folder), model, data, methods, seeds, dict(settings or {})
@@ -209,7 +216,7 @@ class Study(StudyResults):
         if grown: self.manifest['grown'] = grown
         self._agree(extend)
 
-    def is_current(self, measure, known, run):
+    def is_current(self, measure:str, known:dict, run:Run) -> bool:
         "Was the number that is `known` of `run` computed by what the measure is today?"
         return not self.live or known['version'] == _version(self._codes[measure], run)
 
@@ -367,7 +374,7 @@ def _refuse_overtaken(self:Study, design, grown):
                          f'{"; ".join(differs)}. Make the Study again as it is there')
 
 @patch
-def grow(self:Study, **more): # lists of numbers or texts
+def grow(self:Study, **more) -> None: # lists of numbers or texts
     "Give settings `more` values, which the folder remembers; `run` then trains them"
     if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
     _refuse_unknown('no setting is called', more, list(self.settings))
@@ -645,9 +652,11 @@ def _say(self:Study, busy):
 @patch
 def run_cell(self:Study,
     cell:Trial, # one of `cells`
-    again=(),       # names of measures to compute anew
-    ended=None,     # function() that is called when the cell is finished, while no other process can be at it
-    leave=lambda: False, # function(), asked before each step: write a checkpoint and raise `Stopped`?
+    again:Sequence[str]=(), # names of measures to compute anew
+    # function() that is called when the cell is finished, while no other process can be at it
+    ended:Callable[[], object]|None=None,
+    # function(), asked before each step: write a checkpoint and raise `Stopped`?
+    leave:Callable[[], bool]=lambda: False,
 ) -> str: # 'finished', 'failed', or 'busy' where another process is at it
     "Train and measure one cell"
     try:
@@ -673,8 +682,9 @@ def _is_over(self:Study, cell) -> bool:
 
 @patch
 def set_aside(self:Study,
-    cell,
-    why='its process ended in the middle, time after time; being killed for memory or by a time limit looks like this',
+    cell:Trial,
+    why:str='its process ended in the middle, time after time; being killed for memory or by a time limit looks like '
+        'this',
 ) -> str: # 'failed', 'finished' where it has ended after all, or 'busy' where another process is at it
     "Write down that `cell` is not tried any more; an error of its own stays"
     try:
@@ -712,14 +722,17 @@ def _grouped(self:Study, devices) -> list:
 # %% ../../nbs/06_training/09_study.ipynb #031r
 @patch
 def run(self:Study,
-    retry=True,       # try cells again that failed before, up to three times in all; 'all': whatever they have tried
-    measure_again=(), # names of measures to compute anew, whatever is known of them
-    executor=None,    # with `submit` as in concurrent.futures, or a function that makes one; default: this process
-    threads=None,     # of each worker; default: as many as torch has here
-    devices=(),       # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each;
-                      # default: what a worker finds
-    shared=True,      # do workers see the folder? else their runs come back as files
-    in_flight=None,   # most cells that are sent and not back; default: as many as the executor has workers, else 64
+    # try cells again that failed before, up to three times in all; 'all': whatever they have tried
+    retry:bool|Literal['all']=True,
+    measure_again:str|Sequence[str]=(), # names of measures to compute anew, whatever is known of them
+    executor:object=None,  # with `submit` as in concurrent.futures, or a function that makes one; default: this process
+    threads:int|None=None, # of each worker; default: as many as torch has here
+    # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each;
+    devices:Sequence[str|int]=(),
+                           # default: what a worker finds
+    shared:bool=True,      # do workers see the folder? else their runs come back as files
+    # most cells that are sent and not back; default: as many as the executor has workers, else 64
+    in_flight:int|None=None,
 ) -> pd.DataFrame: # see `results`
     "Train and measure every cell that is not finished"
     if not self.live:

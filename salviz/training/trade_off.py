@@ -6,7 +6,9 @@
 __all__ = ['marked_words', 'RationalePlausibility', 'pareto']
 
 # %% ../../nbs/06_training/10_trade_off.ipynb #td004
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from datasets import DatasetDict
@@ -20,6 +22,10 @@ from ..metrics.front import Front, _asked, _pymoo, _renamed, even_values, front_
 from ..metrics.plausibility import plausibility
 from .feed import feed_for
 from .study import Study, arguments_of
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/06_training/10_trade_off.ipynb #td007
 def marked_words(
@@ -38,12 +44,13 @@ def marked_words(
 class RationalePlausibility:
     "A measure of a study: SPLIT_token_f1 and SPLIT_auprc of an attribution against the rationales of each split"
     def __init__(self,
-        attribution='input_x_gradient',  # see `explainers`
-        target='predicted',              # the answer that is explained: 'predicted' or 'gold'
-        splits=('validation', 'test'),   # those that have rationales
-        ranking='signed',                # what speaks for the answer should be marked; or its 'magnitude'
-        most:int=None,                   # only the first so many examples of a split; None: all
-        **options,                       # of the attribution, such as steps
+        attribution:str='input_x_gradient',              # see `explainers`
+        target:Literal['predicted', 'gold']='predicted', # the answer that is explained: 'predicted' or 'gold'
+        splits:Sequence[str]=('validation', 'test'),     # those that have rationales
+        # what speaks for the answer should be marked; or its 'magnitude'
+        ranking:Literal['signed', 'magnitude']='signed',
+        most:int|None=None,                              # only the first so many examples of a split; None: all
+        **options,                                       # of the attribution, such as steps
     ):
         known = known_attributions('input_ids')
         if attribution not in known:
@@ -67,8 +74,8 @@ class RationalePlausibility:
         "What a study knows the measure by"
         return f'2 {vars(self)}'
 
-    def __call__(self, model, tokenizer, data,
-        run=None, # of a study: texts are read as far as it read them
+    def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
+        run:Run|None=None, # of a study: texts are read as far as it read them
     ) -> dict:
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
@@ -161,14 +168,14 @@ def _trained(study):
                        'front_of gives the front of those that are')
 
 def pareto(
-    study,               # a `Study` with `setting` among its settings; it grows by the values that are added
-    x='validation_accuracy',
-    y='plausibility_validation_token_f1',
-    setting='weight',    # an argument of the study's method, or of `train`
-    start:int=5,         # evenly spaced values, both ends included; 0 on a logarithmic scale does not count
-    budget:int=9,        # values in all; each is trained with every seed
-    scale='log',         # or 'linear': of the setting
-    **options,           # reference, confidence, better: see `front_of`
+    study:Study,          # a `Study` with `setting` among its settings; it grows by the values that are added
+    x:str='validation_accuracy',
+    y:str='plausibility_validation_token_f1',
+    setting:str='weight', # an argument of the study's method, or of `train`
+    start:int=5,          # evenly spaced values, both ends included; 0 on a logarithmic scale does not count
+    budget:int=9,         # values in all; each is trained with every seed
+    scale:Literal['log', 'linear']='log', # or 'linear': of the setting
+    **options,            # reference, confidence, better: see `front_of`
 ) -> Front:
     "Train `study` over `setting`, evenly and then where the front of `x` and `y` is thin, and give the front"
     _pymoo() # whose absence should not be found out after a night of training

@@ -14,7 +14,9 @@ import tempfile
 import threading
 import warnings
 from functools import partial
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -38,6 +40,10 @@ from .job import Job, open_job, share
 from .method_trainer import MethodTrainer, NonFiniteLoss, lengths_of
 from .recording import Recorder
 from .settings import Settings, record_steps, saliency_fraction, saliency_steps
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/06_training/07_trainer.ipynb #059
 def _by_length(data):
@@ -218,17 +224,17 @@ turn = Turn()
 def train(
     # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, left with the
     # weights of the best checkpoint, or as `returns` says
-    model,
-    tokenizer,           # its tokenizer; None for images and series
+    model:torch.nn.Module,
+    tokenizer:'PreTrainedTokenizerBase|None', # its tokenizer; None for images and series
     # `DatasetDict` from `load_text`, `load_tokens`, `load_pairs`, `load_images` or `load_series`, as the model's head
     # asks
-    data,
-    method:Method=None,  # a method, plain `FineTuning()` by default
-    run_dir=None,        # new folder for the run; default runs/METHOD-TIME
+    data:'DatasetDict',
+    method:Method|None=None,                  # a method, plain `FineTuning()` by default
+    run_dir:str|PathLike|None=None,           # new folder for the run; default runs/METHOD-TIME
     *,
-    resume:bool=False,   # continue the run in `run_dir` from its last checkpoint
-    progress:bool=True,  # show a progress bar
-    control:Control=None, # asked before each step whether training may go on
+    resume:bool=False,                        # continue the run in `run_dir` from its last checkpoint
+    progress:bool=True,                       # show a progress bar
+    control:Control|None=None, # asked before each step whether training may go on
     **kwargs             # see `Settings`
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"

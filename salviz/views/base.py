@@ -16,9 +16,11 @@ __all__ = ['axes_meaning', 'least_on_words', 'attributed_rule', 'answer_views', 
            'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from numbers import Integral
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from ..core.validation import check_choice
 from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
                                pattern_share, spans_of, spearman)
 from ..core.names import methods_words
+from ..core.runs import Snapshot
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
 
@@ -212,9 +215,9 @@ def _layer_words(was_chosen, of='') -> str:
 
 # %% ../../nbs/09_views/00_base.ipynb #025
 def attention_beside_saliency(
-    snapshot,
+    snapshot:Snapshot,
     # whose attention; None: the last observed layer that SalLM regularises, without it the last observed one
-    layer=None,
+    layer:int|None=None,
 ) -> AttentionBesideSaliency:
     "The pooled row's attention beside saliency and, where there is one, the target (SalLM)"
     name = 'attention_beside_saliency'
@@ -276,8 +279,9 @@ def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of 
 
 # %% ../../nbs/09_views/00_base.ipynb #rv-3
 def explanation_beside_rationale(
-    snapshot,
-    of=None, # 'explanation' (what was taught), 'saliency' or 'attention'; None: the first of them that is there
+    snapshot:Snapshot,
+    # 'explanation' (what was taught), 'saliency' or 'attention'; None: the first of them that is there
+    of:Literal['explanation', 'saliency', 'attention']|None=None,
 ) -> ExplanationBesideRationale:
     "What was taught, saliency or attention beside the rationale of the data"
     name = 'explanation_beside_rationale'
@@ -440,7 +444,7 @@ def _tied_words(snapshot, values, replaced):
     return (f' Tied: at the border {equal.sum()} words have the same recorded saliency, '
             'so which of them are replaced means nothing.')
 
-def masked_sentence(snapshot) -> MaskedSentence:
+def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
     "The sentence coloured by saliency above its masked copy (saliency guided training)"
     name = 'masked_sentence'
     ranked = _evidence_of(snapshot, 'method_saliency', 'SaliencyGuided')
@@ -609,9 +613,9 @@ def ties_note(tied) -> tuple: # of sentences
 
 # %% ../../nbs/09_views/00_base.ipynb #060
 def discard_region(
-    snapshot,
-    layer=None, # a model's layer; None: see `head`
-    head=None,  # None: the one (of `layer`, if given) that `telling_head` chooses
+    snapshot:Snapshot,
+    layer:int|None=None, # a model's layer; None: see `head`
+    head:int|None=None,  # None: the one (of `layer`, if given) that `telling_head` chooses
 ) -> DiscardRegion:
     "Attribution map of one head, its candidate discard region and the discarded positions (AD-DROP)"
     name = 'discard_region'
@@ -721,9 +725,9 @@ def closest_layer(snapshot):
 
 # %% ../../nbs/09_views/00_base.ipynb #069
 def guided_heads(
-    snapshot,
-    layer=None, # a model's layer; None: the one whose guided heads are closest to their patterns
-    heads=None, # which guided heads; None: the first of each pattern
+    snapshot:Snapshot,
+    layer:int|None=None,           # a model's layer; None: the one whose guided heads are closest to their patterns
+    heads:Sequence[int]|None=None, # which guided heads; None: the first of each pattern
 ) -> GuidedHeads:
     "Attention of guided heads beside their pattern targets (attention guidance)"
     name = 'guided_heads'
@@ -782,8 +786,8 @@ def _patterns_there(snapshot):
 
 # %% ../../nbs/09_views/00_base.ipynb #073
 def pattern_shares(
-    snapshot,
-    patterns=None, # {name: [n, n]}; None: those that its heads are guided towards
+    snapshot:Snapshot,
+    patterns:dict|None=None, # {name: [n, n]}; None: those that its heads are guided towards
 ) -> PatternShares:
     "Share of each head's attention on the positions of `patterns`"
     name = 'pattern_shares'
@@ -866,7 +870,7 @@ def _optional(snapshot, name):
     return fixed(snapshot.arrays.get(name))
 
 # %% ../../nbs/09_views/00_base.ipynb #078
-def signal_view(snapshot) -> SignalView:
+def signal_view(snapshot:Snapshot) -> SignalView:
     "An image or series, its saliency, and its masked copy if there is one"
     name, info = 'signal_view', snapshot.info
     x, saliency = arrays_of(snapshot, name, 'input', 'saliency_map')
@@ -933,11 +937,11 @@ def _side_names(snapshots) -> tuple: # of strings
 
 # %% ../../nbs/09_views/00_base.ipynb #084
 def saliency_distribution(
-    first,      # a snapshot, or several of one step
-    last,       # the same probes at another step, or of another run
-    near=.1,    # what counts as near to zero
-    bins=41,    # odd: one bin lies around zero
-    names=None, # what to call the two; None: what tells them apart (method, seed, step)
+    first:Snapshot|Sequence[Snapshot], # a snapshot, or several of one step
+    last:Snapshot|Sequence[Snapshot],  # the same probes at another step, or of another run
+    near:float=.1,                     # what counts as near to zero
+    bins:int=41,                       # odd: one bin lies around zero
+    names:Sequence[str]|None=None,     # what to call the two; None: what tells them apart (method, seed, step)
 ) -> SaliencyDistribution:
     "How saliency is distributed on two sides, pooled over probes that are scaled one by one"
     sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
@@ -1003,7 +1007,7 @@ def _rare_words(snapshot, gold, predicted):
     return f', {words.rare}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
-def token_labels(snapshot) -> TokenLabels:
+def token_labels(snapshot:Snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
     gold, predicted = (snapshot.info.get(key) for key in ('token_labels', 'token_predictions'))
     if predicted is None:
@@ -1051,9 +1055,9 @@ class Translation(View):
 # %% ../../nbs/09_views/00_base.ipynb #091
 @answer_view(_tells('target_tokens'), "info['target_tokens']")
 def translation(
-    snapshot,
-    layer=None, # of the encoder; None: the last observed one
-    head=None,  # None: the mean over heads
+    snapshot:Snapshot,
+    layer:int|None=None, # of the encoder; None: the last observed one
+    head:int|None=None,  # None: the mean over heads
 ) -> Translation:
     "A pair of source and target with what the model answers (sequence to sequence)"
     name, info = 'translation', snapshot.info
@@ -1094,8 +1098,9 @@ class ScoredSentence(View):
 
 @answer_view(_holds('prediction'), 'prediction')
 def scored_sentence(
-    snapshot,
-    span=None, # (lowest, highest) score; None: from 0, or the whole number below, to the whole number above
+    snapshot:Snapshot,
+    # (lowest, highest) score; None: from 0, or the whole number below, to the whole number above
+    span:Sequence[float]|None=None,
 ) -> ScoredSentence:
     "A sentence with its score, the model's, and the saliency of its words (regression)"
     prediction, = arrays_of(snapshot, 'scored_sentence', 'prediction')
@@ -1277,9 +1282,9 @@ class Views(list):
 
 # %% ../../nbs/09_views/00_base.ipynb #098
 def view_for(
-    snapshot,
+    snapshot:Snapshot,
     # a `View`, or `Views` where several methods, or a pattern of the user's own, have more than one to show
-):
+) -> View|Views:
     """The characteristic picture of `snapshot`, chosen by the evidence that it holds and the methods that it was
     made with"""
     methods, chosen = methods_of(snapshot), []

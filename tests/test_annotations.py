@@ -1,0 +1,108 @@
+"""What an editor can read about the public names without importing them: the annotations of every parameter and return
+value. `python tests/test_annotations.py` prints what is missing."""
+import ast
+from functools import cache
+from pathlib import Path
+
+package = Path(__file__).resolve().parents[1]/'salviz'
+called = {'__init__', '__call__'} # the names with underscores that are public too
+still_open = ['Term'] # namedtuples, whose fields have no types
+functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def module(name):
+    "The syntax tree of `name`, a module of salviz such as `core.runs`"
+    path = package.joinpath(*name.split('.'))
+    path = path/'__init__.py' if path.is_dir() else path.with_suffix('.py')
+    return ast.parse(path.read_text(encoding='utf-8'))
+
+
+def imported(statement, within): # the name of the module of salviz from which `statement` takes names, or None
+    if not isinstance(statement, ast.ImportFrom): return None
+    source = statement.module or ''
+    if not statement.level: return source.removeprefix('salviz.') if source.startswith('salviz.') else None
+    parts = within.split('.')
+    is_package = (package/Path(*parts)).is_dir()
+    above = parts[:len(parts) - statement.level + is_package]
+    return '.'.join([*above, *([source] if source else [])])
+
+
+def home_of(name, within):
+    "(the module that defines `name`, its syntax tree), from what module `within` defines or imports; or None"
+    for node in ast.walk(module(within)):
+        if isinstance(node, (*functions, ast.ClassDef)) and node.name == name and node in module(within).body:
+            return within, node
+        source = imported(node, within)
+        if source is None: continue
+        for taken in node.names:
+            if (taken.asname or taken.name) == name: return home_of(taken.name, source)
+    return None
+
+
+def name_of(node): # of what a decorator, base or annotation says
+    if isinstance(node, ast.Call): return name_of(node.func)
+    return getattr(node, 'id', getattr(node, 'value', None))
+
+
+def patches_of(cls):
+    "The functions that are added to the class named `cls`, with their modules"
+    for path in sorted(package.rglob('*.py')):
+        if '@patch' not in path.read_text(encoding='utf-8'): continue
+        within = '.'.join(path.relative_to(package).with_suffix('').parts)
+        for node in module(within).body:
+            if not isinstance(node, functions) or 'patch' not in map(name_of, node.decorator_list): continue
+            if name_of(node.args.args[0].annotation) == cls: yield within, node
+
+
+def callables_of(name, within):
+    "(title, syntax tree, is it a method?) of what users of `name` of the module `within` may call"
+    found = home_of(name, within)
+    if found is None: return
+    within, node = found
+    if isinstance(node, functions):
+        yield f'{within}.{name}', node, False
+        for decorator in node.decorator_list: # what takes the parameters of another function takes their annotations
+            if name_of(decorator) == 'delegates' and isinstance(decorator, ast.Call) and decorator.args:
+                yield from callables_of(name_of(decorator.args[0]), within)
+        return
+    own = [(within, child) for child in node.body if isinstance(child, functions)]
+    for at, child in [*own, *patches_of(name)]:
+        if child.name in called or not child.name.startswith('_'): yield f'{at}.{name}.{child.name}', child, True
+    for base in node.bases: yield from callables_of(name_of(base), within)
+
+
+def public_names():
+    "(name, its module) of each name in the stub"
+    stub = ast.parse((package/'__init__.pyi').read_text(encoding='utf-8'))
+    return [(x.name, s.module) for s in stub.body if isinstance(s, ast.ImportFrom) for x in s.names]
+
+
+def public():
+    "{title: (syntax tree, is it a method?)} of the public functions and methods"
+    return {title: (node, method) for name, source in public_names()
+            for title, node, method in callables_of(name, source)}
+
+
+def open_places(node, method):
+    "(how many annotations the function `node` has, the parameters that have none, with 'return')"
+    static = 'staticmethod' in map(name_of, node.decorator_list)
+    taken = [*node.args.posonlyargs, *node.args.args][method and not static:] + node.args.kwonlyargs
+    given = {x.arg: x.annotation for x in taken}
+    if node.name != '__init__': given['return'] = node.returns
+    return sum(x is not None for x in given.values()), [name for name, x in given.items() if x is None]
+
+
+def test_every_public_parameter_and_return_is_annotated():
+    assert [name for name, source in public_names() if home_of(name, source) is None] == still_open
+    missing = {title: places for title, (node, method) in public().items() if (places := open_places(node, method)[1])}
+    assert not missing, '\n'.join(f'{title}: {", ".join(places)}' for title, places in missing.items())
+
+
+if __name__ == '__main__':
+    counts = {title: open_places(*found) for title, found in public().items()}
+    for title, (_, places) in counts.items():
+        if places: print(f'{title}: {", ".join(places)}')
+    annotated = sum(n for n, _ in counts.values())
+    total = annotated + sum(len(places) for _, places in counts.values())
+    print(f'{annotated} of {total} annotated, {annotated/total:.1%}, in {len(counts)} functions')
