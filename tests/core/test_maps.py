@@ -285,7 +285,7 @@ def test_bad_input_is_refused_in_a_sentence(call, words):
 def test_the_draw_and_what_it_drops_are_those_of_training():
     import torch
     from salviz.methods import ad_drop
-    from salviz.models import draws
+    from salviz.models import random as draws
     rng = np.random.default_rng(0)
     for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31),
                                        (12345, -3, 1, 11)]:
