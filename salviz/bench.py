@@ -32,8 +32,7 @@ import pandas as pd
 import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-from transformers import (BertConfig, BertForSequenceClassification, LlamaConfig,
-                          LlamaForSequenceClassification)
+from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from .attribution.attention import attention_attribution
 from .core.validation import check_choice

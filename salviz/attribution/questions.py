@@ -11,8 +11,8 @@ import warnings
 import numpy as np
 import torch
 
-from .reading import (every_row, is_of_example, packs_of, some_of, places_of,
-                                        target_scores, what_is_read)
+from .reading import (
+    every_row, is_of_example, packs_of, some_of, places_of, target_scores, what_is_read)
 from ..data.signals import SignalCollator, encode_signals
 from ..core.text import align_batch
 from ..data.texts import Collator, encode, encode_texts, model_inputs

@@ -214,8 +214,7 @@ def hub_silence(
 ) -> str: # '' if the Hub answers, else in a few words why it does not
     "Why the Hub cannot be asked for `name`; a name or `revision` that it does not have is refused"
     from huggingface_hub import HfApi # a third of a second, for one question
-    from huggingface_hub.errors import (GatedRepoError, HFValidationError, RepositoryNotFoundError,
-                                        RevisionNotFoundError)
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
     except GatedRepoError:
         raise ValueError(f'{name!r} on the Hub asks for permission: '

@@ -24,9 +24,8 @@ from IPython.display import Markdown
 
 from ..core.validation import shown
 from . import session
-from .kinds import (Asked, answer_of, checked_value, choice, head, number, order, score, slope,
-                                 truth_of, truth_text,
-                                 value_text, words)
+from .kinds import (
+    Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
 from .session import class_answers, record
 from ..explorer.codes import json_text
 from ..explorer.page import Page, in_script

@@ -17,12 +17,12 @@ from .program import panel_names, panels
 from ..figures.charts import line_look, line_sample
 from ..figures.drawing import figure_kinds
 from ..figures.sheet import figure
-from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
-                               telling_entry, triptych)
+from ..views.maps import (
+    attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of, telling_entry, triptych)
 from ..views.curves import styles_of
-from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title,
-                          attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
-                          signal_view, title_of, view_for, was_trained)
+from ..views.base import (
+    View, answer_shown, class_words, cut_name, evidence_view, method_title, attention_beside_saliency, guided_heads,
+    masked_sentence, saliency_distribution, signal_view, title_of, view_for, was_trained)
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #006

@@ -15,11 +15,12 @@ from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
 from ..metrics.statistics import result_table
-from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
-                                 number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
-from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink,
-                                    ink_on, legend, legend_height, middle, patch, power_of_ten, raised, shares, signed,
-                                    spaced, text_width, vermillion, weight_of, widened, wrapped)
+from ..views.curves import (
+    accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table, number_over_steps, perturbation_curves,
+    sensitivity_grid, styles_of)
+from .drawing import (
+    Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink, ink_on, legend, legend_height,
+    middle, patch, power_of_ten, raised, shares, signed, spaced, text_width, vermillion, weight_of, widened, wrapped)
 from ..views.base import is_negative
 from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off

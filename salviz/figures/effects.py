@@ -11,8 +11,9 @@ from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
 from .charts import axis_ticks, with_margin
-from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend,
-                                    legend_height, patch, spaced, text_width, vermillion, weight_of, widened, wrapped)
+from .drawing import (
+    Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend, legend_height, patch, spaced,
+    text_width, vermillion, weight_of, widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
 from ..core.bibliography import bibtex, papers
-from ..core.description import (Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
-                                     snapshot_config)
+from ..core.description import (
+    Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
 from ..core.validation import door
 from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
 from ..core.provenance import recipe_of

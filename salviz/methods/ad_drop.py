@@ -18,8 +18,8 @@ import torch
 from fastcore.basics import patch
 
 from .. import elsewhere
-from ..models.attention import (check_layers, check_observable, check_part, cross_modules, head_count,
-                                     observe, own_attention)
+from ..models.attention import (
+    check_layers, check_observable, check_part, cross_modules, head_count, observe, own_attention)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution, pseudo_labels
 from ..attribution.reading import every_row, only_read, real_tokens

@@ -24,8 +24,8 @@ from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, check_choice, check_share
 from ..models.tasks import task_of, tasks
 from ..models.loading import device_of, undisturbed
-from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
-                                     pattern_target)
+from .patterns import (
+    as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids, pattern_target)
 from ..models.patches import patch_grid, reads_patches
 from ..attribution.reading import what_is_read
 from ..core.validation import shown

@@ -31,8 +31,8 @@ from .sallm import Explanations
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
 from ..models.checkpoints import load_model, step_of
-from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note,
-                                   undisturbed, weights_checksum)
+from ..models.loading import (
+    device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed, weights_checksum)
 from ..models.tasks import Regression, TokenTask, attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:

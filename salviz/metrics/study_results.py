@@ -23,8 +23,8 @@ from ..core.validation import refuse_misfits
 from ..core.names import known_as
 from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
-from .statistics import (better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds,
-                                        result_table)
+from .statistics import (
+    better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds, result_table)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from fastcore.basics import patch
 
-from .scores import (classification_metrics, detection_metrics, masked_metrics, multi_label_metrics,
-                                    next_token_metrics, regression_metrics, span_metrics, token_metrics,
-                                    translation_metrics)
+from .scores import (
+    classification_metrics, detection_metrics, masked_metrics, multi_label_metrics, next_token_metrics,
+    regression_metrics, span_metrics, token_metrics, translation_metrics)
 
 # %% ../../nbs/07_metrics/04_tasks.ipynb #mt06
 def check_labels(where, labels, classes:int):

@@ -25,8 +25,7 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
-from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
-                                     trainable_weights)
+from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names, trainable_weights
 from ..models.attention import attention_layers, attention_note, head_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16

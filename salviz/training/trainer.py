@@ -34,8 +34,8 @@ from ..models.fast import attention_kernel, attention_kernels, least_seconds
 from ..models.loading import device_of, undisturbed, without_shard_bars
 from ..methods.ad_drop import prior_method, prior_strategies
 from ..methods.base import Method
-from .callbacks import (BarCallback, Control, RunCallback, Stopped, early_stopping, has_stopped_early,
-                                       scores_in)
+from .callbacks import (
+    BarCallback, Control, RunCallback, Stopped, early_stopping, has_stopped_early, scores_in)
 from .job import Job, open_job, share
 from .method_trainer import MethodTrainer, NonFiniteLoss, lengths_of
 from .recording import Recorder

@@ -16,8 +16,8 @@ from ..core.names import listed, methods_words
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import fixed
-from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes,
-                                 ends_of, plain_name, spread, styles_of)
+from .curves import (
+    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes, ends_of, plain_name, spread, styles_of)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
