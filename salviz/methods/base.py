@@ -133,8 +133,8 @@ def reason_against(method, task:str) -> str: # '' where there is none
     named = (c.__name__ for part in parts for c in type(part).__mro__)
     return next((why_unsupported[n][task] for n in named if task in why_unsupported.get(n, {})), '')
 
-def _own_tasks(method): # None if it names none
-    "Return the tasks that a `method` of the user's own names"
+def _declared_tasks(method): # None if it declares none
+    "Return the tasks that the class of `method` declares as supported"
     if method.supported_tasks is not None or getattr(method, 'serves', None) is None: return method.supported_tasks
     warnings.warn(f'{method.name}.serves is now called supported_tasks; the old name is read until salviz 0.4',
                   DeprecationWarning, stacklevel=3)
@@ -165,7 +165,7 @@ class Method:
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"
-        if (own := _own_tasks(self)) is not None: return tuple(own)
+        if (declared := _declared_tasks(self)) is not None: return tuple(declared)
         return tuple(next((supported[c.__name__] for c in type(self).__mro__ if c.__name__ in supported), tasks))
 
     def prescribes(self, model:torch.nn.Module) -> dict:

@@ -526,9 +526,9 @@ class _Unlike(Exception):
 # %% ../../nbs/03_models/01_attention.ipynb #tr10
 def _states(stack, inputs):
     "Return the last hidden state of `stack` for `inputs`, or the first tensor that it gives, at real tokens"
-    made = stack(**inputs)
-    out = getattr(made, 'last_hidden_state', None)
-    if out is None: out = next(x for x in tree_leaves(made) if isinstance(x, torch.Tensor) and x.is_floating_point())
+    outputs = stack(**inputs)
+    out = getattr(outputs, 'last_hidden_state', None)
+    if out is None: out = next(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.is_floating_point())
     mask = inputs.get('attention_mask')
     return out if mask is None or out.shape[:2] != mask.shape else out[mask.bool()]
 

@@ -110,8 +110,8 @@ def test_explaining_a_hybrid_names_the_layers_that_have_attention(with_attention
     snapshot = explain_texts(model, word_tokenizer(words, longest=16), ['word1 bad'], saliency=None,
                              attribution=False)[0]
     names = 'layers 0, 1 have' if len(with_attention) == 2 else 'layer 1 has'
-    said = f'Of the 3 layers of {type(model).__name__}, numbered from 0, only {names} attention'
-    assert said in snapshot.info['notes']
+    note = f'Of the 3 layers of {type(model).__name__}, numbered from 0, only {names} attention'
+    assert note in snapshot.info['notes']
 
 
 def test_a_model_that_cannot_be_observed_is_rejected_before_a_run_has_a_folder(tmp_path):

@@ -1,4 +1,4 @@
-"A source release and a wheel: what they hold, and that each installs and runs in an empty environment"
+"A source release and a wheel: what they contain, and that each installs and runs in an empty environment"
 import os
 import shutil
 import subprocess
@@ -37,17 +37,17 @@ def source_release(tmp_path_factory):
         shutil.copy(root/name, folder/'sources'/name)
     return built('sdist', folder/'sources', folder)
 
-def test_a_wheel_of_the_source_release_holds_the_library_and_its_data(source_release, tmp_path):
+def test_a_wheel_of_the_source_release_contains_the_library_and_its_data(source_release, tmp_path):
     with tarfile.open(source_release) as archive: archive.extractall(tmp_path, filter='data')
     wheel = built('wheel', tmp_path/f'salviz-{__version__}', tmp_path)
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if name.startswith('salviz/')}
+        packaged = {name for name in archive.namelist() if name.startswith('salviz/')}
         metadata = archive.read(f'salviz-{__version__}.dist-info/METADATA').decode()
-    made = {'__pycache__', '.ipynb_checkpoints', '_modidx.py'} # by Python, JupyterLab and nbdev
+    generated = {'__pycache__', '.ipynb_checkpoints', '_modidx.py'} # by Python, JupyterLab and nbdev
     files = [p.relative_to(root) for p in (root/'salviz').rglob('*') if p.is_file()]
-    wanted = {p.as_posix() for p in files if not made & {*p.parts}}
-    assert wanted - held == set()
-    assert {'salviz/py.typed', 'salviz/__init__.pyi'} <= held
+    wanted = {p.as_posix() for p in files if not generated & {*p.parts}}
+    assert wanted - packaged == set()
+    assert {'salviz/py.typed', 'salviz/__init__.pyi'} <= packaged
     assert 'Requires-Dist: torch' in metadata and 'Provides-Extra: lab' in metadata
 
 @pytest.mark.slow
@@ -68,5 +68,5 @@ def test_a_release_installs_from_registries_and_runs(kind, source_release, tmp_p
     run(salviz, 'show', 'ad-drop', '--out', 'page.html', cwd=tmp_path)
     run(salviz, 'figure', 'ad-drop', '--out', 'figure.pdf', cwd=tmp_path)
     run(salviz, 'course', 'lessons', '--pages', cwd=tmp_path, OMP_NUM_THREADS='1')
-    made = {'page.html', 'figure.pdf', *(f'lessons/{p.name}' for p in (tmp_path/'lessons').glob('*.html'))}
-    assert all((tmp_path/name).stat().st_size > 1000 for name in made) and len(made) > 8
+    written = {'page.html', 'figure.pdf', *(f'lessons/{p.name}' for p in (tmp_path/'lessons').glob('*.html'))}
+    assert all((tmp_path/name).stat().st_size > 1000 for name in written) and len(written) > 8
