@@ -36,9 +36,11 @@ def test_names_are_completed():
     found = [c.name for c in jedi.Script('import salviz\nsalviz.tra').complete(2, len('salviz.tra'))]
     assert {'train', 'train_tokenizer', 'Training'} <= {*found}
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('call, parameters', [
-    ('train', ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume')), ('ADDrop', ('p', 'q', 'layers')),
-    ('explore', ('model', 'tokenizer', 'texts')), ('figure', ('source', 'kind', 'width'))])
+    ('train', ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume')),
+    ('explore', ('model', 'tokenizer', 'texts')), ('ADDrop', ('p', 'q', 'layers')),
+    ('figure', ('source', 'kind', 'width'))])
 def test_a_call_shows_its_parameters_and_docstring(call, parameters):
     shown, docstring = signature(call)
     assert all(re.search(rf'\b{name}: \S', shown) for name in parameters), shown # with an annotation

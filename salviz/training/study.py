@@ -683,8 +683,8 @@ def _is_over(self:Study, cell) -> bool:
 @patch
 def set_aside(self:Study,
     cell:Trial,
-    why:str='its process ended in the middle, time after time; being killed for memory or by a time limit looks like '
-        'this',
+    why:str='its process ended in the middle, time after time; '
+        'being killed for memory or by a time limit looks like this',
 ) -> str: # 'failed', 'finished' where it has ended after all, or 'busy' where another process is at it
     "Write down that `cell` is not tried any more; an error of its own stays"
     try:

@@ -216,6 +216,7 @@ def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
         with pytest.raises(KeyboardInterrupt): go(tmp_path/'run')
     assert same_run(whole, go(tmp_path/'run', resume=True))
 
+@pytest.mark.slow
 def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
     lines = (copy.path/'metrics.jsonl').read_bytes().splitlines(keepends=True)
     looks = [line for line in lines if b'"record"' in line and b'"step": 10' in line]

@@ -88,6 +88,7 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
     assert p.locator('.sv-panel').count() == (16 if name == 'whole' else 2)
     p.close()
 
+@pytest.mark.slow
 def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
     _, told = house
     without = {o.get_text() for o in picture(Look(invented.snapshot(30))).findobj(Text)}

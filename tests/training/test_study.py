@@ -119,6 +119,7 @@ def test_results_are_tidy_and_open_without_torch(whole):
             for k, v in whole.runs().items()} == {'FineTuning': [0, 1], 'AD-DROP': [0, 1]}
     assert [r.path.name for r in whole.runs(seed=1)['AD-DROP']] == ['AD-DROP.seed=1']
 
+@pytest.mark.slow
 def test_the_tables_caption_names_model_data_and_training(whole):
     said = whole.table(compare_to='FineTuning').caption
     for part in ('Model: bert (BertForSequenceClassification, 1 layer, 2 heads).',

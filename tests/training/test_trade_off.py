@@ -119,6 +119,7 @@ def test_the_next_value_waits_for_all_that_are_there(made, tmp_path, monkeypatch
     assert len(study.settings['weight']) == 4
 
 
+@pytest.mark.slow
 def test_the_next_value_waits_for_numbers_that_another_process_is_still_at(home, made, whole, tmp_path):
     shutil.copytree(home/'whole', tmp_path/'busy')
     study = made['study'](tmp_path/'busy')
