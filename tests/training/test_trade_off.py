@@ -143,7 +143,7 @@ def test_a_study_that_another_process_extended_does_not_write_over_it(made, tmp_
     with pytest.raises(ValueError, match='has changed since'): again.grow(weight=[7.])
 
 
-def test_a_value_without_a_finished_run_is_named(home, made, tmp_path):
+def test_a_value_without_a_finished_run_is_named(home, made, whole, tmp_path):
     shutil.copytree(home/'whole', tmp_path/'failed')
     study = made['study'](tmp_path/'failed')
     shutil.rmtree(next(tmp_path.glob('failed/runs/*weight=10.seed=0')))
