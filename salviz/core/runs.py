@@ -538,6 +538,10 @@ class Run:
         "Return the finished run `name` that is installed with salviz, without its weights"
         return cls(example_folder(name))
 
+    def knowledge(self) -> tuple[str, bool]: # (sentence, is it no better than the largest class?); ('', False): unknown
+        "Return the test accuracy of the best checkpoint beside the fraction of the split's largest class, in words"
+        return _knowledge(self)
+
     def __fspath__(self): return str(self.path)
     # listeners and lock stay behind when a run travels to another process
     def __reduce__(self): return Run, (self.path,)
@@ -1204,11 +1208,10 @@ def train_loss(self:Run) -> float:
     return sum(losses)/len(losses) if losses else math.nan
 
 # %% ../../nbs/01_core/10_runs.ipynb #kn-2
-@patch
-def knowledge(self:Run) -> tuple: # (sentence, is it close to knowing nothing?); ('', False) where nobody can tell
-    "How much the best checkpoint knows: its accuracy on the test split beside the share of the split's largest class"
-    accuracy = self.scores('test').get('accuracy', math.nan)
-    try: labels = self.load_arrays('test_predictions').get('labels', np.zeros(0))
+def _knowledge(run) -> tuple: # as `Run.knowledge` returns it
+    "Compare the accuracy of the best checkpoint of `run` with the fraction of the test split's largest class"
+    accuracy = run.scores('test').get('accuracy', math.nan)
+    try: labels = run.load_arrays('test_predictions').get('labels', np.zeros(0))
     except (KeyError, ValueError): return '', False
     if math.isnan(accuracy) or labels.ndim != 1 or labels.dtype.kind not in 'iu' or not len(labels): return '', False
     share = np.unique(labels, return_counts=True)[1].max() / len(labels)
