@@ -14,8 +14,10 @@ extras |= {k: extras['lab'] + extras[k] for k in ('course', 'dev')}
 setup(name=c['lib_name'], version=version, description=c['description'], keywords=c['keywords'], author=c['author'],
     author_email=c['author_email'],
     url=c['git_url'], license='Apache-2.0', packages=find_packages(include=['salviz', 'salviz.*']),
-    package_data={'salviz': ['py.typed', '*.pyi'], 'salviz.explorer': ['static/**/*'], 'salviz.models': ['taught/*'], 'salviz.core': ['finished/*'],
-                  'salviz.course': ['runs/*', 'lessons/*', 'static/**/*'], 'salviz.replication': ['rows/*', 'static/*']},
+    package_data={'salviz': ['py.typed', '*.pyi'], 'salviz.explorer': ['static/**/*'],
+                  'salviz.models': ['taught/*'], 'salviz.core': ['finished/*'],
+                  'salviz.course': ['runs/*', 'lessons/*', 'static/**/*'],
+                  'salviz.replication': ['rows/*', 'static/*']},
     classifiers=['Intended Audience :: Science/Research', 'Programming Language :: Python :: 3'],
     # by its path: else a script in the folder above the clone, whose name is salviz, would import that folder
     options=dict(editable_wheel=dict(mode='compat')),

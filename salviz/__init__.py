@@ -1,7 +1,7 @@
 "Train language models with explanations and see what that does to attention."
 # The public names are those that `salviz/__init__.pyi` lists for editors. A name is imported when it is first used:
 # `import salviz` costs nothing and does not import torch. Public functions validate their arguments
-# (salviz.core.validation), and `help` shows the comments beside their parameters (salviz.core.docstrings).
+# (salviz.core.validation), and `help` shows the comments next to their parameters (salviz.core.docstrings).
 import ast
 from importlib import import_module
 from pathlib import Path

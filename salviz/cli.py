@@ -410,7 +410,7 @@ def _figure_options(arg):
     arg('--share', action='store_true', default=None, help='one colour scale for all panels')
     arg('--caption', action=argparse.BooleanOptionalAction, default=True,
         help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites '
-        '(.bib) beside the figure')
+        '(.bib) next to the figure')
     arg('--out', required=True, type=named, help='file to write: .pdf, .svg, .png, or .pgf where LaTeX is installed')
     arg('--force', action='store_true', help='overwrite the files')
 

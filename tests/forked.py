@@ -37,10 +37,20 @@ def cheaply():
     layout = ['GSUB', 'GPOS', 'GDEF', 'kern'] # half a second for each font of a PDF, whose glyphs are placed already
     Options._drop_tables_default = [*Options._drop_tables_default, *layout]
 
+def begin_server():
+    "Start the process from which others are forked unless it runs already; it has to find `preloaded` in this folder"
+    before = os.environ.get('PYTHONPATH')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    try: forkserver.ensure_running()
+    finally:
+        del os.environ['PYTHONPATH']
+        if before is not None: os.environ['PYTHONPATH'] = before
+
 class Worker(multiprocessing.context.ForkServerProcess):
     "A forked process with the environment and the threads of a spawned one"
     def start(self):
         self.environment = dict(os.environ)
+        begin_server()
         super().start()
 
     def run(self):
@@ -56,13 +66,8 @@ class Context(multiprocessing.context.ForkServerContext):
     Process = Worker
 
 def context():
-    server, before = Context(), os.environ.get('PYTHONPATH')
+    server = Context()
     server.set_forkserver_preload(heavy)
-    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before])) # of `preloaded`
-    try: forkserver.ensure_running()
-    finally:
-        del os.environ['PYTHONPATH']
-        if before is not None: os.environ['PYTHONPATH'] = before
     return server
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ upwards = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look
            ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}
 
 def imported(file):
-    "Rooms that the module in `file` imports, anywhere in it but for type checkers, who alone read `if TYPE_CHECKING:`"
+    "Modules that `file` imports, anywhere in it; `if TYPE_CHECKING:` blocks, which never run, are left out"
     here, tree = file.relative_to(package).with_suffix('').parts, ast.parse(file.read_text())
     tree.body = [x for x in tree.body if not (isinstance(x, ast.If) and ast.unparse(x.test) == 'TYPE_CHECKING')]
     for node in ast.walk(tree):

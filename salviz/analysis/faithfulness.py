@@ -182,7 +182,7 @@ def perturbed(
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
     inputs = {k: v.to(device) for k, v in model_inputs(batch, model).items()}
     if 'decoder_input_ids' in inputs:
-        raise ValueError(f'{type(model).__name__} reads a target beside its source; '
+        raise ValueError(f'{type(model).__name__} reads a target as well as a source; '
                          'faithfulness is measured on classifiers')
     if replacement == 'removal' and pad is None:
         raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; "

@@ -120,7 +120,7 @@ def attention_attribution(
     nodes:int|None=None,
     # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
     dtype:torch.dtype|None=None,
-    # IGA of 'predicted': by the pass that nobody scales, or anew at 'each_step' (released code)
+    # IGA of 'predicted': by the unscaled pass, or again at 'each_step' (released code)
     pseudo_label:Literal['fixed', 'each_step']='fixed',
     # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
 ) -> tuple:

@@ -380,6 +380,6 @@ def read_stamp(
     line = read(data)
     if line is None or b'salviz_provenance' not in line and line != b'{':
         raise ValueError(f'{path} does not say how it was made: it was not written by save_figure, '
-                         'or written anew by another program')
+                         'or rewritten by another program')
     try: return _recipe_in(line)
     except ValueError as e: raise ValueError(f'{path} {e}') from None

@@ -539,7 +539,7 @@ class Run:
         return cls(example_folder(name))
 
     def knowledge(self) -> tuple[str, bool]: # (sentence, is it no better than the largest class?); ('', False): unknown
-        "Return the test accuracy of the best checkpoint beside the fraction of the split's largest class, in words"
+        "Return, in words, the best checkpoint's test accuracy and the fraction of the split's largest class"
         return _knowledge(self)
 
     def __fspath__(self): return str(self.path)

@@ -182,7 +182,7 @@ def remake(
     # a folder in which its runs or its study are looked for, or a list of them; or what it is to be made of: a run, a
     # study, a table
     runs:object=None,
-    # file to write, also in another format; None: NAME-remade beside it, if anything differs
+    # file to write, also in another format; None: NAME-remade next to it, if anything differs
     to:str|os.PathLike|None=None,
     force:bool=False,     # overwrite the file?
     **changes             # other arguments of `figure` than it was made with, such as width='acl'

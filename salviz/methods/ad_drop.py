@@ -118,7 +118,7 @@ class ADDrop(Method):
         after_dropout:bool=False,
         # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
         attribution_dtype:Literal['float32', 'bfloat16']='float32',
-        # of IGA: 'fixed' by the first pass (eq. 3, 4), or anew at 'each_step' (released code)
+        # of IGA: 'fixed' by the first pass (eq. 3, 4), or again at 'each_step' (released code)
         pseudo_label:Literal['fixed', 'each_step']='fixed',
         # GA and IGA: rows that the score does not depend on, whose attributions are all zero: they 'tie', and so all
         # their keys are candidates (eq. 6), or are 'left_out', see `read_queries`

@@ -262,7 +262,7 @@ class RationaleGuided(Method):
         per_head:bool=False,                        # attention: ask each head by itself, or their mean
         # attention and rollout: the row that the head reads, the 'first', the 'mean', 'all'
         rows:Literal['pooled', 'first', 'mean', 'all']='pooled',
-        specials:bool=False,                        # do special tokens count? Nobody can mark them
+        specials:bool=False,                        # do special tokens count? They cannot be marked
         # saliency: what speaks for the answer should be marked; or its 'magnitude'
         ranking:Literal['signed', 'magnitude']='signed',
         target:Literal['gold', 'predicted']='gold', # saliency of the 'gold' answer, or of the 'predicted' one

@@ -481,19 +481,19 @@ class SalLM(Method):
         top_share:float=.1,         # k: share of the tokens that a binarised explanation marks
         binarised:bool=True,        # mark the most salient tokens, or keep positive saliency in proportion
         steps:int=20,               # m: nodes of integrated gradients
-        layers:Sequence[int]=(-1,), # layers whose attention is asked to agree; the loss is the mean over them
+        layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         loss:Literal['kl', 'mse', 'released']='kl', # 'kl', 'mse' or 'released', see `agreement_loss`
         saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # the teacher's; see `_class_saliency`
         # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
         target:Literal['gold', 'predicted', 'all', 'all_released']='gold',
-        heads:Sequence[int]|None=None, # numbers of the heads that are asked; None: all
+        heads:Sequence[int]|None=None, # indices of the regularised heads; None: all
         per_head:bool=False,           # ask each head by itself (mean of their losses), or their mean
         # 'pooled': the row that says what is explained; 'mean': mean over all query rows
         rows:Literal['pooled', 'mean']='pooled',
         # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
         start:Literal['pretrained', 'teacher']='pretrained',
-        refresh:int|None=None,         # N: every N epochs the model in training explains anew (Iterative); None: never
-        # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
+        refresh:int|None=None,  # N: explain again with the model in training every N epochs (Iterative); None: never
+        # a SalLM run (or its path) whose explanations are reused, without a teacher
         explanations:Run|str|PathLike|None=None,
         after_dropout:bool=False, # look at attention before its dropout (the equation), or after it (the released code)
         padded_to:int|None=None,               # of loss='released': positions of a row; None: as many as its batch has
@@ -572,7 +572,7 @@ def _check_arguments(self:SalLM):
     self.require(self.refresh is None or type(self.refresh) is int and self.refresh >= 1,
                  f'refresh must be None or a whole number of epochs of at least 1, got {self.refresh!r}')
     self.require(self.given is None or self.teacher in (None, False) or self.start == 'teacher',
-                 "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its "
+                 "with explanations= no teacher is used; leave teacher out, or say start='teacher' if its "
                  "weights are to be used")
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-0

@@ -134,7 +134,7 @@ def _entropies(maps, seen) -> dict:
 
 def agreement_table(
     snapshot:'Snapshot',                               # with attention and saliency
-    rows:Literal['auto', 'pooled', 'ordinary']='auto', # query rows that stand for a map, see `query_rows`
+    rows:Literal['auto', 'pooled', 'ordinary']='auto', # query rows that represent a map, see `query_rows`
     # array that attention is held against: 'saliency', 'method_saliency', 'rationale', …; None: entropies only
     saliency:str|None='saliency',
     sign:Literal['magnitude', 'positive', 'signed']='magnitude', # how saliency is taken, see `likeness`

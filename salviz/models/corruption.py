@@ -323,7 +323,7 @@ class ReplaceTokens:
         tokenizer:'PreTrainedTokenizerBase',
         # int [size of the vocabulary]: how often each token occurs, see `token_counts`
         counts:Sequence[int]|np.ndarray|torch.Tensor,
-        share:float=.15, # of each sentence's tokens that are drawn anew
+        share:float=.15, # fraction of each sentence's tokens that is drawn again
     ):
         _check_share('share', share)
         counts = torch.as_tensor(counts, dtype=torch.float64)

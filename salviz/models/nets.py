@@ -481,7 +481,7 @@ def _read_off(cls, data):
 # %% ../../nbs/03_models/04_nets.ipynb #046
 def small_net(
     name:str|type[PreTrainedModel], # one of `nets`, by name or class
-    data:'Dataset|dict|None'=None,  # a data set of the signals room, from which shape and classes are read
+    data:'Dataset|dict|None'=None,  # images or series, which determine shape and classes
     *,
     shape:Sequence[int]|None=None,  # of an example: (channels, height, width) or (steps, features)
     num_labels:int|None=None,       # number of classes; None = of `labels`, else 2

@@ -191,7 +191,7 @@ def _set_back(run, config, method, weights) -> Path: # None: from the beginning
     first = run.config.get('first_weights', run.state.get('first_weights'))
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
         refuse('it has no checkpoint yet, and the model no longer has the weights that the run started '
-               'from; load the model anew')
+               'from; load the model again')
     run.supersede(step_of(checkpoint) if checkpoint else -1)
     if first is None and checkpoint is None: run.set_state(first_weights=weights)
     run.set_state(error=None, stopped=None)

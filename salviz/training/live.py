@@ -292,7 +292,7 @@ def start_training(
     goes on by itself"""
     if 'progress' in kwargs:
         raise ValueError('start_training: progress is an argument of train; '
-                         'the Training that is returned says where it stands')
+                         'the returned Training reports its progress')
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise ValueError('start_training: this is one of several processes (WORLD_SIZE), which have to go in step; use '
                          'train in each of them')

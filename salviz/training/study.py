@@ -652,10 +652,10 @@ def _say(self:Study, busy):
 @patch
 def run_cell(self:Study,
     cell:Trial, # one of `cells`
-    again:Sequence[str]=(), # names of measures to compute anew
+    again:Sequence[str]=(), # names of measures to recompute
     # function() that is called when the cell is finished, while no other process can be at it
     ended:Callable[[], object]|None=None,
-    # function(), asked before each step: write a checkpoint and raise `Stopped`?
+    # function(), called before each step: write a checkpoint and raise `Stopped`?
     leave:Callable[[], bool]=lambda: False,
 ) -> str: # 'finished', 'failed', or 'busy' where another process is at it
     "Train and measure one cell"
@@ -724,7 +724,7 @@ def _grouped(self:Study, devices) -> list:
 def run(self:Study,
     # try cells again that failed before, up to three times in all; 'all': whatever they have tried
     retry:bool|Literal['all']=True,
-    measure_again:str|Sequence[str]=(), # names of measures to compute anew, whatever is known of them
+    measure_again:str|Sequence[str]=(), # names of measures to recompute, even if they are up to date
     executor:object=None,  # with `submit` as in concurrent.futures, or a function that makes one; default: this process
     threads:int|None=None, # of each worker; default: as many as torch has here
     # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each;

@@ -234,7 +234,7 @@ def train(
     *,
     resume:bool=False,                        # continue the run in `run_dir` from its last checkpoint
     progress:bool=True,                       # show a progress bar
-    control:Control|None=None, # asked before each step whether training may go on
+    control:Control|None=None, # checked before each step: may training continue?
     **kwargs             # see `Settings`
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"

@@ -714,7 +714,7 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'),
     (dict(heads=2), 'heads must be None'),
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
-    (dict(teacher='a', explanations='b'), 'with explanations= no teacher is asked')])
+    (dict(teacher='a', explanations='b'), 'with explanations= no teacher is used')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM(**arguments)
 
