@@ -727,9 +727,9 @@ def run(self:Study,
     measure_again:str|Sequence[str]=(), # names of measures to recompute, even if they are up to date
     executor:object=None,  # with `submit` as in concurrent.futures, or a function that makes one; default: this process
     threads:int|None=None, # of each worker; default: as many as torch has here
-    # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each;
+    # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each; default: what a
+    # worker finds
     devices:Sequence[str|int]=(),
-                           # default: what a worker finds
     shared:bool=True,      # do workers see the folder? else their runs come back as files
     # most cells that are sent and not back; default: as many as the executor has workers, else 64
     in_flight:int|None=None,
