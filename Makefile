@@ -8,7 +8,7 @@ BIN := .venv/bin
 SOURCES := constraints.txt settings.ini setup.py pyproject.toml
 export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable
+INSTALL = $(BIN)/python tests/install.py
 
 .PHONY: demo lab test check docs course reproduce arithmetic slow bench gpu fetch extras browser latex notebooks outputs readme clean
 

@@ -1,0 +1,47 @@
+"""`python tests/install.py '.[dev]'`: install this folder, editable, in the versions of constraints.txt, into the
+environment of the Python that runs this.
+
+With uv where it can be installed, because it takes a tenth of pip's processor time, and with pip otherwise. uv does not
+read pip's configuration: what pip is configured with here (indexes, links, certificates) is passed on to it."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+root = Path(__file__).resolve().parents[1]
+pip = sys.executable, '-m', 'pip'
+options = '--constraint', 'constraints.txt', '--no-build-isolation', '--editable'
+
+# {pip's setting: the option of uv that means the same}
+same = {'index-url': '--default-index', 'extra-index-url': '--index', 'find-links': '--find-links',
+        'trusted-host': '--allow-insecure-host'}
+
+def settings(listed: str) -> dict[str, str]:
+    """Parse the output of `pip config list` into {setting: value}
+
+    The environment overrides files, and what a file says of `install` overrides what it says of all commands."""
+    sections = 'global', 'install', ':env:'
+    lines = [line.partition('=') for line in listed.splitlines()]
+    lines = [(*name.split('.', 1), value.strip("'\"")) for name, _, value in lines if '.' in name]
+    found = sorted((line for line in lines if line[0] in sections), key=lambda line: sections.index(line[0]))
+    return {name: value.replace(r'\n', ' ') for _, name, value in found}
+
+def uv_options(settings: dict[str, str]) -> list[str]:
+    "The options by which uv uses the same indexes and links as pip with `settings`"
+    found = [part for name, option in same.items() for value in settings.get(name, '').split() for part in (option, value)]
+    return found + ['--index-strategy', 'unsafe-best-match'] # the best version of all indexes, as pip does
+
+def install(target: str) -> int:
+    "Install `target` with uv, or with pip where that fails; return the exit status"
+    fetched = subprocess.run([*pip, 'install', '--quiet', '--constraint', 'constraints.txt', 'uv'], cwd=root,
+                             stderr=subprocess.DEVNULL)
+    if fetched.returncode == 0:
+        configured = settings(subprocess.run([*pip, 'config', 'list'], capture_output=True, text=True).stdout)
+        certificates = {'SSL_CERT_FILE': configured['cert']} if 'cert' in configured else {}
+        command = [sys.executable, '-m', 'uv', 'pip', 'install', '--quiet', '--python', sys.executable,
+                   '--refresh-package', 'salviz', '--reinstall-package', 'salviz', *uv_options(configured), *options]
+        if subprocess.run([*command, target], cwd=root, env=certificates | os.environ).returncode == 0: return 0
+    print('uv could not install everything: pip does it, which takes longer.', file=sys.stderr)
+    return subprocess.run([*pip, 'install', '--quiet', '--no-compile', *options, target], cwd=root).returncode
+
+if __name__ == '__main__': raise SystemExit(install(*sys.argv[1:]))
