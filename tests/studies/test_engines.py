@@ -32,11 +32,12 @@ from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.metrics.study_results import state_of
-from salviz.training.callbacks import Stopped, unbroken
-from salviz.training.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
-                                     unpack_run)
-from salviz.training.progress import study_progress
-from salviz.training.study import Study, most_tries
+from salviz.training.control import Stopped, unbroken
+from salviz.studies.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
+                                    unpack_run)
+from salviz.studies.progress import study_progress
+from salviz.studies.study import Study
+from salviz.studies.trials import most_tries
 
 for module in (sys.modules[__name__], helpers): # workers elsewhere cannot import these files
     cloudpickle.register_pickle_by_value(module)
