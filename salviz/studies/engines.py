@@ -24,7 +24,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastcore.basics import patch
 from tqdm import tqdm
 
 from ..core.files import checked_file
@@ -41,7 +40,7 @@ def pack_run(
 ) -> bytes: # a tar archive
     "The run and the record of a cell as one file"
     folder, file = Path(folder), io.BytesIO()
-    def kept(info): return None if Path(info.name).name in ('.lock', '.training.json') else info
+    def included(info): return None if Path(info.name).name in ('.lock', '.training.json') else info
     with tarfile.open(fileobj=file, mode='w') as tar:
         named = dict(name=name, format=1)
         for inside, text in (('cell.json', (folder/'cells'/f'{name}.json').read_bytes()),
@@ -49,7 +48,7 @@ def pack_run(
             info = tarfile.TarInfo(inside)
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text))
-        if state_of(folder/'runs'/name) in ('finished', 'interrupted'): tar.add(folder/'runs'/name, 'run', filter=kept)
+        if state_of(folder/'runs'/name) in ('finished', 'interrupted'): tar.add(folder/'runs'/name, 'run', filter=included)
     return file.getvalue()
 
 _most_of_record = 1 << 24 # bytes of a JSON file in an archive
@@ -107,15 +106,15 @@ def unpack_run(
     archive, # what `pack_run` gave, or a file that holds it
 ) -> str: # name of the cell
     "Take a run that was trained elsewhere into a study; a finished one that is there stays as it is"
-    folder, known = Path(folder), read_study(Path(folder))
+    folder, study = Path(folder), read_study(Path(folder))
     with _incoming(folder, archive) as (place, name):
-        names = [Path(c['run']).name for c in known['cells']]
+        names = [Path(c['run']).name for c in study['cells']]
         if name not in names:
             raise ValueError(f'unpack_run: the study in {folder} has no cell {name}; there are {", ".join(names)}')
         if 'error' not in read_object(place/'cell.json') and state_of(place/'run') != 'finished':
             raise ValueError(f'unpack_run: the run of {name} has not ended; train it to its end before it is sent')
         try:
-            with leased_cell(folder, name, known.get('patience', Lease(name).seconds)):
+            with leased_cell(folder, name, study.get('patience', Lease(name).seconds)):
                 if state_of(folder/'runs'/name) != 'finished': _put(place, folder, name)
         except Leased as e:
             raise ValueError(f'unpack_run: the run of {name} was left out, since somebody trains it here ({e}); take '
@@ -157,10 +156,10 @@ def _elsewhere(study, folder, begun):
 # %% ../../nbs/06b_studies/02_engines.ipynb #eg07t
 def _signals_of_jobs() -> list: # of those by which submitit is told that a job's time is up
     if 'submitit' not in sys.modules or threading.current_thread() is not threading.main_thread(): return []
-    known = [getattr(signal, f'SIG{os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}', None), signal.SIGTERM]
-    return [n for n in known if n is not None and callable(signal.getsignal(n))] # submitit's: others are no functions
+    signals = [getattr(signal, f'SIG{os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}', None), signal.SIGTERM]
+    return [n for n in signals if n is not None and callable(signal.getsignal(n))] # submitit's: others are no functions
 
-def _left_in_time(act, at_most) -> tuple: # (outcome, what is said of it)
+def _left_in_time(act, at_most) -> tuple: # (outcome, the reason)
     """What `act(is the time of this job up?)` gives; where it is left for that by `Stopped`, submitit's answer to the
     signal is given afterwards; after `at_most` seconds it is left wherever it is"""
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
@@ -192,7 +191,7 @@ def _trained_here(study, cell, again, leave) -> str: # see `Study.run_cell`
     if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
     return study.run_cell(cell, again, leave=leave)
 
-def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, what is said or an archive)
+def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, a message or an archive)
     """In a worker: train the cell called `name` of the study that was `sent`; `delay`: seconds between a job's signal
     and its end; `begun`: an archive, where workers do not see its folder; `call`: another word each time, for dask
     remembers what came of the same arguments"""
@@ -210,16 +209,16 @@ def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (
             return 'archive', pack_run(folder, name)
     except ValueError as e: return 'refused', str(e) # a measure that no run has: the cell is not at fault
 
-def _once_more(*sent):
+def _resubmission(*sent):
     "What submitit does in the next turn of a job"
     from submitit.helpers import DelayedSubmission
     return DelayedSubmission(_work, *sent)
 
-_work.checkpoint = _once_more
+_work.checkpoint = _resubmission
 
 # %% ../../nbs/06b_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor, made anew by the function that was given, if a death has broken it"
+    "An executor; if a dead worker has broken it, the function that made it makes another"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -242,7 +241,7 @@ class _Crew:
         if self.make and self._pool is not None: self._pool.shutdown()
         if self.make: self._pool = None
 
-def _delay_of(executor) -> int: # submitit's own where nothing is said
+def _delay_of(executor) -> int: # submitit's default where none is set
     "Seconds between the signal that a job's time is up and its end"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
@@ -262,16 +261,101 @@ class _Sent:
     def is_back(self): return self.job.done() if hasattr(self.job, 'done') else True # else `result` waits
 
 # %% ../../nbs/06b_studies/02_engines.ipynb #eg10
-class _Sending:
-    "Cells of a study on their way through an executor"
+class _Shipments:
+    "Trials that wait, that are sent, and that other processes hold"
     def __init__(self, study, crew, again, threads, devices, shared, bar, in_flight=None):
         import torch
         self.study, self.crew, self.shared, self.bar, self.in_flight = study, crew, shared, bar, in_flight
-        self.given = (import_cloudpickle().dumps(study), again, threads or torch.get_num_threads(), list(devices))
+        self.arguments = (import_cloudpickle().dumps(study), again, threads or torch.get_num_threads(), list(devices))
         self.waiting, self.suspects, self.flying, self.later = deque(), deque(), [], {}
         self.alone = self.full = self.worked = False
-        self.asked_twice, self.idle, self.came_to, self.given_up, self.busy = set(), Counter(), Counter(), [], []
+        self.sent_twice, self.idle, self.came_to, self.abandoned, self.busy = set(), Counter(), Counter(), [], []
 
+    def _refuse(self, cell, e): raise RuntimeError(f'Study: the executor does not train {cell.name}: {e}') from e
+
+    def _end(self, cell, outcome, what=''):
+        if outcome == 'unread': raise RuntimeError(f'Study: a worker could not read what it was sent:\n{what}')
+        if outcome == 'refused': raise ValueError(what)
+        if outcome != 'busy':
+            self.bar.update()
+            self.bar.set_postfix_str(cell.name)
+        elif cell.name in self.sent_twice: self.busy.append(cell)
+        else:
+            self.sent_twice.add(cell.name)
+            self.later[cell.name] = cell, self._signs(cell), time.time() + 1.5*self.study.patience
+
+    def _signs(self, cell) -> list:
+        "What changes as long as the holder of a trial lives"
+        files = (self.study.folder/'locks').glob(f'{glob.escape(cell.name)}.*')
+        return sorted((file.name, file.stat().st_mtime) for file in files if file.exists())
+
+    def _recall(self) -> bool:
+        """Send those trials again whose holder has returned them, or has given no sign until its time was up; return
+        whether there are some"""
+        awaited = list(self.later.items())
+        for name, (cell, signs, until) in awaited:
+            now = self._signs(cell)
+            if now and now == signs and time.time() < until: continue
+            del self.later[name]
+            (self.busy if now and now != signs else self.waiting).append(cell)
+        return len(self.later) < len(awaited)
+
+# %% ../../nbs/06b_studies/02_engines.ipynb #eg10b
+class _Arrivals(_Shipments):
+    "Takes in what comes back"
+    def _land(self):
+        "Wait until something comes back, or a trial that others held is free"
+        pause = .01
+        while not (back := [sent for sent in self.flying if sent.is_back]) and not self._recall():
+            time.sleep(pause)
+            pause = min(1, 1.5*pause)
+        for sent in back:
+            self.flying.remove(sent)
+            self.full = False
+            with sent.held:
+                try: outcome, what = sent.job.result()
+                except Exception as e: self._lost(sent, e, self._has_begun(sent, e)) # of the engine, not of the trial
+                else:
+                    self.worked = True
+                    if outcome == 'left': self._left(sent, what)
+                    else: self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
+
+    def _left(self, sent, why):
+        "A job's time was up, and it gets no other turn: send the trial again, as long as that brings it further"
+        name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
+        if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
+        self._lost(sent, RuntimeError(f'its jobs end too early, the last one with {why}'), False)
+
+    def _took(self, sent, archive) -> str: # the outcome
+        "Take in what a worker sent back"
+        try: sent.lease.check()
+        except Leased: return 'busy'
+        with _incoming(self.study.folder, archive) as (place, name): _put(place, self.study.folder, name)
+        return 'finished'
+
+    def _has_begun(self, sent, e) -> bool:
+        "Had a worker begun it? Without a common folder nobody sees that; it is assumed, and counted here"
+        name = sent.cell.name
+        if self.shared: return self.study._record(name).get('tries', 0) > sent.tries
+        tried = sent.tries + 1 + getattr(e, 'allowed_failures', 0) # of dask's KilledWorker, which has tried as often
+        self.study._write_record(name, **{**self.study._record(name), 'tries': tried})
+        return True
+
+    def _lost(self, sent, e, begun):
+        "The worker of a trial did not come back"
+        name, broke = sent.cell.name, isinstance(e, BrokenExecutor)
+        if broke: self.crew.drop(sent.pool, e)
+        self.sent_twice.discard(name)
+        self.worked = self.worked or begun
+        if begun and broke: self.idle.clear() # there was one to break the pool
+        if not begun: self.idle[name] += 1
+        if self.idle[name] < most_tries: (self.suspects if begun and broke else self.waiting).append(sent.cell)
+        elif self.worked: self.abandoned.append((sent.cell, e))
+        else: self._refuse(sent.cell, e)
+
+# %% ../../nbs/06b_studies/02_engines.ipynb #eg10l
+class _Sending(_Arrivals):
+    "Sends trials of a study through an executor"
     def finish(self, cells):
         "Train `cells`; those that broke a pool, alone"
         self.waiting.extend(cells)
@@ -284,16 +368,14 @@ class _Sending:
             for sent in self.flying:
                 if hasattr(sent.job, 'cancel'): sent.job.cancel()
                 sent.held.close()
-        if self.given_up: self._refuse(*self.given_up[0])
+        if self.abandoned: self._refuse(*self.abandoned[0])
 
-    def _refuse(self, cell, e): raise RuntimeError(f'Study: the executor does not train {cell.name}: {e}') from e
-
-    def _has_room(self):
+    def _has_capacity(self):
         if self.alone or self.full: return False
         return len(self.flying) < (self.in_flight or getattr(self.crew.pool, '_max_workers', None) or 64)
 
     def _fill(self):
-        while self.waiting and self._has_room(): self._send(self.waiting.popleft())
+        while self.waiting and self._has_capacity(): self._send(self.waiting.popleft())
         while self.suspects and not self.waiting and not self.flying:
             self.alone = True
             self._send(self.suspects.popleft())
@@ -301,16 +383,16 @@ class _Sending:
 
     def _send(self, cell):
         study, tries = self.study, self.study._record(cell.name).get('tries', 0)
-        if not self.given[1] and study._is_over(cell): return self._end(cell, 'finished')
+        if not self.arguments[1] and study._is_over(cell): return self._end(cell, 'finished')
         if tries >= most_tries: return self._end(cell, study.set_aside(cell))
         with ExitStack() as held:
             sent, begun = _Sent(cell, tries, self.crew.pool, held), None
             try:
                 if not self.shared: sent.lease, begun = held.enter_context(study._lease(cell)), self._begun(cell)
             except Leased: return self._end(cell, 'busy')
-            code, *given = self.given
-            given += _delay_of(sent.pool), begun, uuid.uuid4().hex
-            try: sent.job = sent.pool.submit(_work, code, cell.name, *given)
+            code, *arguments = self.arguments
+            arguments += _delay_of(sent.pool), begun, uuid.uuid4().hex
+            try: sent.job = sent.pool.submit(_work, code, cell.name, *arguments)
             except BrokenExecutor as e: return self._lost(sent, e, False)
             except Exception as e: # it takes no more for now
                 if not self.flying: self._refuse(cell, e)
@@ -319,96 +401,10 @@ class _Sending:
             sent.held = held.pop_all()
             self.flying.append(sent)
 
-# %% ../../nbs/06b_studies/02_engines.ipynb #eg10l
-@patch
-def _begun(self:_Sending, cell):
-    self.study._keep(cell.name, **{'measures': {}, **self.study._record(cell.name)})
-    return pack_run(self.study.folder, cell.name)
-
-@patch
-def _land(self:_Sending):
-    "Wait until something comes back, or a cell that others held is free"
-    pause = .01
-    while not (back := [sent for sent in self.flying if sent.is_back]) and not self._look():
-        time.sleep(pause)
-        pause = min(1, 1.5*pause)
-    for sent in back:
-        self.flying.remove(sent)
-        self.full = False
-        with sent.held:
-            try: outcome, what = sent.job.result()
-            except Exception as e: self._lost(sent, e, self._has_begun(sent, e)) # of the engine: errors are in records
-            else:
-                self.worked = True
-                if outcome == 'left': self._left(sent, what)
-                else: self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
-
-@patch
-def _left(self:_Sending, sent, why):
-    "A job's time was up, and it gets no other turn: send the cell again, as long as that brings it further"
-    name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
-    if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
-    self._lost(sent, RuntimeError(f'its jobs end too early, the last one with {why}'), False)
-
-@patch
-def _took(self:_Sending, sent, archive) -> str: # the outcome
-    "Take in what a worker sent back"
-    try: sent.lease.check()
-    except Leased: return 'busy'
-    with _incoming(self.study.folder, archive) as (place, name): _put(place, self.study.folder, name)
-    return 'finished'
-
-@patch
-def _end(self:_Sending, cell, outcome, what=''):
-    if outcome == 'unread': raise RuntimeError(f'Study: a worker could not read what it was sent:\n{what}')
-    if outcome == 'refused': raise ValueError(what)
-    if outcome != 'busy':
-        self.bar.update()
-        self.bar.set_postfix_str(cell.name)
-    elif cell.name in self.asked_twice: self.busy.append(cell)
-    else:
-        self.asked_twice.add(cell.name)
-        self.later[cell.name] = cell, self._signs(cell), time.time() + 1.5*self.study.patience
-
-# %% ../../nbs/06b_studies/02_engines.ipynb #eg10b
-@patch
-def _has_begun(self:_Sending, sent, e) -> bool:
-    "Had a worker begun it? Without a common folder nobody sees that; there it is taken for granted, and counted here"
-    name = sent.cell.name
-    if self.shared: return self.study._record(name).get('tries', 0) > sent.tries
-    tried = sent.tries + 1 + getattr(e, 'allowed_failures', 0) # of dask's KilledWorker, which has tried as often
-    self.study._keep(name, **{**self.study._record(name), 'tries': tried})
-    return True
-
-@patch
-def _lost(self:_Sending, sent, e, begun):
-    "The worker of a cell did not come back"
-    name, broke = sent.cell.name, isinstance(e, BrokenExecutor)
-    if broke: self.crew.drop(sent.pool, e)
-    self.asked_twice.discard(name)
-    self.worked = self.worked or begun
-    if begun and broke: self.idle.clear() # there was one to break the pool
-    if not begun: self.idle[name] += 1
-    if self.idle[name] < most_tries: (self.suspects if begun and broke else self.waiting).append(sent.cell)
-    elif self.worked: self.given_up.append((sent.cell, e))
-    else: self._refuse(sent.cell, e)
-
-@patch
-def _signs(self:_Sending, cell) -> list:
-    "What changes as long as the holder of a cell lives"
-    files = (self.study.folder/'locks').glob(f'{glob.escape(cell.name)}.*')
-    return sorted((file.name, file.stat().st_mtime) for file in files if file.exists())
-
-@patch
-def _look(self:_Sending) -> bool:
-    "Send those cells again whose holder has given them back, or no sign until its time was up; are there some?"
-    known = list(self.later.items())
-    for name, (cell, signs, until) in known:
-        now = self._signs(cell)
-        if now and now == signs and time.time() < until: continue
-        del self.later[name]
-        (self.busy if now and now != signs else self.waiting).append(cell)
-    return len(self.later) < len(known)
+    def _begun(self, cell):
+        "The trial as it is here, as an archive"
+        self.study._write_record(cell.name, **{'measures': {}, **self.study._record(cell.name)})
+        return pack_run(self.study.folder, cell.name)
 
 # %% ../../nbs/06b_studies/02_engines.ipynb #eg11
 def _stages(study, cells) -> list:
@@ -421,9 +417,9 @@ def run_on(
     study,      # `Study`
     executor,   # with submit(function, *arguments) -> future, or a function that makes one
     cells:list, # of the study
-    again=(),   # measures to compute anew
+    again=(),   # measures to recompute
     threads:int=None, # of each worker; default: as many as torch has here
-    devices=(), # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host; a process keeps its own
+    devices=(), # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host; a process has one
     shared=True, # do workers see the study's folder?
     in_flight:int=None, # most cells that are sent and not back; default: as many as there are workers, else 64
 ) -> list: # names of cells that other processes are at

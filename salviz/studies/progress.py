@@ -64,6 +64,15 @@ def cells_of(
                         for run, state in zip(frame['run'], frame['state'])]
     return frame
 
+# %% ../../nbs/06b_studies/06_progress.ipynb #pg012
+def _span(seconds):
+    "A span of time in words"
+    for unit, size in (('days', 86400), ('hours', 3600), ('minutes', 60)):
+        if seconds >= 2*size: return f'{seconds/size:.1f} {unit}'
+    return f'{seconds:.0f} seconds'
+
+def _clock(when): return when.strftime('%Y-%m-%d %H:%M UTC')
+
 # %% ../../nbs/06b_studies/06_progress.ipynb #pg011
 @dataclass
 class Progress:
@@ -82,17 +91,44 @@ class Progress:
 
     @property
     def seconds_left(self): # of one worker; None before the first run has ended
-        known = self.cells.dropna(subset='seconds')
-        if not len(known): return None
-        costs, usual = known.groupby('method')['seconds'].median().to_dict(), known['seconds'].median()
+        finished = self.cells.dropna(subset='seconds')
+        if not len(finished): return None
+        costs, usual = finished.groupby('method')['seconds'].median().to_dict(), finished['seconds'].median()
         todo = self.cells[~self.cells['state'].isin(['finished', 'set aside'])]
         behind = [(self.now - since).total_seconds() if since is not None else 0 for since in todo['since']]
         return float(sum(max(0, costs.get(m, usual) - s) for m, s in zip(todo['method'], behind)))
 
     @property
-    def end(self): # None if nobody is at work, or nothing is known of the costs
+    def end(self): # None if nobody is at work, or the costs are unknown
         workers, seconds = self.counts['running'], self.seconds_left
         return self.now + timedelta(seconds=seconds/workers) if workers and seconds is not None else None
+
+    def _outlook(self):
+        "What is left, and when it will have ended"
+        if not self.left: return 'nothing is left to train'
+        if self.seconds_left is None: return f'{self.left} are left; no run has ended yet that tells how long they take'
+        work = f'{self.left} are left, about {_span(self.seconds_left)} of one worker'
+        workers, finished = self.counts['running'], self.counts['finished']
+        if not workers: return f'{work}; nobody is at work'
+        return f'{work}; with the {workers} at work done about {_clock(self.end)} (from {finished} finished runs)'
+
+    def __str__(self):
+        lines = [f'{self.folder}: {len(self.cells)} cells',
+                 *(f'  {state:12}{n:6}' for state, n in self.counts.items() if n), f'  {self._outlook()}']
+        for c in self.cells.itertuples():
+            name = Path(c.run).name
+            if c.state == 'running':
+                since = f', since {_clock(c.since)} ({_span((self.now - c.since).total_seconds())})' if c.since else ''
+                lines.append(f'  running      {name} on {c.host}, process {c.process}{since}')
+            elif c.error: lines.append(f'  {c.state:12} {name}: {c.error}')
+        return '\n'.join(lines)
+
+    def to_json(self) -> str:
+        "The same for a program: counts, left, seconds_left, end and cells"
+        rows = json.loads(self.cells.drop(columns='since').to_json(orient='records'))
+        for row, since in zip(rows, self.cells['since']): row['since'] = since and since.isoformat()
+        return json.dumps(dict(folder=str(self.folder), now=self.now.isoformat(), counts=self.counts, left=self.left,
+                               seconds_left=self.seconds_left, end=self.end and self.end.isoformat(), cells=rows), indent=1)
 
 def study_progress(
     folder, # of a study
@@ -100,45 +136,6 @@ def study_progress(
     "Where the study in `folder` stands now"
     cells = cells_of(folder)
     return Progress(Path(folder), cells, datetime.fromtimestamp(server_time(folder), timezone.utc))
-
-# %% ../../nbs/06b_studies/06_progress.ipynb #pg012
-def _span(seconds):
-    "A span of time in words"
-    for unit, size in (('days', 86400), ('hours', 3600), ('minutes', 60)):
-        if seconds >= 2*size: return f'{seconds/size:.1f} {unit}'
-    return f'{seconds:.0f} seconds'
-
-def _clock(when): return when.strftime('%Y-%m-%d %H:%M UTC')
-
-@patch
-def _outlook(self:Progress):
-    "What is left, and when it will have ended"
-    if not self.left: return 'nothing is left to train'
-    if self.seconds_left is None: return f'{self.left} are left; no run has ended yet that tells how long they take'
-    work = f'{self.left} are left, about {_span(self.seconds_left)} of one worker'
-    workers, known = self.counts['running'], self.counts['finished']
-    if not workers: return f'{work}; nobody is at work'
-    return f'{work}; with the {workers} at work done about {_clock(self.end)} (from {known} finished runs)'
-
-@patch
-def __str__(self:Progress):
-    lines = [f'{self.folder}: {len(self.cells)} cells',
-             *(f'  {state:12}{n:6}' for state, n in self.counts.items() if n), f'  {self._outlook()}']
-    for c in self.cells.itertuples():
-        name = Path(c.run).name
-        if c.state == 'running':
-            since = f', since {_clock(c.since)} ({_span((self.now - c.since).total_seconds())})' if c.since else ''
-            lines.append(f'  running      {name} on {c.host}, process {c.process}{since}')
-        elif c.error: lines.append(f'  {c.state:12} {name}: {c.error}')
-    return '\n'.join(lines)
-
-@patch
-def to_json(self:Progress) -> str:
-    "The same for a program: counts, left, seconds_left, end and cells"
-    rows = json.loads(self.cells.drop(columns='since').to_json(orient='records'))
-    for row, since in zip(rows, self.cells['since']): row['since'] = since and since.isoformat()
-    return json.dumps(dict(folder=str(self.folder), now=self.now.isoformat(), counts=self.counts, left=self.left,
-                           seconds_left=self.seconds_left, end=self.end and self.end.isoformat(), cells=rows), indent=1)
 
 # %% ../../nbs/06b_studies/06_progress.ipynb #pg017
 def _archives_in(place): return sorted(place.glob('*.tar')) if place.is_dir() else [place]

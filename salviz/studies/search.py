@@ -6,14 +6,10 @@
 __all__ = ['Search']
 
 # %% ../../nbs/06b_studies/07_search.ipynb #se004
-import json
 import math
 from pathlib import Path
 
-from fastcore.basics import patch
-
 from ..core.leases import Lease
-from ..core.runs import sealed, to_json, write_whole
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
 from ..training.settings import shown_value
@@ -47,8 +43,139 @@ def _middle(d):
     if d.step and not d.log: x = d.low + round((x - d.low)/d.step)*d.step
     return int(round(x)) if isinstance(d.low, int) else x
 
+# %% ../../nbs/06b_studies/07_search.ipynb #se011
+class _PointStudy(Study):
+    "A study whose trials are the points of a search, instead of all combinations of settings"
+    space:dict  # {setting: distribution of Optuna}
+    points:list # {setting: value} of each point
+    by:str      # the measure that decides
+
+    def _take_in(self, grown):
+        "Lay out the cells of the points, trial by trial"
+        self.settings = {k: list(dict.fromkeys(point[k] for point in self.points)) for k in self.space}
+        cells = [c for point in self.points
+                 for c in study_cells(self.methods, self.seeds, {k: [x] for k, x in point.items()}, self._shared)]
+        self.cells = list(dict.fromkeys(cells)) # a point that Optuna chose twice is trained once
+
+    def _data(self, cell):
+        "Return the data of `cell` without test and further held-out splits, which would be read once per trial"
+        data = super()._data(cell)
+        return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
+
+    def _design(self):
+        space = {k: str(d) for k, d in self.space.items()}
+        return dict(super()._design(), space=space, by=self.by)
+
+    def _agree(self, extend):
+        self.manifest['points'] = self.points
+        super()._agree(extend)
+
+    def grow(self, **_): raise ValueError('Search: the points are chosen by the search; ask for more trials')
+
+    def _add(self, points):
+        "Write further points into the folder, before anything of them is trained"
+        self.points = [*self.points, *(point for point in points if point not in self.points)]
+        self._take_in({})
+        self._write_cells(points=self.points)
+
+    def _cells_of(self, point): return [c for c in self.cells if dict(c.settings) == point]
+
+    def value_of(self,
+        point:dict, # {setting: value}
+    ): # None if one of its cells failed, has not ended, or has no number
+        "What `by` says of a trial: the mean over its seeds"
+        numbers = []
+        for c in self._cells_of(point):
+            record = self._record(c.name)
+            if 'error' in record or state_of(self.folder/'runs'/c.name) != 'finished': return None
+            numbers.append(record.get('measures', {}).get(self.by, {}).get('value', math.nan))
+        mean = sum(numbers)/len(numbers) if numbers else math.nan
+        return mean if math.isfinite(mean) else None
+
+# %% ../../nbs/06b_studies/07_search.ipynb #se013
+def _waiting(optuna_study):
+    return [t for t in optuna_study.trials if t.state == _optuna().trial.TrialState.RUNNING]
+
+class _OptunaTrials(_PointStudy):
+    "Asks Optuna for points, and tells it their values"
+    def _open_optuna(self):
+        "The study of Optuna that remembers the trials"
+        optuna = _optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        of = optuna.storages
+        journal = of.journal.JournalFileBackend(str(self.folder/'optuna.log'))
+        direction = 'maximize' if self._way == 'higher' else 'minimize'
+        optuna_study = optuna.create_study(storage=self._storage or of.JournalStorage(journal), sampler=self._sampler,
+                                           study_name=self.folder.name, load_if_exists=True, direction=direction)
+        if not optuna_study.trials: optuna_study.enqueue_trial(self.start)
+        return optuna_study
+
+    def _tell(self, optuna_study, trials):
+        failed = _optuna().trial.TrialState.FAIL
+        for t in trials:
+            value = self.value_of(t.params)
+            if value is None: optuna_study.tell(t.number, state=failed)
+            else: optuna_study.tell(t.number, value)
+
+    def _next(self, optuna_study) -> list: # trials; [] at the end
+        "The trials that were not told; else the next ones"
+        if waiting := _waiting(optuna_study): return waiting
+        ended = sum(t.state.is_finished() for t in optuna_study.trials)
+        if not self._sampler: # of a new seed each time, so that a search that was killed goes on as it would have
+            optuna_study.sampler = _optuna().samplers.TPESampler(seed=ended, constant_liar=self.at_once > 1)
+        for _ in range(min(self.at_once, self.trials - ended)): optuna_study.ask(self.space)
+        return _waiting(optuna_study)
+
+    def trials_table(self): # DataFrame: number, state, value, settings
+        "What Optuna knows: one row a trial"
+        frame = self._open_optuna().trials_dataframe(attrs=('number', 'state', 'value', 'params'))
+        return frame.rename(columns=lambda c: c.removeprefix('params_'))
+
+    @property
+    def best_point(self) -> dict:
+        "The settings of the best trial on the validation split"
+        optuna_study = self._open_optuna()
+        if not any(t.value is not None for t in optuna_study.trials):
+            raise ValueError('Search: no trial has ended well yet; run() it')
+        return optuna_study.best_trial.params
+
+# %% ../../nbs/06b_studies/07_search.ipynb #se014
+class _RunningSearch(_OptunaTrials):
+    "Runs trial after trial, and reports the best one"
+    def _report(self, busy):
+        "A trial that fails is Optuna's to know of; a search of which all have failed ends"
+        if busy or len(self.points) >= self.trials: super()._report(busy)
+
+    def run(self, retry=False, executor=None, **options): # of `Study.run`
+        "Go on until there are `trials`, or all that the folder has are told; see `Study.run`"
+        (self.folder/'locks').mkdir(parents=True, exist_ok=True)
+        with Lease(self.folder/'locks'/'search'):
+            optuna_study = self._open_optuna()
+            while batch := self._next(optuna_study):
+                self._add([t.params for t in batch])
+                results = super().run(retry, executor=executor, **options)
+                self._tell(optuna_study, batch)
+        return self.results() if optuna_study.trials else results
+
+    def report(self,
+        seeds=(1, 2, 3, 4, 5), # fresh ones: those of the search were chosen by
+        measures=('test_accuracy', 'validation_accuracy'),
+        **options,             # of `Study.run`, such as executor
+    ) -> Study: # with its test numbers; see `results` and `table`
+        "Train the best point once more, with the test split: what a paper says of the search"
+        point, place = self.best_point, self.folder/'chosen'
+        if (place/'study.json').exists():
+            reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
+            if reported != {k: shown_value(x) for k, x in point.items()}:
+                raise ValueError(f'Search: the test split was read for {reported}, and the choice is {point} by now. To '
+                                 f'report another one is to choose on the test split; what was reported stands in {place}')
+        study = Study(place, seeds=seeds, settings={k: [x] for k, x in point.items()}, measures=measures, **self._study_arguments)
+        study.progress = self.progress
+        study.run(**options)
+        return study
+
 # %% ../../nbs/06b_studies/07_search.ipynb #se010
-class Search(Study):
+class Search(_RunningSearch):
     "A `Study` whose settings are points of a `space`, chosen one after the other on the validation split"
     def __init__(self,
         folder,                   # of the search; what is there is continued
@@ -68,14 +195,14 @@ class Search(Study):
     ):
         self.space = {k: _distribution(k, x) for k, x in space.items()}
         self.trials, self.at_once, self.by, self._storage, self._sampler = trials, at_once, by, storage, sampler
-        self._given = dict(model=model, data=data, methods=methods, better=better, **train)
+        self._study_arguments = dict(model=model, data=data, methods=methods, better=better, **train)
         self._way = (better or {}).get(by) or better_of(by)
         self.start = {k: _middle(d) for k, d in self.space.items()} | (start or {})
         self._check_search(space, start, methods, measures)
         self.points = read_study(Path(folder)).get('points') if (Path(folder)/'study.json').exists() else [self.start]
         settings = {k: [self.start[k]] for k in self.space}
-        asked = [by, *(measures if not isinstance(measures, dict) else ())]
-        measures = dict(measures) | {by: by} if isinstance(measures, dict) else list(dict.fromkeys(asked))
+        names = [by, *(measures if not isinstance(measures, dict) else ())]
+        measures = dict(measures) | {by: by} if isinstance(measures, dict) else list(dict.fromkeys(names))
         super().__init__(folder, model, data, methods, seeds, settings, measures, better, weights, **train)
 
     def _check_search(self, space, start, methods, measures):
@@ -84,8 +211,8 @@ class Search(Study):
                              f'such as validation_accuracy, got {self.by!r}')
         if self._way not in ('higher', 'lower'):
             raise ValueError(f"Search: which way is {self.by} better? Say better={{{self.by!r}: 'higher'}} or 'lower'")
-        held_out = ('test_', 'gap', *(() if callable(self._given['data']) else (
-            f'{k}_' for k in self._given['data'] if k not in ('train', 'validation'))))
+        held_out = ('test_', 'gap', *(() if callable(self._study_arguments['data']) else (
+            f'{k}_' for k in self._study_arguments['data'] if k not in ('train', 'validation'))))
         of_test = [m for m in measures if str(m).startswith(held_out)]
         if of_test:
             split = 'test' if of_test[0].startswith('gap') else of_test[0].partition('_')[0]
@@ -98,142 +225,3 @@ class Search(Study):
         for name, x in dict(trials=self.trials, at_once=self.at_once).items():
             if type(x) is not int or x < 1:
                 raise ValueError(f'Search: {name} must be a whole number of at least 1, got {x!r}')
-
-# %% ../../nbs/06b_studies/07_search.ipynb #se011
-@patch
-def _take_in(self:Search, grown):
-    "Lay out the cells of the points, trial by trial"
-    self.settings = {k: list(dict.fromkeys(point[k] for point in self.points)) for k in self.space}
-    cells = [c for point in self.points
-             for c in study_cells(self.methods, self.seeds, {k: [x] for k, x in point.items()}, self._shared)]
-    self.cells = list(dict.fromkeys(cells)) # a point that was asked for twice is trained once
-
-@patch
-def _data(self:Search, cell):
-    "Return the data of `cell` without test and further held-out splits, which would be read once per trial"
-    data = Study._data(self, cell)
-    return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
-
-@patch
-def _design(self:Search):
-    space = {k: str(d) for k, d in self.space.items()}
-    return dict(Study._design(self), space=space, by=self.by)
-
-@patch
-def _agree(self:Search, extend):
-    self.manifest['points'] = self.points
-    Study._agree(self, extend)
-
-@patch
-def grow(self:Search, **_): raise ValueError('Search: the points are chosen by the search; ask for more trials')
-
-@patch
-def _add(self:Search, points):
-    "Let the folder know of further points, before anything of them is trained"
-    self.points = [*self.points, *(point for point in points if point not in self.points)]
-    self._take_in({})
-    self.manifest['design']['settings'] = {k: [shown_value(x) for x in v] for k, v in self.settings.items()}
-    self.manifest |= dict(cells=[c.described() for c in self.cells], points=self.points)
-    self.manifest = json.loads(to_json(self.manifest))
-    write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
-
-# %% ../../nbs/06b_studies/07_search.ipynb #se013
-@patch
-def _open_optuna(self:Search):
-    "The study of Optuna that remembers the trials"
-    optuna = _optuna()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    of = optuna.storages
-    journal = of.journal.JournalFileBackend(str(self.folder/'optuna.log'))
-    asked = optuna.create_study(storage=self._storage or of.JournalStorage(journal), study_name=self.folder.name,
-                                sampler=self._sampler, load_if_exists=True,
-                                direction='maximize' if self._way == 'higher' else 'minimize')
-    if not asked.trials: asked.enqueue_trial(self.start)
-    return asked
-
-def _waiting(asked): return [t for t in asked.trials if t.state == _optuna().trial.TrialState.RUNNING]
-
-@patch
-def _cells_of(self:Search, point): return [c for c in self.cells if dict(c.settings) == point]
-
-@patch
-def value_of(self:Search,
-    point:dict, # {setting: value}
-): # None if one of its cells failed, has not ended, or has no number
-    "What `by` says of a trial: the mean over its seeds"
-    numbers = []
-    for c in self._cells_of(point):
-        known = self._record(c.name)
-        if 'error' in known or state_of(self.folder/'runs'/c.name) != 'finished': return None
-        numbers.append(known.get('measures', {}).get(self.by, {}).get('value', math.nan))
-    mean = sum(numbers)/len(numbers) if numbers else math.nan
-    return mean if math.isfinite(mean) else None
-
-@patch
-def _tell(self:Search, asked, trials):
-    failed = _optuna().trial.TrialState.FAIL
-    for t in trials:
-        value = self.value_of(t.params)
-        if value is None: asked.tell(t.number, state=failed)
-        else: asked.tell(t.number, value)
-
-# %% ../../nbs/06b_studies/07_search.ipynb #se014
-@patch
-def _say(self:Search, busy):
-    "A trial that fails is Optuna's to know of; a search of which all have failed ends"
-    if busy or len(self.points) >= self.trials: Study._say(self, busy)
-
-@patch
-def run(self:Search, retry=False, executor=None, **options): # of `Study.run`
-    "Go on until there are `trials`, or all that the folder has are told; see `Study.run`"
-    (self.folder/'locks').mkdir(parents=True, exist_ok=True)
-    with Lease(self.folder/'locks'/'search'):
-        asked = self._open_optuna()
-        while batch := self._next(asked):
-            self._add([t.params for t in batch])
-            results = Study.run(self, retry, executor=executor, **options)
-            self._tell(asked, batch)
-    return self.results() if asked.trials else results
-
-@patch
-def _next(self:Search, asked) -> list: # trials; [] at the end
-    "The trials that were not told; else the next ones"
-    if waiting := _waiting(asked): return waiting
-    ended = sum(t.state.is_finished() for t in asked.trials)
-    if not self._sampler: # of a new seed each time, so that a search that was killed goes on as it would have
-        asked.sampler = _optuna().samplers.TPESampler(seed=ended, constant_liar=self.at_once > 1)
-    for _ in range(min(self.at_once, self.trials - ended)): asked.ask(self.space)
-    return _waiting(asked)
-
-@patch
-def trials_table(self:Search): # DataFrame: number, state, value, settings
-    "What Optuna knows: one row a trial"
-    frame = self._open_optuna().trials_dataframe(attrs=('number', 'state', 'value', 'params'))
-    return frame.rename(columns=lambda c: c.removeprefix('params_'))
-
-@patch(as_prop=True)
-def best_point(self:Search) -> dict:
-    "The settings of the best trial on the validation split"
-    asked = self._open_optuna()
-    if not any(t.value is not None for t in asked.trials):
-        raise ValueError('Search: no trial has ended well yet; run() it')
-    return asked.best_trial.params
-
-# %% ../../nbs/06b_studies/07_search.ipynb #se015
-@patch
-def report(self:Search,
-    seeds=(1, 2, 3, 4, 5), # fresh ones: those of the search were chosen by
-    measures=('test_accuracy', 'validation_accuracy'),
-    **options,             # of `Study.run`, such as executor
-) -> Study: # with its test numbers; see `results` and `table`
-    "Train the best point once more, with the test split: what a paper says of the search"
-    point, place = self.best_point, self.folder/'chosen'
-    if (place/'study.json').exists():
-        known = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
-        if known != {k: shown_value(x) for k, x in point.items()}:
-            raise ValueError(f'Search: the test split was read for {known}, and the choice is {point} by now. To '
-                             f'report another one is to choose on the test split; what was reported stands in {place}')
-    study = Study(place, seeds=seeds, settings={k: [x] for k, x in point.items()}, measures=measures, **self._given)
-    study.progress = self.progress
-    study.run(**options)
-    return study

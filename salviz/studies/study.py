@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
-from fastcore.basics import patch
 from tqdm import tqdm
 
 from ..core.validation import door
@@ -75,14 +74,14 @@ def _plain(x) -> bool:
     if isinstance(x, (list, tuple)): return all(map(_plain, x))
     return x is None or isinstance(x, (bool, int, float, complex, str, bytes, Path))
 
-def _made_of(f) -> tuple:
-    "What the source of `f` is read from, and the values that `f` was made with"
+def _source_and_values(f) -> tuple:
+    "What the source of `f` is read from, and the values that `f` was created with"
     f = inspect.unwrap(f)
     if isinstance(f, partial):
-        inner, values = _made_of(f.func)
+        inner, values = _source_and_values(f.func)
         return inner, [*values, list(f.args), f.keywords]
     if inspect.ismethod(f):
-        inner, values = _made_of(f.__func__)
+        inner, values = _source_and_values(f.__func__)
         return inner, [*values, vars(f.__self__)]
     if inspect.isclass(f): return f, []
     if not inspect.isroutine(f): return type(f), [vars(f)]
@@ -95,7 +94,7 @@ def _measure_code(measure) -> str:
     version = getattr(measure, 'version', None)
     if version is not None: return f'version {version}'
     name, remedy = getattr(measure, '__name__', type(measure).__name__), "give it a version: measure.version = '1'"
-    inner, values = _made_of(measure)
+    inner, values = _source_and_values(measure)
     if not _plain(values):
         raise ValueError(f'Study: measure {name!r} was made with values that no short text tells apart; {remedy}')
     try: source = inspect.getsource(inner)
@@ -110,15 +109,553 @@ def measure_version(measure, run) -> str:
 def _version(code, run):
     return hashlib.sha256(f'{code}\n{run.summary.get("ended")}'.encode()).hexdigest()[:16]
 
-# %% ../../nbs/06b_studies/03_study.ipynb #016
-# What a cell gives `train` itself, and what it hands on. The rooms that train and load need torch, and are imported
-# where they are called: a study is opened, and its table made, without it.
+# %% ../../nbs/06b_studies/03_study.ipynb #018
+# What a trial passes to `train` itself, and the settings that it hands on. Modules that train and load need torch, and
+# are imported where they are called: a study is opened, and its table made, without it.
 _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', 'progress', 'seed')
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
-class Study(StudyResults):
+def _check_better(better, measures):
+    """Refuse ways that are none, and columns that no measure can make: a function may return a dict, whose columns
+    begin with its name"""
+    for k in better or {}:
+        if k not in measures and not any(callable(m) and str(k).startswith(f'{n}_') for n, m in measures.items()):
+            raise ValueError(f'Study: better has {k!r}, which is no measure; there are {", ".join(measures)}')
+    checked_better(better, who='Study: ')
+
+def _refuse_unknown(what, names, allowed):
+    unknown = [k for k in names if k not in allowed]
+    if unknown: raise ValueError(f'Study: {what} {", ".join(unknown)}; there are {", ".join(allowed)}')
+
+def _refuse_lacking(makers, settings):
+    "Raise an error if one of the functions in `makers` {what: (function, further arguments)} needs what nobody gives"
+    for what, (f, further) in makers.items():
+        offered = [*further, *settings]
+        needed = [k for k, is_needed in (arguments_of(f) if callable(f) else {}).items() if is_needed]
+        lacking = [k for k in needed if k not in offered]
+        if lacking:
+            raise ValueError(f'Study: {what} needs {", ".join(lacking)}; a function can ask for {", ".join(offered)}')
+
+# %% ../../nbs/06b_studies/03_study.ipynb #018-2
+class _StudyArguments(StudyResults):
+    "The arguments of a study, and their checks"
+    model:object    # of `Study.__init__`, as all fields here
+    data:object
+    methods:dict
+    seeds:Sequence
+    settings:dict
+    measures:dict   # {name: name or function}
+    train:dict      # further arguments of `train`
+    weights:str
+    processes:int
+    progress:bool
+    patience:float  # seconds, see `Study`
+
+    def _check(self) -> list:
+        "Refuse what cannot work; return the names of the settings that every trial takes"
+        if not isinstance(self.methods, dict) or not self.methods:
+            raise ValueError('Study: methods must be a dict {name: method}, and not empty')
+        seeds = list(self.seeds) if isinstance(self.seeds, (list, tuple, range)) else [None]
+        if not seeds or len(set(seeds)) < len(seeds) or not all(type(s) is int and s >= 0 for s in seeds):
+            raise ValueError(f'Study: seeds must be different whole numbers of at least 0, got {self.seeds!r}')
+        for k, v in self.settings.items():
+            if not isinstance(v, (list, tuple, range)) or not len(v):
+                raise ValueError(f'Study: settings[{k!r}] must be a list of values, got {v!r}')
+            if k in _not_for_train or k in self.measures:
+                raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself'
+                                 + (' as seeds=' if k == 'seed' else ''))
+        _refuse_unknown('train has no argument', self.train, _of_train)
+        values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
+        for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # which raises what `train` would raise
+        self._check_processes()
+        self._check_kernel()
+        both = [k for k in self.train if k in self.settings]
+        if both: raise ValueError(f'Study: {", ".join(both)} is given twice, in settings and for all cells')
+        shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
+        allowed = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
+        _refuse_unknown('neither train nor the methods, the model or the data take', self.settings,
+                        list(dict.fromkeys(allowed)))
+        makers = {'the model': (self.model, ['seed']), 'the data': (self.data, ['seed'])}
+        makers |= {f'method {k!r}': (m, ['seed', 'run_of']) for k, m in self.methods.items()}
+        _refuse_lacking(makers, self.settings)
+        return shared
+
+    def _check_processes(self):
+        if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
+        for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
+            if type(batch) is int: share_of(batch, self.processes) # `train` refuses other values itself
+
+    def _check_kernel(self):
+        "Refuse to let each trial measure for itself by which kernel of attention it is trained"
+        def values(name): return self.settings.get(name, [self.train.get(name)])
+        if 'bf16' in values('precision') and None in values('attention_kernel'):
+            raise ValueError("Study: in bf16 each training would measure which kernel of attention is faster, and two "
+                             "cells might come to two answers; name one for all, attention_kernel='sdpa' (fused) or "
+                             "'eager'. Which is faster here says a single training in its run.state")
+
+# %% ../../nbs/06b_studies/03_study.ipynb #022
+def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
+
+class _TrialParts(_StudyArguments):
+    "The data, the model and the method of a trial"
+    cells:list # of `Trial`
+    _data_cache:tuple # (the arguments of the last call of `data`, what it returned)
+
+    def _data(self, cell):
+        "Return the data of `cell`, those of the last one if they are the same"
+        if not callable(self.data): return self.data
+        arguments = _arguments_for(self.data, {**dict(cell.settings), 'seed': cell.seed})
+        if self._data_cache[0] != arguments: self._data_cache = arguments, self.data(**arguments)
+        return self._data_cache[1]
+
+    def _load(self, cell) -> tuple: # (model, tokenizer)
+        "Return the untrained model of `cell`"
+        if callable(self.model):
+            pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
+            return pair if isinstance(pair, tuple) else (pair, None)
+        from salviz.data.texts import data_classes, data_task
+        from salviz.models.loading import load_model_for
+        data = self._data(cell)
+        task, features = data_task(data), data['train'].features
+        if task is None or 'text' not in features and 'words' not in features:
+            raise ValueError('Study: a model by name needs labelled texts; for other data give model=function(seed) -> '
+                             '(model, tokenizer)')
+        return load_model_for(task, self.model, labels=data_classes(data), seed=cell.seed)
+
+    def _method(self, cell):
+        "Return the method of `cell`"
+        spec = self.methods[cell.method]
+        arguments = _arguments_for(spec, dict(cell.settings))
+        if callable(spec) and not inspect.isclass(spec):
+            arguments |= _arguments_for(spec, dict(seed=cell.seed, run_of=lambda name: self._other(cell, name)))
+        return fresh_method(spec, arguments)
+
+    def _other(self, cell, name) -> Run:
+        "Return the finished run of method `name` with the seed and settings of `cell`"
+        if name not in self.methods:
+            raise ValueError(f'run_of: no method is called {name!r}; there are {", ".join(self.methods)}')
+        settings = dict(cell.settings)
+        other = next((c for c in self.cells if c.method == name and c.seed == cell.seed
+                      and all(settings.get(k, v) == v for k, v in c.settings)), None)
+        path = self.folder/'runs'/other.name
+        run = Run(path) if (path/'config.json').is_file() else None
+        if run is None or not run.finished:
+            raise RuntimeError(f'run_of: {other.name} has no finished run; '
+                               'methods that others build on come first in methods=')
+        return run
+
+# %% ../../nbs/06b_studies/03_study.ipynb #020
+def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
+
+def _weights_of(method) -> dict: # {argument: checksum}
+    "The weights of models that `method` takes, such as its teacher, of which its arguments name the class alone"
+    from torch.nn import Module
+    from salviz.models.loading import weights_checksum
+    arguments = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
+    return {k: weights_checksum(x) for k, x in arguments.items() if isinstance(x, Module)}
+
+def _differences(old, new, at=''):
+    "What differs between two designs, as phrases"
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [d for k in dict.fromkeys([*old, *new])
+                for d in _differences(old.get(k, 'absent'), new.get(k, 'absent'), f'{at}.{k}' if at else str(k))]
+    def short(x): return (s := str(x))[:60] + '…'*(len(s) > 60)
+    return [] if old == new else [f'{at} was {short(old)} and is {short(new)}']
+
+def _extended_only(old, new) -> dict:
+    "The design `new` without the methods, seeds and values that it has beyond `old`"
+    settings = {k: [x for x in v if x in old['settings'].get(k, v)] for k, v in new['settings'].items()}
+    return dict(new, methods={k: v for k, v in new['methods'].items() if k in old['methods']},
+                seeds=[s for s in new['seeds'] if s in old['seeds']], settings=settings)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #020x
+class _Design(_TrialParts):
+    "What decides the numbers of a study, as its folder stores it"
+    manifest:dict   # what study.json holds
+    _completed:dict # {method: function that adds arguments which earlier versions did not have}
+
+    def _design(self) -> dict:
+        "All that decides what a number will be, as plain values"
+        from salviz.data.texts import fingerprint
+        from salviz.models.loading import weights_checksum
+        methods, first, self._completed = {}, {}, {}
+        for c in reversed(self.cells): first[c.method] = c
+        for name, spec in self.methods.items(): methods[name] = self._described_method(name, spec, first[name])
+        data = self._data(self.cells[0])
+        facts = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
+                     sizes={k: len(d) for k, d in data.items()})
+        model = str(self.model)
+        if callable(self.model):
+            net = self._load(self.cells[0])[0]
+            model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
+        return dict(methods=methods, seeds=list(self.seeds),
+                    settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
+                    model=model, data=_described(self.data, facts) if callable(self.data) else facts,
+                    train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
+
+    def _described_method(self, name, spec, cell) -> dict:
+        "The method `name` as plain values; one that builds on a run, which does not exist yet, by its function alone"
+        facts = {}
+        if not (callable(spec) and 'run_of' in arguments_of(spec)):
+            m = self._method(cell)
+            args = {k: v for k, v in plain(m.args()).items() if k not in self.settings}
+            facts, self._completed[name] = dict(name=m.name, args=args), m.completed
+            weights = {k: x for k, x in _weights_of(m).items() if k not in self.settings}
+            if weights: facts['weights'] = weights
+        return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
+
+    def _agree(self, extend):
+        "Write the design, or refuse one that differs from what the folder holds"
+        self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it will be read
+        if file.exists():
+            old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
+            for name, was in old['methods'].items(): self._complete(was, name, new['methods'])
+            differs = _differences(old, _extended_only(old, new) if extend else new)
+            if differs:
+                raise ValueError(f'Study: {self.folder} holds another design: {"; ".join(differs)}. '
+                                 'Give the same design to continue it, or choose another folder'
+                                 + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise FileExistsError(f'Study: {self.folder} is not empty and holds no study; choose another folder')
+        write_whole(file, sealed(self.manifest, indent=2).encode())
+
+    def _complete(self, was, name, methods):
+        "Add to `was`, the stored method `name`, arguments that an earlier version did not have"
+        if name not in self._completed or name not in methods or 'args' not in was: return
+        filled = json.loads(to_json(self._completed[name](was['args'])))
+        was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}
+        if weights := methods[name].get('weights'): was.setdefault('weights', weights)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #gr002
+class _GrowingStudy(_Design):
+    "Settings get further values, which the folder stores"
+    _shared:list # names of the settings that every trial takes
+
+    def _take_in(self, grown):
+        "Lay out the trials with the values `grown` {setting: values} behind those that the study was made with"
+        self.settings = {k: [*v, *(x for x in grown.get(k, ()) if x not in v)] for k, v in self.settings.items()}
+        self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
+
+    def _refuse_overtaken(self, design, grown):
+        "Refuse to write over the `design` of the folder if another process has extended it since this study was made"
+        here = {k: [*map(shown_value, v), *grown.get(k, ())] for k, v in self.settings.items()}
+        more = {k: [x for x in v if x not in here.get(k, ())] for k, v in design['settings'].items()}
+        current = {**self.manifest['design'], 'settings': {k: [] for k in more}}
+        differs = _differences(current, {**design, 'settings': more})
+        if differs:
+            raise ValueError(f'Study: the design in {self.folder} has changed since this study was made: '
+                             f'{"; ".join(differs)}. Make the Study again as it is there')
+
+    def _write_cells(self, **more):
+        "Write the current settings and trials into study.json, and `more`"
+        self.manifest['design']['settings'] = {k: [shown_value(x) for x in v] for k, v in self.settings.items()}
+        self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
+        self.manifest = json.loads(to_json(self.manifest))
+        write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
+
+    def grow(self, **more) -> None: # lists of numbers or texts
+        "Give settings `more` values, which the folder remembers; `run` then trains them"
+        if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
+        _refuse_unknown('no setting is called', more, list(self.settings))
+        for k, values in more.items():
+            if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
+                raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
+        stored = read_study(self.folder)
+        earlier = stored.get('grown', {})
+        self._refuse_overtaken(stored['design'], earlier)
+        added = {k: [x for x in values if x not in self.settings[k]] for k, values in more.items()}
+        grown = {k: list(dict.fromkeys([*earlier.get(k, ()), *added.get(k, ())]))
+                 for k in self.settings if k in earlier or k in more}
+        self._take_in(grown)
+        self._write_cells(grown=grown)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #024
+def _set_aside(path):
+    "Move the folder `path` of a run to the study's superseded/"
+    aside = path.parent.parent/'superseded'
+    aside.mkdir(exist_ok=True)
+    k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
+    shutil.move(path, aside/f'{path.name}.{k}')
+
+class _TrainedTrials(_GrowingStudy):
+    "Trains single trials"
+    def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if they were trained just now)
+        "Return the finished run of `cell`"
+        path = self.folder/'runs'/cell.name
+        state = state_of(path)
+        if state == 'finished': return Run(path), None
+        if state == 'broken': _set_aside(path)
+        if self.processes == 1: return self._train(cell, Checked(check))
+        return train_in_step(self, cell, check), None
+
+    def _train(self, cell, control=None) -> tuple: # (Run, (model, tokenizer))
+        "Train `cell`, from the last checkpoint if there is one"
+        from salviz.training.trainer import train
+        path = self.folder/'runs'/cell.name
+        arguments = {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
+        if self.processes > 1:
+            batch = arguments.get('batch_size', Settings.batch_size)
+            arguments['batch_size'] = share_of(batch, self.processes)
+        model, tokenizer = self._load(cell)
+        run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed,
+                    resume=state_of(path) == 'interrupted', progress=False, control=control, **arguments)
+        return run, (model, tokenizer)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #027
+def _number(name, x):
+    "What a measure returned, as a number or a dict of numbers"
+    if isinstance(x, dict) and x: return {str(k): _number(name, v) for k, v in x.items()}
+    try: x = x.item() # of an array or tensor with one element
+    except (AttributeError, ValueError, RuntimeError): pass
+    if not isinstance(x, numbers.Real):
+        raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
+    return float(x)
+
+class _NoSuchScore(ValueError): "A measure's name that no run of the study has"
+
+def _on_device(run, untrained):
+    "Model and tokenizer of the best checkpoint, where training would have them; `untrained` gives an adapter its base"
+    import torch
+    from salviz.models.checkpoints import load_model
+    model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
+    return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
+
+def _called(f, offered, seed):
+    "Call `f` with those of `offered` that it takes; the model is not changed by it"
+    from salviz.models.loading import forked_random, undisturbed
+    with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
+        return f(**_arguments_for(f, offered))
+
+# %% ../../nbs/06b_studies/03_study.ipynb #027m
+class _MeasuredTrials(_TrainedTrials):
+    "Measures single trials, and stores what was measured"
+    _codes:dict # {measure: what identifies its code}
+
+    def is_current(self, measure:str, known:dict, run:Run) -> bool:
+        "Was the number that is `known` of `run` computed by what the measure is today?"
+        return not self.live or known['version'] == _version(self._codes[measure], run)
+
+    def _write_record(self, name, **record):
+        write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
+
+    def _measure(self, cell, run, pair, again=()):
+        "Compute missing measures of `run`, and those in `again`; `pair`: its model and tokenizer if they are at hand"
+        results = self._record(cell.name).get('measures', {})
+        # names first: a wrong one ends the study
+        for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
+            version = _version(self._codes[name], run)
+            if results.get(name, {}).get('version') == version and name not in again: continue
+            if isinstance(m, str):
+                try: x = measure_of(run, m)
+                except ValueError as e:
+                    raise _NoSuchScore(f'Study: {e}. What is trained stays; '
+                                       'give the study other measures and run it again') from None
+            else:
+                takes_model = {'model', 'tokenizer'} & set(arguments_of(m))
+                if pair is None and takes_model: pair = _on_device(run, lambda: self._load(cell)[0])
+                offered = dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ())))
+                x = _called(m, offered, cell.seed)
+            results[name] = dict(value=_number(name, x), version=version)
+            self._write_record(cell.name, measures=results)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #029
+def _may_use(cell, other) -> bool:
+    "Would `run_of` in the method of `cell` find the run of `other`?"
+    settings = dict(cell.settings)
+    return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
+
+class _Checkpoints(_MeasuredTrials):
+    "Deletes checkpoints that no trial needs any more"
+    def _lease(self, cell): return leased_cell(self.folder, cell.name, self.patience)
+
+    def _building(self) -> set:
+        "The names of the methods that may use the run of another one"
+        return {k for k, m in self.methods.items() if callable(m) and 'run_of' in arguments_of(m)}
+
+    def _builders(self, cell) -> list:
+        "The trials whose method may use the run of `cell`"
+        building = self._building()
+        return [c for c in self.cells if c.method in building and _may_use(c, cell)]
+
+    def _is_done(self, cell) -> bool:
+        "Is `cell` finished and measured?"
+        record = self._record(cell.name)
+        measured = 'error' not in record and set(self.measures) <= set(record.get('measures', {}))
+        return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
+
+    def _is_spent(self, cell) -> bool:
+        "Does `cell` still have checkpoints, although neither it nor a trial that builds on it needs them any more?"
+        has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
+        return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
+
+    def _thin_out_spent(self, cells):
+        "Delete all checkpoints of those `cells` that nobody needs any more"
+        for cell in filter(self._is_spent, cells):
+            from salviz.models.checkpoints import thin_out
+            # a trial in another process is thinned out there
+            with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
+
+    def _thin_out(self, cell):
+        "Delete the checkpoints that nobody needs any more, now that `cell` has ended; this process holds its lease"
+        if self.weights == 'all': return
+        from salviz.models.checkpoints import thin_out
+        run = Run(self.folder/'runs'/cell.name)
+        thin_out(run)
+        if self.weights != 'none': return
+        if self._is_spent(cell): thin_out(run, 'none')
+        if cell.method in self._building(): self._thin_out_spent(c for c in self.cells if _may_use(cell, c))
+
+# %% ../../nbs/06b_studies/03_study.ipynb #031
+def _is_blameless(e) -> bool:
+    "Is no trial at fault: the study is, or somebody ended it?"
+    return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
+
+class _FinishedTrials(_Checkpoints):
+    "Trains and measures single trials, each by one process at a time"
+    def _finish(self, cell, again, check=lambda: None):
+        """Train and measure `cell`, or store the error that prevents it; `check` raises if somebody else is at it by
+        now, and returns True if it is to be left"""
+        before = self._record(cell.name)
+        tries = before.pop('tries', 0) + 1
+        # before it starts: a process that is killed writes nothing any more
+        self._write_record(cell.name, **{'measures': {}, **before}, tries=tries)
+        try:
+            run, pair = self._trained(cell, check)
+            if check(): raise Stopped(f'{cell.name} is trained, and not measured yet')
+            self._measure(cell, run, pair, again)
+            self._write_record(cell.name, measures=self._record(cell.name).get('measures', {}))
+            self._thin_out(cell)
+        except Leased: raise # what is written there is somebody else's by now
+        except BaseException as e:
+            measures = self._record(cell.name).get('measures', {})
+            if _is_blameless(e):
+                counted = {'tries': tries - 1} if tries > 1 else {}
+                with suppress(Leased): # else the record is somebody else's by now
+                    self._write_record(cell.name, **{**before, 'measures': measures}, **counted)
+                raise
+            if not isinstance(e, Exception): raise # as if it had died
+            self._write_record(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
+                               traceback=traceback.format_exc())
+
+    def run_cell(self,
+        cell:Trial, # one of `cells`
+        again:Sequence[str]=(), # names of measures to recompute
+        # function() that is called when the cell is finished, while no other process can be at it
+        ended:Callable[[], object]|None=None,
+        # function(), called before each step: write a checkpoint and raise `Stopped`?
+        leave:Callable[[], bool]=lambda: False,
+    ) -> str: # 'finished', 'failed', or 'busy' where another process is at it
+        "Train and measure one cell"
+        try:
+            with self._lease(cell) as lease:
+                self._finish(cell, again, lambda: lease.check() or leave())
+                if 'error' in self._record(cell.name): return 'failed'
+                if ended: ended()
+                return 'finished'
+        except (Leased, RunInUse): return 'busy'
+
+# %% ../../nbs/06b_studies/03_study.ipynb #031w
+class _TrialList(_FinishedTrials):
+    "Chooses the trials to run, and reports on them"
+    def _is_over(self, cell) -> bool:
+        "Is nothing left to do for `cell`, also by what its measures are today?"
+        record = self._record(cell.name)
+        if 'tries' in record or not self._is_done(cell): return False
+        run = Run(self.folder/'runs'/cell.name)
+        return all(self.is_current(name, record['measures'][name], run) for name in self.measures)
+
+    def set_aside(self,
+        cell:Trial,
+        why:str='its process ended in the middle, time after time; '
+            'being killed for memory or by a time limit looks like this',
+    ) -> str: # 'failed', 'finished' where it has ended after all, or 'busy' where another process is at it
+        "Write down that `cell` is not tried any more; an error of its own stays"
+        try:
+            with self._lease(cell):
+                record = self._record(cell.name)
+                if 'error' in record: return 'failed'
+                if self._is_done(cell): return 'finished'
+                self._write_record(cell.name, measures=record.get('measures', {}), tries=most_tries, error=why)
+                return 'failed'
+        except Leased: return 'busy'
+
+    def _wanted(self, retry) -> list:
+        "The trials that `run` goes to; those that have used up their tries are set aside"
+        out = []
+        for c in self.cells:
+            record = self._record(c.name)
+            if retry == 'all' and 'tries' in record: self._write_record(c.name, measures=record.get('measures', {}))
+            elif record.get('tries', 0) >= most_tries:
+                self.set_aside(c)
+                continue
+            if retry or 'error' not in record: out.append(c)
+        return out
+
+    def _report(self, busy):
+        "Warn of failed trials and of those in other processes; raise if nothing could be done at all"
+        failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
+        if len(failed) == len(self.cells):
+            error = next(iter(failed.values()))
+            raise RuntimeError(f'Study: all {len(failed)} cells failed, the first one with {error}')
+        if failed:
+            first, error = next(iter(failed.items()))
+            message = (f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists '
+                       f'them, run() tries each {most_tries} times in all, run(retry="all") again from the first')
+            warnings.warn(message, stacklevel=3)
+        if busy:
+            warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); '
+                          'run() again when they are done', stacklevel=3)
+
+# %% ../../nbs/06b_studies/03_study.ipynb #031r
+class _RunningStudy(_TrialList):
+    "Runs all trials, here or on workers"
+    def _grouped(self, devices) -> list:
+        "What each worker has of `devices`, one for each of its processes"
+        devices, n = list(devices), self.processes
+        if len(devices) % n:
+            raise ValueError(f'Study: {len(devices)} devices cannot be shared by workers of {n} processes each; '
+                             f'name a multiple of {n}')
+        return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
+
+    def run(self,
+        # try cells again that failed before, up to three times in all; 'all': whatever they have tried
+        retry:bool|Literal['all']=True,
+        measure_again:str|Sequence[str]=(), # names of measures to recompute, even if they are up to date
+        # with `submit` as in concurrent.futures, or a function that makes one; default: this process
+        executor:object=None,
+        threads:int|None=None, # of each worker; default: as many as torch has here
+        # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each; default: what a
+        # worker finds
+        devices:Sequence[str|int]=(),
+        shared:bool=True,      # do workers see the folder? else their runs come back as files
+        # most cells that are sent and not back; default: as many as the executor has workers, else 64
+        in_flight:int|None=None,
+    ) -> pd.DataFrame: # see `results`
+        "Train and measure every cell that is not finished"
+        if not self.live:
+            raise ValueError('Study.open gives results only; make the Study with its model, '
+                             'data and methods again to run it')
+        again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
+        _refuse_unknown('no measure is called', again, list(self.measures))
+        # before they are called: one may change what it uses
+        self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
+        cells, busy = self._wanted(retry), []
+        if executor is not None:
+            groups = self._grouped(devices)
+            cells, busy = [], run_on(self, executor, cells, again, threads, groups, shared, in_flight)
+        with tqdm(cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
+            for cell in bar:
+                bar.set_postfix_str(cell.name)
+                if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
+        if self.weights == 'none': self._thin_out_spent(self.cells)
+        self._report(busy)
+        return self.results()
+
+# %% ../../nbs/06b_studies/03_study.ipynb #016
+class Study(_RunningStudy):
     "Trains methods x seeds x settings in `folder` and makes tables of what came out, see `StudyResults`"
     patience = 120. # seconds after which a silent process on another host is taken for dead, see `Lease`
+
     @door
     def __init__(self,
         folder:str|PathLike,            # of the study; what is there is continued
@@ -142,7 +679,7 @@ class Study(StudyResults):
             folder), model, data, methods, seeds, dict(settings or {})
         self.weights, self.progress, self.processes, self.train = weights, progress, processes, train
         self.measures = named_measures(measures, None if callable(data) else data)
-        self.live, self._made = True, (None, None)
+        self.live, self._data_cache = True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
         self._shared = self._check()
@@ -156,512 +693,5 @@ class Study(StudyResults):
         if grown: self.manifest['grown'] = grown
         self._agree(extend)
 
-    def is_current(self, measure:str, known:dict, run:Run) -> bool:
-        "Was the number that is `known` of `run` computed by what the measure is today?"
-        return not self.live or known['version'] == _version(self._codes[measure], run)
-
-# %% ../../nbs/06b_studies/03_study.ipynb #018
-def _check_better(better, measures):
-    """Refuse ways that are none, and columns that no measure can make: a function may return a dict, whose columns
-    begin with its name"""
-    for k in better or {}:
-        if k not in measures and not any(callable(m) and str(k).startswith(f'{n}_') for n, m in measures.items()):
-            raise ValueError(f'Study: better has {k!r}, which is no measure; there are {", ".join(measures)}')
-    checked_better(better, who='Study: ')
-
-def _refuse_unknown(what, given, allowed):
-    unknown = [k for k in given if k not in allowed]
-    if unknown: raise ValueError(f'Study: {what} {", ".join(unknown)}; there are {", ".join(allowed)}')
-
-@patch
-def _check_processes(self:Study):
-    if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
-    for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
-        if type(batch) is int: share_of(batch, self.processes) # what is none, `train` refuses in its own words
-
-@patch
-def _check_kernel(self:Study):
-    "Refuse to let each cell measure for itself by which kernel of attention it is trained"
-    def given(name): return self.settings.get(name, [self.train.get(name)])
-    if 'bf16' in given('precision') and None in given('attention_kernel'):
-        raise ValueError("Study: in bf16 each training would measure which kernel of attention is faster, and two "
-                         "cells might come to two answers; name one for all, attention_kernel='sdpa' (fused) or "
-                         "'eager'. Which is faster here says a single training in its run.state")
-
-# %% ../../nbs/06b_studies/03_study.ipynb #018-2
-@patch
-def _check(self:Study) -> list:
-    "Refuse what cannot work; the names of the settings that every cell takes"
-    if not isinstance(self.methods, dict) or not self.methods:
-        raise ValueError('Study: methods must be a dict {name: method}, and not empty')
-    seeds = list(self.seeds) if isinstance(self.seeds, (list, tuple, range)) else [None]
-    if not seeds or len(set(seeds)) < len(seeds) or not all(type(s) is int and s >= 0 for s in seeds):
-        raise ValueError(f'Study: seeds must be different whole numbers of at least 0, got {self.seeds!r}')
-    for k, v in self.settings.items():
-        if not isinstance(v, (list, tuple, range)) or not len(v):
-            raise ValueError(f'Study: settings[{k!r}] must be a list of values, got {v!r}')
-        if k in _not_for_train or k in self.measures:
-            raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself'
-                             + (' as seeds=' if k == 'seed' else ''))
-    _refuse_unknown('train has no argument', self.train, _of_train)
-    values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
-    for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # which raises what `train` would raise
-    self._check_processes()
-    self._check_kernel()
-    both = [k for k in self.train if k in self.settings]
-    if both: raise ValueError(f'Study: {", ".join(both)} is given twice, in settings and for all cells')
-    shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
-    known = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
-    _refuse_unknown('neither train nor the methods, the model or the data take', self.settings,
-                    list(dict.fromkeys(known)))
-    made = {'the model': (self.model, ['seed']), 'the data': (self.data, ['seed'])}
-    made |= {f'method {k!r}': (m, ['seed', 'run_of']) for k, m in self.methods.items()}
-    for what, (f, more) in made.items():
-        lacking = [k for k, needed in (arguments_of(f) if callable(f) else {}).items() if needed
-                   and k not in [*more, *self.settings]]
-        if lacking:
-            raise ValueError(f'Study: {what} needs {", ".join(lacking)}; a function can ask for '
-                             f'{", ".join([*more, *self.settings])}')
-    return shared
-
-# %% ../../nbs/06b_studies/03_study.ipynb #020
-def _described(f, made): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **made}
-
-def _weights_of(method) -> dict: # {argument: checksum}
-    "The weights of models that `method` was given, such as its teacher, of which its arguments say the class alone"
-    from torch.nn import Module
-    from salviz.models.loading import weights_checksum
-    given = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
-    return {k: weights_checksum(x) for k, x in given.items() if isinstance(x, Module)}
-
-@patch
-def _design(self:Study) -> dict:
-    "All that decides what a number will be, as plain values"
-    from salviz.data.texts import fingerprint
-    from salviz.models.loading import weights_checksum
-    methods, first, self._completed = {}, {}, {}
-    for c in reversed(self.cells): first[c.method] = c
-    for name, spec in self.methods.items():
-        asks = callable(spec) and 'run_of' in arguments_of(spec) # what it makes depends on a run that is not there yet
-        m = None if asks else self._method(first[name])
-        made = ({} if asks else dict(name=m.name,
-                                     args={k: v for k, v in plain(m.args()).items() if k not in self.settings}))
-        if m: self._completed[name] = m.completed
-        weights = {k: x for k, x in (_weights_of(m) if m else {}).items() if k not in self.settings}
-        if weights: made['weights'] = weights
-        methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
-    data = self._data(self.cells[0])
-    known = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
-                 sizes={k: len(d) for k, d in data.items()})
-    model = str(self.model)
-    if callable(self.model):
-        net = self._load(self.cells[0])[0]
-        model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
-    return dict(methods=methods, seeds=list(self.seeds),
-                settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
-                model=model, data=_described(self.data, known) if callable(self.data) else known,
-                train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
-
-# %% ../../nbs/06b_studies/03_study.ipynb #020x
-def _differences(old, new, at=''):
-    "What differs between two designs, as phrases"
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [d for k in dict.fromkeys([*old, *new])
-                for d in _differences(old.get(k, 'absent'), new.get(k, 'absent'), f'{at}.{k}' if at else str(k))]
-    def short(x): return (s := str(x))[:60] + '…'*(len(s) > 60)
-    return [] if old == new else [f'{at} was {short(old)} and is {short(new)}']
-
-@patch
-def _agree(self:Study, extend):
-    "Write the design, or refuse one that differs from what the folder holds"
-    self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it will be read
-    if file.exists():
-        old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
-        for name, was in old['methods'].items(): # arguments that an earlier version did not have
-            if name not in self._completed or name not in new['methods'] or 'args' not in was: continue
-            filled = json.loads(to_json(self._completed[name](was['args'])))
-            was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in new['methods'][name]['args']}
-            if weights := new['methods'][name].get('weights'): was.setdefault('weights', weights)
-        if extend:
-            new['methods'] = {k: v for k, v in new['methods'].items() if k in old['methods']}
-            new['seeds'] = [s for s in new['seeds'] if s in old['seeds']]
-            new['settings'] = {k: [x for x in v if x in old['settings'].get(k, v)] for k, v in new['settings'].items()}
-        differs = _differences(old, new)
-        if differs:
-            raise ValueError(f'Study: {self.folder} holds another design: {"; ".join(differs)}. Give the same design '
-                             'to continue it, '
-                             'or choose another folder'
-                             + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
-    elif self.folder.exists() and any(self.folder.iterdir()):
-        raise FileExistsError(f'Study: {self.folder} is not empty and holds no study; choose another folder')
-    write_whole(file, sealed(self.manifest, indent=2).encode())
-
-# %% ../../nbs/06b_studies/03_study.ipynb #gr002
-@patch
-def _take_in(self:Study, grown):
-    "Lay out the cells with the values `grown` {setting: values} behind those that the study was made with"
-    self.settings = {k: [*v, *(x for x in grown.get(k, ()) if x not in v)] for k, v in self.settings.items()}
-    self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
-
-@patch
-def _refuse_overtaken(self:Study, design, grown):
-    "Refuse to write over the `design` of the folder if another process has extended it since this study was made"
-    here = {k: [*map(shown_value, v), *grown.get(k, ())] for k, v in self.settings.items()}
-    more = {k: [x for x in v if x not in here.get(k, ())] for k, v in design['settings'].items()}
-    differs = _differences({**self.manifest['design'], 'settings': {k: [] for k in more}}, {**design, 'settings': more})
-    if differs:
-        raise ValueError(f'Study: the design in {self.folder} has changed since this study was made: '
-                         f'{"; ".join(differs)}. Make the Study again as it is there')
-
-@patch
-def grow(self:Study, **more) -> None: # lists of numbers or texts
-    "Give settings `more` values, which the folder remembers; `run` then trains them"
-    if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
-    _refuse_unknown('no setting is called', more, list(self.settings))
-    for k, values in more.items():
-        if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
-            raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
-    kept = read_study(self.folder)
-    known = kept.get('grown', {})
-    self._refuse_overtaken(kept['design'], known)
-    grown = {k: list(dict.fromkeys([*known.get(k, ()), *(x for x in more.get(k, ()) if x not in self.settings[k])]))
-             for k in self.settings if k in known or k in more}
-    self._take_in(grown)
-    self.manifest['design']['settings'] = {k: [shown_value(x) for x in v] for k, v in self.settings.items()}
-    self.manifest |= dict(cells=[c.described() for c in self.cells], grown=grown)
-    self.manifest = json.loads(to_json(self.manifest))
-    write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
-
-# %% ../../nbs/06b_studies/03_study.ipynb #022
-def _asked(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
-
-@patch
-def _data(self:Study, cell):
-    "The data of `cell`, those of the last one if they are the same"
-    if not callable(self.data): return self.data
-    given = _asked(self.data, {**dict(cell.settings), 'seed': cell.seed})
-    if self._made[0] != given: self._made = given, self.data(**given)
-    return self._made[1]
-
-@patch
-def _load(self:Study, cell) -> tuple: # (model, tokenizer)
-    "The untrained model of `cell`"
-    if callable(self.model):
-        made = self.model(**_asked(self.model, {**dict(cell.settings), 'seed': cell.seed}))
-        return made if isinstance(made, tuple) else (made, None)
-    from salviz.data.texts import data_classes, data_task
-    from salviz.models.loading import load_model_for
-    data = self._data(cell)
-    task, features = data_task(data), data['train'].features
-    if task is None or 'text' not in features and 'words' not in features:
-        raise ValueError('Study: a model by name needs labelled texts; for other data give model=function(seed) -> '
-                         '(model, tokenizer)')
-    return load_model_for(task, self.model, labels=data_classes(data), seed=cell.seed)
-
-@patch
-def _method(self:Study, cell):
-    "The method of `cell`"
-    spec = self.methods[cell.method]
-    own = _asked(spec, dict(cell.settings))
-    if callable(spec) and not inspect.isclass(spec):
-        own |= _asked(spec, dict(seed=cell.seed, run_of=lambda name: self._other(cell, name)))
-    return fresh_method(spec, own)
-
-@patch
-def _other(self:Study, cell, name) -> Run:
-    "The finished run of method `name` with the seed and settings of `cell`"
-    if name not in self.methods:
-        raise ValueError(f'run_of: no method is called {name!r}; there are {", ".join(self.methods)}')
-    known = dict(cell.settings)
-    other = next((c for c in self.cells if c.method == name and c.seed == cell.seed
-                  and all(known.get(k, v) == v for k, v in c.settings)), None)
-    path = self.folder/'runs'/other.name
-    run = Run(path) if (path/'config.json').is_file() else None
-    if run is None or not run.finished:
-        raise RuntimeError(f'run_of: {other.name} has no finished run; '
-                           'methods that others build on come first in methods=')
-    return run
-
-# %% ../../nbs/06b_studies/03_study.ipynb #024
-def _set_aside(path):
-    "Move the folder `path` of a run to the study's superseded/"
-    aside = path.parent.parent/'superseded'
-    aside.mkdir(exist_ok=True)
-    k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
-    shutil.move(path, aside/f'{path.name}.{k}')
-
-@patch
-def _trained(self:Study, cell, check) -> tuple: # (Run, (model, tokenizer) if they were trained just now)
-    "The finished run of `cell`"
-    path = self.folder/'runs'/cell.name
-    state = state_of(path)
-    if state == 'finished': return Run(path), None
-    if state == 'broken': _set_aside(path)
-    if self.processes == 1: return self._train(cell, Checked(check))
-    return train_in_step(self, cell, check), None
-
-@patch
-def _train(self:Study, cell, control=None) -> tuple: # (Run, (model, tokenizer))
-    "Train `cell`, from the last checkpoint if there is one"
-    from salviz.training.trainer import train
-    path, given = self.folder/'runs'/cell.name, {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
-    if self.processes > 1: given['batch_size'] = share_of(given.get('batch_size', Settings.batch_size), self.processes)
-    model, tokenizer = self._load(cell)
-    run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed,
-                resume=state_of(path) == 'interrupted', progress=False, control=control, **given)
-    return run, (model, tokenizer)
-
-# %% ../../nbs/06b_studies/03_study.ipynb #027
-def _number(name, x):
-    "What a measure returned, as a number or a dict of numbers"
-    if isinstance(x, dict) and x: return {str(k): _number(name, v) for k, v in x.items()}
-    try: x = x.item() # of an array or tensor with one element
-    except (AttributeError, ValueError, RuntimeError): pass
-    if not isinstance(x, numbers.Real):
-        raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
-    return float(x)
-
-@patch
-def _keep(self:Study, name, **record):
-    write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
-
-class _NoSuchScore(ValueError): "A measure's name that no run of the study has"
-
-@patch
-def _measure(self:Study, cell, run, pair, again=()):
-    "Compute what is not known of `run`, and `again`; `pair`: its model and tokenizer if they are at hand"
-    known = self._record(cell.name).get('measures', {})
-    # names first: a wrong one ends the study
-    for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
-        version = _version(self._codes[name], run)
-        if known.get(name, {}).get('version') == version and name not in again: continue
-        if isinstance(m, str):
-            try: x = measure_of(run, m)
-            except ValueError as e:
-                raise _NoSuchScore(f'Study: {e}. What is trained stays; '
-                                   'give the study other measures and run it again') from None
-        else:
-            asked = arguments_of(m)
-            if pair is None and {'model', 'tokenizer'} & set(asked): pair = _on_device(run, lambda: self._load(cell)[0])
-            x = _called(m, dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ()))),
-                        cell.seed)
-        known[name] = dict(value=_number(name, x), version=version)
-        self._keep(cell.name, measures=known)
-
-def _on_device(run, untrained):
-    "Model and tokenizer of the best checkpoint, where training would have them; `untrained` gives an adapter its base"
-    import torch
-    from salviz.models.checkpoints import load_model
-    model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
-    return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
-
-def _called(f, offered, seed):
-    "`f` with what it asks for, a model undisturbed by it"
-    from salviz.models.loading import forked_random, undisturbed
-    with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
-        return f(**_asked(f, offered))
-
-# %% ../../nbs/06b_studies/03_study.ipynb #029
-@patch
-def _asking(self:Study) -> set:
-    "The names of the methods that may use the run of another one"
-    return {k for k, m in self.methods.items() if callable(m) and 'run_of' in arguments_of(m)}
-
-def _may_use(cell, other) -> bool:
-    "Would `run_of` in the method of `cell` find the run of `other`?"
-    known = dict(cell.settings)
-    return cell != other and cell.seed == other.seed and all(known.get(k, v) == v for k, v in other.settings)
-
-@patch
-def _builders(self:Study, cell) -> list:
-    "The cells whose method may ask for the run of `cell`"
-    asking = self._asking()
-    return [c for c in self.cells if c.method in asking and _may_use(c, cell)]
-
-@patch
-def _is_done(self:Study, cell) -> bool:
-    "Is `cell` finished and measured?"
-    known = self._record(cell.name)
-    measured = 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
-    return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
-
-# %% ../../nbs/06b_studies/03_study.ipynb #029t
-@patch
-def _is_spent(self:Study, cell) -> bool:
-    "Does `cell` still have checkpoints, although neither it nor a cell that builds on it needs them any more?"
-    has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
-    return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
-
-@patch
-def _thin_out_spent(self:Study, cells):
-    "Delete all checkpoints of those `cells` that nobody needs any more"
-    for cell in filter(self._is_spent, cells):
-        from salviz.models.checkpoints import thin_out
-        # a cell in another process is thinned out there
-        with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
-
-@patch
-def _thin_out(self:Study, cell):
-    "Delete the checkpoints that nobody needs any more, now that `cell` has ended; this process holds its lease"
-    if self.weights == 'all': return
-    from salviz.models.checkpoints import thin_out
-    run = Run(self.folder/'runs'/cell.name)
-    thin_out(run)
-    if self.weights != 'none': return
-    if self._is_spent(cell): thin_out(run, 'none')
-    if cell.method in self._asking(): self._thin_out_spent(c for c in self.cells if _may_use(cell, c))
-
-# %% ../../nbs/06b_studies/03_study.ipynb #029l
-@patch
-def _lease(self:Study, cell): return leased_cell(self.folder, cell.name, self.patience)
-
-# %% ../../nbs/06b_studies/03_study.ipynb #031
-def _is_blameless(e) -> bool:
-    "Is no cell at fault: the study is, or somebody ended it?"
-    return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
-
-@patch
-def _finish(self:Study, cell, again, check=lambda: None):
-    """Train and measure `cell`, or keep the error that prevents it; `check` raises if somebody else is at it by now,
-    and returns True if it is to be left"""
-    known = self._record(cell.name)
-    tries = known.pop('tries', 0) + 1
-    # before it starts: a process that is killed writes nothing any more
-    self._keep(cell.name, **{'measures': {}, **known}, tries=tries)
-    try:
-        run, pair = self._trained(cell, check)
-        if check(): raise Stopped(f'{cell.name} is trained, and not measured yet')
-        self._measure(cell, run, pair, again)
-        self._keep(cell.name, measures=self._record(cell.name).get('measures', {}))
-        self._thin_out(cell)
-    except Leased: raise # what is written there is somebody else's by now
-    except BaseException as e:
-        measures = self._record(cell.name).get('measures', {})
-        if _is_blameless(e):
-            with suppress(Leased): # else the record is somebody else's by now
-                self._keep(cell.name, **{**known, 'measures': measures}, **({'tries': tries - 1} if tries > 1 else {}))
-            raise
-        if not isinstance(e, Exception): raise # as if it had died
-        self._keep(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
-                   traceback=traceback.format_exc())
-
-# %% ../../nbs/06b_studies/03_study.ipynb #031s
-@patch
-def _say(self:Study, busy):
-    "Warn of failed cells and of those in other processes; raise if nothing could be done at all"
-    failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
-    if len(failed) == len(self.cells):
-        raise RuntimeError(f'Study: all {len(failed)} cells failed, the first one with {next(iter(failed.values()))}')
-    if failed:
-        first, error = next(iter(failed.items()))
-        message = (f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists '
-                   f'them, run() tries each {most_tries} times in all, run(retry="all") again from the first')
-        warnings.warn(message, stacklevel=3)
-    if busy:
-        warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); '
-                      'run() again when they are done', stacklevel=3)
-
-@patch
-def run_cell(self:Study,
-    cell:Trial, # one of `cells`
-    again:Sequence[str]=(), # names of measures to recompute
-    # function() that is called when the cell is finished, while no other process can be at it
-    ended:Callable[[], object]|None=None,
-    # function(), called before each step: write a checkpoint and raise `Stopped`?
-    leave:Callable[[], bool]=lambda: False,
-) -> str: # 'finished', 'failed', or 'busy' where another process is at it
-    "Train and measure one cell"
-    try:
-        with self._lease(cell) as lease:
-            self._finish(cell, again, lambda: lease.check() or leave())
-            if 'error' in self._record(cell.name): return 'failed'
-            if ended: ended()
-            return 'finished'
-    except (Leased, RunInUse): return 'busy'
-
-# %% ../../nbs/06b_studies/03_study.ipynb #031w
-@patch
-def __getstate__(self:Study): # what was made here is made again where it is sent
-    return {**vars(self), '_made': (None, None), '_completed': {}, 'progress': False}
-
-@patch
-def _is_over(self:Study, cell) -> bool:
-    "Is nothing left to do for `cell`, also by what its measures are today?"
-    known = self._record(cell.name)
-    if 'tries' in known or not self._is_done(cell): return False
-    run = Run(self.folder/'runs'/cell.name)
-    return all(self.is_current(name, known['measures'][name], run) for name in self.measures)
-
-@patch
-def set_aside(self:Study,
-    cell:Trial,
-    why:str='its process ended in the middle, time after time; '
-        'being killed for memory or by a time limit looks like this',
-) -> str: # 'failed', 'finished' where it has ended after all, or 'busy' where another process is at it
-    "Write down that `cell` is not tried any more; an error of its own stays"
-    try:
-        with self._lease(cell):
-            known = self._record(cell.name)
-            if 'error' in known: return 'failed'
-            if self._is_done(cell): return 'finished'
-            self._keep(cell.name, measures=known.get('measures', {}), tries=most_tries, error=why)
-            return 'failed'
-    except Leased: return 'busy'
-
-@patch
-def _wanted(self:Study, retry) -> list:
-    "The cells that `run` goes to; those that have used up their tries are set aside"
-    out = []
-    for c in self.cells:
-        known = self._record(c.name)
-        if retry == 'all' and 'tries' in known: self._keep(c.name, measures=known.get('measures', {}))
-        elif known.get('tries', 0) >= most_tries:
-            self.set_aside(c)
-            continue
-        if retry or 'error' not in known: out.append(c)
-    return out
-
-# %% ../../nbs/06b_studies/03_study.ipynb #037g
-@patch
-def _grouped(self:Study, devices) -> list:
-    "What each worker has of `devices`, one for each of its processes"
-    devices, n = list(devices), self.processes
-    if len(devices) % n:
-        raise ValueError(f'Study: {len(devices)} devices cannot be shared by workers of {n} processes each; '
-                         f'name a multiple of {n}')
-    return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
-
-# %% ../../nbs/06b_studies/03_study.ipynb #031r
-@patch
-def run(self:Study,
-    # try cells again that failed before, up to three times in all; 'all': whatever they have tried
-    retry:bool|Literal['all']=True,
-    measure_again:str|Sequence[str]=(), # names of measures to recompute, even if they are up to date
-    executor:object=None,  # with `submit` as in concurrent.futures, or a function that makes one; default: this process
-    threads:int|None=None, # of each worker; default: as many as torch has here
-    # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each; default: what a
-    # worker finds
-    devices:Sequence[str|int]=(),
-    shared:bool=True,      # do workers see the folder? else their runs come back as files
-    # most cells that are sent and not back; default: as many as the executor has workers, else 64
-    in_flight:int|None=None,
-) -> pd.DataFrame: # see `results`
-    "Train and measure every cell that is not finished"
-    if not self.live:
-        raise ValueError('Study.open gives results only; make the Study with its model, '
-                         'data and methods again to run it')
-    again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
-    _refuse_unknown('no measure is called', again, list(self.measures))
-    # before they are called: one may change what it uses
-    self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-    cells, busy = self._wanted(retry), []
-    if executor is not None:
-        cells, busy = [], run_on(self, executor, cells, again, threads, self._grouped(devices), shared,
-                                  in_flight)
-    with tqdm(cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
-        for cell in bar:
-            bar.set_postfix_str(cell.name)
-            if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
-    if self.weights == 'none': self._thin_out_spent(self.cells)
-    self._say(busy)
-    return self.results()
+    def __getstate__(self): # what was computed here is computed again where it is sent
+        return {**vars(self), '_data_cache': (None, None), '_completed': {}, 'progress': False}
