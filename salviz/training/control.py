@@ -36,7 +36,7 @@ class Control:
         return contextlib.nullcontext()
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-        "`n` of `what` ('step', 'look', 'evaluation' of an example, 'save') took `seconds`"
+        "`n` of `what` ('step', 'recording', 'evaluation' of an example, 'save') took `seconds`"
 
 class Checked(Control):
     "Raises what `check` raises, before each step, such as `Lease.check`; stops where it returns True"

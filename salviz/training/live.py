@@ -19,7 +19,6 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 import torch
-from fastcore.basics import patch
 from fastcore.meta import delegates
 
 from ..core.runs import Run
@@ -56,9 +55,21 @@ class Pace:
         if 'step' not in self.times: return None
         return float(sum(median(self.times[what]) * n for what, n in todo.items() if what in self.times))
 
+# %% ../../nbs/06_training/09_live.ipynb #013
+def _todo(job:Job):
+    "Function of a step: what is left to do after it, {what: how many}"
+    epochs, per_epoch, total = job.settings.epochs, job.steps_per_epoch, job.total_steps
+    recorded = record_steps(job.settings.snapshots, total)
+    validation, scored = len(job.encoded['validation']), sum(map(len, scored_splits(job.encoded).values()))
+    def todo(step):
+        ends = epochs - step // per_epoch
+        return dict(step=total - step, recording=sum(s > step for s in recorded), save=ends,
+                    evaluation=ends * validation + scored)
+    return todo
+
 # %% ../../nbs/06_training/09_live.ipynb #012
-class Training(Control):
-    "A training in a worker thread, see `start_training`"
+class _TrainingState(Control):
+    "What a training in a worker thread is at, and what is wished"
     def __init__(self, job:Job):
         super().__init__()
         self.run, self.total, self.step = job.run, job.total_steps, job.first_step
@@ -91,192 +102,169 @@ class Training(Control):
         failed = f' ({type(self.error).__name__}: {self.error})' if self.error else ''
         return f'Training of {self.run.path.name}: {self.state}{failed}, step {self.step} of {self.total}{left}'
 
-# %% ../../nbs/06_training/09_live.ipynb #013
-def _todo(job:Job):
-    "Function of a step: what is left to do after it, {what: how many}"
-    epochs, per_epoch, total = job.settings.epochs, job.steps_per_epoch, job.total_steps
-    looks = record_steps(job.settings.snapshots, total)
-    validation, scored = len(job.encoded['validation']), sum(map(len, scored_splits(job.encoded).values()))
-    def todo(step):
-        ends = epochs - step // per_epoch
-        return dict(step=total - step, look=sum(s > step for s in looks), evaluation=ends * validation + scored,
-                    save=ends)
-    return todo
-
 # %% ../../nbs/06_training/09_live.ipynb #015
-@patch
-def _wishes(self:Training, wish, instead_of):
-    with self._wished:
-        if self._wish in instead_of: self._wish = wish
-        self._wished.notify_all()
+class _Controlled(_TrainingState):
+    "Takes wishes from other threads"
+    def _wishes(self, wish, instead_of):
+        with self._wished:
+            if self._wish in instead_of: self._wish = wish
+            self._wished.notify_all()
 
-@patch
-def pause(self:Training) -> None:
-    "Hold training up after the step that is being made"
-    self._wishes('pause', ['run'])
+    def pause(self) -> None:
+        "Hold training up after the step that is being made"
+        self._wishes('pause', ['run'])
 
-@patch
-def resume(self:Training) -> None:
-    "Go on after `pause`"
-    self._wishes('run', ['pause'])
+    def resume(self) -> None:
+        "Go on after `pause`"
+        self._wishes('run', ['pause'])
 
-@patch
-def start(self:Training) -> None:
-    "Begin a training that was made with `start=False`"
-    self.resume()
+    def start(self) -> None:
+        "Begin a training that was made with `start=False`"
+        self.resume()
 
-@patch
-def stop(self:Training) -> None:
-    """End training after the step that is being made, with a checkpoint: `start_training(..., resume=True)` goes on
-    from there"""
-    self._wishes('stop', ['run', 'pause'])
+    def stop(self) -> None:
+        """End training after the step that is being made, with a checkpoint: `start_training(..., resume=True)` goes on
+        from there"""
+        self._wishes('stop', ['run', 'pause'])
 
 # %% ../../nbs/06_training/09_live.ipynb #017
-@patch
-def subscribe(self:Training, fn:Callable[[Training], object]) -> Callable[[], None]: # returns a function that ends this
-    """Call `fn` with this training, in the worker thread, after each step and change of state; what it raises goes
-    into `subscriber_errors`"""
-    entry = (fn,)
-    self._listeners = [*self._listeners, entry]
-    def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
-    return unsubscribe
+class _Published(_Controlled):
+    "Calls subscribers"
+    def subscribe(self, fn:Callable[['Training'], object]) -> Callable[[], None]: # returns a function that ends this
+        """Call `fn` with this training, in the worker thread, after each step and change of state; what it raises goes
+        into `subscriber_errors`"""
+        entry = (fn,)
+        self._listeners = [*self._listeners, entry]
+        def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
+        return unsubscribe
 
-@patch
-def at_end(self:Training, fn:Callable[[], object]) -> Callable[[], None]: # returns a function that ends this
-    """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
-    goes into `subscriber_errors`"""
-    entry = (fn,)
-    self._last_acts = [*self._last_acts, entry]
-    def forget(): self._last_acts = [other for other in self._last_acts if other is not entry]
-    return forget
+    def at_end(self, fn:Callable[[], object]) -> Callable[[], None]: # returns a function that ends this
+        """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
+        goes into `subscriber_errors`"""
+        entry = (fn,)
+        self._last_acts = [*self._last_acts, entry]
+        def forget(): self._last_acts = [other for other in self._last_acts if other is not entry]
+        return forget
 
-@patch
-def _news(self:Training, at=None):
-    "Tell all subscribers that a step was made, or that the worker is now `at` a state"
-    if at: self._at = at
-    for fn, in self._listeners:
-        try: fn(self)
-        except Exception as e: self.subscriber_errors.append(e)
+    def _news(self, at=None):
+        "Tell all subscribers that a step was made, or that the worker is now `at` a state"
+        if at: self._at = at
+        for fn, in self._listeners:
+            try: fn(self)
+            except Exception as e: self.subscriber_errors.append(e)
 
 # %% ../../nbs/06_training/09_live.ipynb #019
-@patch
-def hold(self:Training, trainer:'MethodTrainer') -> bool:
-    "Wait while a pause is wished; True if a stop is"
-    if self._wish == 'run': return False
-    trainer.flush()
-    if self._wish == 'pause':
-        start = time.perf_counter()
-        self._news('paused')
-        with self._wished: self._wished.wait_for(lambda: self._wish != 'pause')
-        self.waited += time.perf_counter() - start
-        self._news('running')
-    return self._wish == 'stop'
+class _Steered(_Published):
+    "The control that the loop of the worker asks"
+    def hold(self, trainer:'MethodTrainer') -> bool:
+        "Wait while a pause is wished; True if a stop is"
+        if self._wish == 'run': return False
+        trainer.flush()
+        if self._wish == 'pause':
+            start = time.perf_counter()
+            self._news('paused')
+            with self._wished: self._wished.wait_for(lambda: self._wish != 'pause')
+            self.waited += time.perf_counter() - start
+            self._news('running')
+        return self._wish == 'stop'
 
-@patch
-def tell(self:Training, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-    "Keep the pace; after a step of this run, and not of one within it, pass the news on"
-    if trainer.run is not self.run: return
-    self._pace.block = trainer.flush_every
-    self._pace.add(what, n, seconds)
-    if what == 'step': self.step = trainer.state.global_step
-    self.seconds_left = self._pace.seconds(self._todo(self.step))
-    if what == 'step': self._news()
+    def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
+        "Keep the pace; after a step of this run, and not of one within it, pass the news on"
+        if trainer.run is not self.run: return
+        self._pace.block = trainer.flush_every
+        self._pace.add(what, n, seconds)
+        if what == 'step': self.step = trainer.state.global_step
+        self.seconds_left = self._pace.seconds(self._todo(self.step))
+        if what == 'step': self._news()
 
-# %% ../../nbs/06_training/09_live.ipynb #021
-@patch
-@contextlib.contextmanager
-def preparing(self:Training, trainer:'MethodTrainer') -> Iterator[None]:
-    "A block in which every pass of any model asks whether to go on"
-    me = threading.get_ident()
-    def ask(module, args):
-        if threading.get_ident() != me or self.stages[-1] != 'preparing': return
-        if self.hold(trainer): raise Stopped('stopped while the method was being prepared')
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(ask)
-    try: yield
-    finally: hook.remove()
+    @contextlib.contextmanager
+    def preparing(self, trainer:'MethodTrainer') -> Iterator[None]:
+        "A block in which every pass of any model asks whether to go on"
+        me = threading.get_ident()
+        def ask(module, args):
+            if threading.get_ident() != me or self.stages[-1] != 'preparing': return
+            if self.hold(trainer): raise Stopped('stopped while the method was being prepared')
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(ask)
+        try: yield
+        finally: hook.remove()
 
 # %% ../../nbs/06_training/09_live.ipynb #023
-@patch
-def _work(self:Training, job):
-    "Train; the worker thread's whole life"
-    end = 'failed'
-    try:
-        with self._wished: self._wished.wait_for(lambda: self._wish != 'pause') # made with start=False
-        if self._wish == 'stop':
-            job.run.set_state(stopped=0)
-            job.close()
-            raise Stopped('stopped before it was started')
-        self._news('running')
-        fit(job, self)
-        end, self.seconds_left = 'finished', 0.
-    except Stopped: end, self.seconds_left = 'stopped', None
-    except BaseException as e: self.error, self._trace, self.seconds_left = e, e.__traceback__, None
-    finally:
-        atexit.unregister(self._stop_and_join)
-        turn.give_back()
-        self._at = end
-        self._ended.set()
-        self._news()
-        self._left.set()
+class _Working(_Steered):
+    "Trains in the worker thread, and ends with the interpreter"
+    def _work(self, job):
+        "Train; the worker thread's whole life"
+        end = 'failed'
+        try:
+            with self._wished: self._wished.wait_for(lambda: self._wish != 'pause') # made with start=False
+            if self._wish == 'stop':
+                job.run.set_state(stopped=0)
+                job.close()
+                raise Stopped('stopped before it was started')
+            self._news('running')
+            fit(job, self)
+            end, self.seconds_left = 'finished', 0.
+        except Stopped: end, self.seconds_left = 'stopped', None
+        except BaseException as e: self.error, self._trace, self.seconds_left = e, e.__traceback__, None
+        finally:
+            atexit.unregister(self._stop_and_join)
+            turn.give_back()
+            self._at = end
+            self._ended.set()
+            self._news()
+            self._left.set()
 
-# %% ../../nbs/06_training/09_live.ipynb #025
-@patch
-def _stop_and_join(self:Training):
-    self.stop()
-    self._left.wait() # `Thread.join`, once interrupted, takes a thread for ended that is not (Python before 3.13)
+    def _stop_and_join(self):
+        self.stop()
+        self._left.wait() # `Thread.join`, once interrupted, takes a thread for ended that is not (Python before 3.13)
 
-@patch
-def _begin(self:Training):
-    atexit.register(self._stop_and_join)
-    self._thread.start()
-    return self
+    def _begin(self):
+        atexit.register(self._stop_and_join)
+        self._thread.start()
+        return self
 
 # %% ../../nbs/06_training/09_live.ipynb #027
-@patch
-def _result(self:Training) -> Run:
-    for fn, in self._last_acts:
-        try: fn()
-        except Exception as e: self.subscriber_errors.append(e)
-    if self.error is not None: raise self.error.with_traceback(self._trace)
-    return self.run
+class Training(_Working):
+    "A training in a worker thread, see `start_training`"
+    def _result(self) -> Run:
+        for fn, in self._last_acts:
+            try: fn()
+            except Exception as e: self.subscriber_errors.append(e)
+        if self.error is not None: raise self.error.with_traceback(self._trace)
+        return self.run
 
-@patch
-def wait(
-    self:Training,
-    timeout:float|None=None, # seconds; None: as long as it takes
-) -> Run:
-    """Block until training has ended, and return its run; raise its exception if it failed, `TimeoutError` if it
-    goes on after `timeout`"""
-    if threading.current_thread() is self._thread:
-        raise RuntimeError('wait: called by a subscriber, for which training waits itself')
-    try: ended = self._left.wait(timeout)
-    except KeyboardInterrupt:
-        self._stop_and_join()
-        raise
-    if not ended:
-        raise TimeoutError(f'wait: after {timeout} s training is {self.state}, at step {self.step} of {self.total}')
-    return self._result()
+    def wait(
+        self,
+        timeout:float|None=None, # seconds; None: as long as it takes
+    ) -> Run:
+        """Block until training has ended, and return its run; raise its exception if it failed, `TimeoutError` if it
+        goes on after `timeout`"""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError('wait: called by a subscriber, for which training waits itself')
+        try: ended = self._left.wait(timeout)
+        except KeyboardInterrupt:
+            self._stop_and_join()
+            raise
+        if not ended:
+            raise TimeoutError(f'wait: after {timeout} s training is {self.state}, at step {self.step} of {self.total}')
+        return self._result()
 
-# %% ../../nbs/06_training/09_live.ipynb #028
-@patch
-async def _awaited(self:Training):
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    def note(training):
-        if training._at in ('stopped', 'finished', 'failed'):
-            loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
-    unsubscribe = self.subscribe(note)
-    try:
-        # a kernel that sleeps in its event loop notes an Interrupt only when something else wakes it
-        while not self._ended.is_set(): await asyncio.wait([ended], timeout=.2)
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        self._stop_and_join()
-        raise
-    finally: unsubscribe()
-    return self._result()
+    async def _awaited(self):
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        def note(training):
+            if training._at in ('stopped', 'finished', 'failed'):
+                loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+        unsubscribe = self.subscribe(note)
+        try:
+            # a kernel that sleeps in its event loop notes an Interrupt only when something else wakes it
+            while not self._ended.is_set(): await asyncio.wait([ended], timeout=.2)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            self._stop_and_join()
+            raise
+        finally: unsubscribe()
+        return self._result()
 
-@patch
-def __await__(self:Training): return self._awaited().__await__()
+    def __await__(self): return self._awaited().__await__()
 
 # %% ../../nbs/06_training/09_live.ipynb #030
 @delegates(train, but=['progress'])

@@ -6,6 +6,7 @@
 __all__ = ['lengths_of', 'LengthBuckets', 'NonFiniteLoss', 'MethodTrainer']
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #m004
+import copy
 import itertools
 import math
 import time
@@ -14,19 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fastcore.basics import patch
 from transformers import PreTrainedModel, Trainer
 
-from ..core.runs import check_lease, outdated, remove_checkpoint, write_manifest
+from ..core.runs import Run, check_lease, outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
 from ..data.texts import model_inputs
 from ..models.adapters import read_adapter, write_adapter
 from ..models.checkpoints import refuse_damaged
 from ..models.loading import undisturbed
-from ..methods.base import Progress
+from ..methods.base import Method, Progress
 from .control import Stopped, unbroken
 from .feed import evaluation_draw
-from .job import Job, share
+from .job import Job, broadcast
 from .step import step_terms
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #011
@@ -62,11 +62,11 @@ class LengthBuckets(torch.utils.data.Sampler):
 class NonFiniteLoss(RuntimeError): "A loss became NaN or infinite; the message names the first bad step and term"
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #017
-class MethodTrainer(Trainer):
-    "`Trainer` that trains with a `Method` and writes into a `Run`"
+class _JobTrainer(Trainer):
+    "A `Trainer` for a `Job`"
     loss_is_scaled_for_ga = True
 
-    def __init__(self, job:Job, *args, flush_every=None, **kwargs):
+    def __init__(self, job:Job, *args, flush_every=None, train_function=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.method, self.feed, self.task, self.settings = job.method, job.feed, job.feed.task, job.settings
         self.data, self.encoded, self.probe_set = job.data, job.encoded, job.probe_set
@@ -74,7 +74,8 @@ class MethodTrainer(Trainer):
         self.compiling, self._compiled = job.compiling, None
         self.adapted = job.adapted # peft's model around `model`: its checkpoints hold the adapter alone
         # the run's folder, the same in all processes, while only the first one writes there
-        self.run, self.home, self.share = job.run, job.home, share
+        self.run, self.home, self.share = job.run, job.home, broadcast
+        self.train_function = train_function # `train`, for trainings within this one
         self.tokenizer, self.collate = self.processing_class, self.data_collator
         self.model_accepts_loss_kwargs = True # makes Trainer count the examples of a whole step
         self.flush_every = flush_every or (1 if self.args.device.type == 'cpu' else 10)
@@ -86,211 +87,211 @@ class MethodTrainer(Trainer):
         return Progress(step, min(epochs, step // self.steps_per_epoch + 1), total, epochs, self.args.seed)
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #019
-@patch
-def first_batches(self:MethodTrainer) -> list:
-    "The micro-batches of the first step that training will do, those of this process, on the model's device"
-    with undisturbed(self.model, training=self.model.training):
-        some = itertools.islice(iter(self.get_train_dataloader()), self.args.gradient_accumulation_steps)
-        return [self.feed.corrupt(Trainer._prepare_inputs(self, batch), self.args.seed, 0) for batch in some]
+class _BatchTrainer(_JobTrainer):
+    "Prepares batches, in the order of `LengthBuckets`"
+    def first_batches(self) -> list:
+        "The micro-batches of the first step that training will do, those of this process, on the model's device"
+        prepare = super()._prepare_inputs
+        with undisturbed(self.model, training=self.model.training):
+            batches = itertools.islice(iter(self.get_train_dataloader()), self.args.gradient_accumulation_steps)
+            return [self.feed.corrupt(prepare(batch), self.args.seed, 0) for batch in batches]
 
-@patch
-def first_batch(self:MethodTrainer) -> dict:
-    "The first of them"
-    return self.first_batches()[0]
+    def first_batch(self) -> dict:
+        "The first of them"
+        return self.first_batches()[0]
 
-@patch
-def _prepare_inputs(self:MethodTrainer, inputs):
-    batch = Trainer._prepare_inputs(self, inputs)
-    batch |= {name: x for name, x in inputs.items() if isinstance(x, Column)} # which Trainer rebuilds without its name
-    return self.feed.corrupt(batch, self.args.seed, self.state.global_step if self.model.training else evaluation_draw)
+    def _prepare_inputs(self, inputs):
+        batch = super()._prepare_inputs(inputs)
+        batch |= {name: x for name, x in inputs.items() if isinstance(x, Column)} # which Trainer rebuilds without its name
+        return self.feed.corrupt(batch, self.args.seed, self.state.global_step if self.model.training else evaluation_draw)
 
-@patch
-def prediction_step(self:MethodTrainer, model, inputs, prediction_loss_only, ignore_keys=None):
-    # Trainer looks for labels before it prepares the inputs
-    return Trainer.prediction_step(self, model, self._prepare_inputs(inputs), prediction_loss_only, ignore_keys)
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        # Trainer looks for labels before it prepares the inputs
+        return super().prediction_step(model, self._prepare_inputs(inputs), prediction_loss_only, ignore_keys)
 
-@patch
-def _get_num_items_in_batch(self:MethodTrainer, batch_samples, device):
-    n = torch.tensor(sum(len(b['example_id']) for b in batch_samples), device=device)
-    return (self.accelerator.gather(n).sum() if self.args.average_tokens_across_devices and self.args.world_size > 1
-            else n)
+    def _get_num_items_in_batch(self, batch_samples, device):
+        n = torch.tensor(sum(len(b['example_id']) for b in batch_samples), device=device)
+        return (self.accelerator.gather(n).sum() if self.args.average_tokens_across_devices and self.args.world_size > 1
+                else n)
 
-@patch
-def _get_train_sampler(self:MethodTrainer, train_dataset=None):
-    data, args = self.train_dataset if train_dataset is None else train_dataset, self.args
-    whole = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return LengthBuckets(lengths_of(data), whole, args.data_seed if args.data_seed is not None else args.seed)
+    def _get_train_sampler(self, train_dataset=None):
+        data, args = self.train_dataset if train_dataset is None else train_dataset, self.args
+        whole = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return LengthBuckets(lengths_of(data), whole, args.data_seed if args.data_seed is not None else args.seed)
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #021
-@patch
-def create_optimizer(self:MethodTrainer, model=None):
-    if self.settings.optimizer is None:
-        return Trainer.create_optimizer(self, model) if model is not None else Trainer.create_optimizer(self)
-    if self.optimizer is None:
-        self.optimizer = self.settings.optimizer([p for p in self.model.parameters() if p.requires_grad],
-                                                 lr=self.args.learning_rate)
-    return self.optimizer
+class _OptimizingTrainer(_BatchTrainer):
+    "Uses the optimiser and the schedule of the settings"
+    def create_optimizer(self, model=None):
+        if self.settings.optimizer is None:
+            return super().create_optimizer(model) if model is not None else super().create_optimizer()
+        if self.optimizer is None:
+            self.optimizer = self.settings.optimizer([p for p in self.model.parameters() if p.requires_grad],
+                                                     lr=self.args.learning_rate)
+        return self.optimizer
 
-@patch
-def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
-    if self.settings.scheduler is None: return Trainer.create_scheduler(self, num_training_steps, optimizer)
-    if self.lr_scheduler is None:
-        self.lr_scheduler = self.settings.scheduler(self.optimizer if optimizer is None else optimizer,
-                                                    num_training_steps)
-    return self.lr_scheduler
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        if self.settings.scheduler is None: return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            self.lr_scheduler = self.settings.scheduler(self.optimizer if optimizer is None else optimizer,
+                                                        num_training_steps)
+        return self.lr_scheduler
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #022
-@patch
-def _called(self:MethodTrainer, model):
-    "What is called for `model`: the same compiled, if that is asked for"
-    if self.compiling is None: return model
-    if self._compiled is None: self._compiled = torch.compile(model, **self.compiling)
-    return self._compiled
+class _LossTrainer(_OptimizingTrainer):
+    "Trains on the losses of a method"
+    def _called(self, model):
+        "What is called for `model`: the same compiled, if that is asked for"
+        if self.compiling is None: return model
+        if self._compiled is None: self._compiled = torch.compile(model, **self.compiling)
+        return self._compiled
 
-@patch
-def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_items_in_batch=None):
-    "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
-    if not model.training: return self._task_loss(model, inputs, return_outputs)
-    terms = step_terms(self.method, self._called(model), self.accelerator.unwrap_model(model), inputs, self.progress(),
-                       self.task.name)
-    n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
-    loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
-    sums = {k: t.loss.detach().sum() for k, t in terms.items()}
-    self._pending.append(({k: (sums[k], t.weight) for k, t in terms.items()}, len(inputs['example_id'])))
-    if self.flush_every == 1 and self.args.world_size == 1: self._refuse_non_finite(self.state.global_step + 1, sums)
-    # DistributedDataParallel averages gradients over processes, and `n` counts the examples of all of them
-    return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
+        if not model.training: return self._task_loss(model, inputs, return_outputs)
+        terms = step_terms(self.method, self._called(model), self.accelerator.unwrap_model(model), inputs, self.progress(),
+                           self.task.name)
+        n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
+        loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
+        sums = {k: t.loss.detach().sum() for k, t in terms.items()}
+        self._pending.append(({k: (sums[k], t.weight) for k, t in terms.items()}, len(inputs['example_id'])))
+        if self.flush_every == 1 and self.args.world_size == 1: self._refuse_non_finite(self.state.global_step + 1, sums)
+        # DistributedDataParallel averages gradients over processes, and `n` counts the examples of all of them
+        return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
 
-@patch
-def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
-    "What evaluation knows: the mean task loss, and what is predicted"
-    outputs = self._called(model)(**model_inputs(inputs, model))
-    loss = self.task.loss(outputs, inputs).mean()
-    return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs))) if return_outputs else loss
+    def _task_loss(self, model, inputs, return_outputs):
+        "What evaluation knows: the mean task loss, and what is predicted"
+        outputs = self._called(model)(**model_inputs(inputs, model))
+        loss = self.task.loss(outputs, inputs).mean()
+        return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs))) if return_outputs else loss
+
+    def _refuse_non_finite(self, step, terms):
+        "Raise `NonFiniteLoss` if one of `terms` {name: number} is not finite"
+        for name, x in terms.items():
+            if math.isfinite(x): continue
+            became = f'the {name} loss became {float(x)} in step {step}'
+            self.run.set_state(error=became)
+            raise NonFiniteLoss(f'{self.method.name}: {became}. What was recorded before stays in {self.run.path}. '
+                                'A lower learning rate, or fp32, is what usually helps')
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #025
-@patch
-def close_step(self:MethodTrainer, seconds:float):
-    "Keep the finished step's losses for the next `flush`; `seconds`: time of this step"
-    parts, self._pending = self._pending, []
-    names = list(parts[0][0])
-    examples = torch.tensor(sum(n for _, n in parts), device=self.args.device).double()
-    sums = torch.stack([sum(p[k][0].double() for p, _ in parts) for k in names] + [examples])
-    sums = self.accelerator.reduce(sums, 'sum') # over the processes
-    means, weights = sums[:-1] / sums[-1], [parts[0][0][k][1] for k in names]
-    self._rows.append((self.state.global_step, self.state.epoch, names, means, weights, self._get_learning_rate(),
-                       seconds))
-    if len(self._rows) >= self.flush_every: self.flush()
+class _LoggingTrainer(_LossTrainer):
+    "Writes the losses of each step into the run"
+    def close_step(self, seconds:float):
+        "Keep the finished step's losses for the next `flush`; `seconds`: time of this step"
+        parts, self._pending = self._pending, []
+        names = list(parts[0][0])
+        examples = torch.tensor(sum(n for _, n in parts), device=self.args.device).double()
+        sums = torch.stack([sum(p[k][0].double() for p, _ in parts) for k in names] + [examples])
+        sums = self.accelerator.reduce(sums, 'sum') # over the processes
+        means, weights = sums[:-1] / sums[-1], [parts[0][0][k][1] for k in names]
+        self._rows.append((self.state.global_step, self.state.epoch, names, means, weights, self._get_learning_rate(),
+                           seconds))
+        if len(self._rows) >= self.flush_every: self.flush()
 
-@patch
-def flush(self:MethodTrainer):
-    "Write the losses of all finished steps into the run; raise `NonFiniteLoss` at the first bad one"
-    rows, self._rows = self._rows, []
-    for step, epoch, names, means, weights, lr, seconds in rows:
-        start = time.perf_counter()
-        values = dict(zip(names, means.tolist()))
-        seconds += time.perf_counter() - start # on a GPU this is where the queued work is waited for
-        self._refuse_non_finite(step, values)
-        total = sum(w*v for w, v in zip(weights, values.values()))
-        scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task' or w != 1}
-        row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr,
-                   seconds=seconds)
-        self.run.log(row); self._logged.append(row)
-        self.last_row = row
+    def flush(self):
+        "Write the losses of all finished steps into the run; raise `NonFiniteLoss` at the first bad one"
+        rows, self._rows = self._rows, []
+        for step, epoch, names, means, weights, lr, seconds in rows:
+            start = time.perf_counter()
+            values = dict(zip(names, means.tolist()))
+            seconds += time.perf_counter() - start # on a GPU this is where the queued work is waited for
+            self._refuse_non_finite(step, values)
+            total = sum(w*v for w, v in zip(weights, values.values()))
+            scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task' or w != 1}
+            row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr,
+                       seconds=seconds)
+            self.run.log(row); self._logged.append(row)
+            self.last_row = row
 
-@patch
-def log(self:MethodTrainer, logs, start_time=None):
-    "Hand `logs` to Trainer's integrations, with the mean of every term since the last time"
-    rows, self._logged = self._logged, []
-    for k in dict.fromkeys(k for r in rows for k in r
-                           if k not in ('kind', 'step', 'epoch', 'loss', 'learning_rate', 'seconds')):
-        logs[f'loss/{k}' if not k.endswith('_weight') else k] = float(np.mean([r[k] for r in rows if k in r]))
-    Trainer.log(self, logs, start_time)
-
-# %% ../../nbs/06_training/07_method_trainer.ipynb #024
-@patch
-def _refuse_non_finite(self:MethodTrainer, step, terms):
-    "Raise `NonFiniteLoss` if one of `terms` {name: number} is not finite"
-    for name, x in terms.items():
-        if math.isfinite(x): continue
-        became = f'the {name} loss became {float(x)} in step {step}'
-        self.run.set_state(error=became)
-        raise NonFiniteLoss(f'{self.method.name}: {became}. What was recorded before stays in {self.run.path}. '
-                            'A lower learning rate, or fp32, is what usually helps')
+    def log(self, logs, start_time=None):
+        "Hand `logs` to Trainer's integrations, with the mean of every term since the last time"
+        rows, self._logged = self._logged, []
+        for k in dict.fromkeys(k for r in rows for k in r
+                               if k not in ('kind', 'step', 'epoch', 'loss', 'learning_rate', 'seconds')):
+            logs[f'loss/{k}' if not k.endswith('_weight') else k] = float(np.mean([r[k] for r in rows if k in r]))
+        super().log(logs, start_time)
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #030
-@patch
-def _save_checkpoint(self:MethodTrainer, model, trial):
-    "Trainer's checkpoint, then its manifest, then what is kept no longer goes"
-    folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
-    check_lease(folder)
-    unbroken.set()
-    try:
-        # a checkpoint may be written for a second time, with the optimiser
-        if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
-        Trainer._save_checkpoint(self, model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save: write_manifest(folder, rows=len(self.run.metrics))
-    finally: unbroken.clear()
-    if not self.args.should_save: return
-    have = self.run.checkpoints
-    for step in outdated(have, self.settings.keep, self.state.best_global_step): remove_checkpoint(have[step])
+class _SavingTrainer(_LoggingTrainer):
+    "Writes checkpoints that count only once they are complete"
+    def _save_checkpoint(self, model, trial):
+        "Trainer's checkpoint, then its manifest, then outdated ones are deleted"
+        folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
+        check_lease(folder)
+        unbroken.set()
+        try:
+            # a checkpoint may be written for a second time, with the optimiser
+            if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save: write_manifest(folder, rows=len(self.run.metrics))
+        finally: unbroken.clear()
+        if not self.args.should_save: return
+        checkpoints = self.run.checkpoints
+        for step in outdated(checkpoints, self.settings.keep, self.state.best_global_step): remove_checkpoint(checkpoints[step])
 
-@patch
-def leave(self:MethodTrainer):
-    "Write a checkpoint of the step that was done last, unless it is there, and raise `Stopped`"
-    step = self.state.global_step
-    there = step in self.run.checkpoints and (self.run.checkpoints[step]/'optimizer.pt').exists()
-    if step and not there:
-        # without the optimiser there is no going on
-        only_model, self.args.save_only_model = self.args.save_only_model, False
-        try: self._save_checkpoint(self.model, trial=None)
-        finally: self.args.save_only_model = only_model
-    raise Stopped(f'stopped after step {step}')
+    def leave(self):
+        "Write a checkpoint of the step that was done last, unless it is there, and raise `Stopped`"
+        step = self.state.global_step
+        is_saved = step in self.run.checkpoints and (self.run.checkpoints[step]/'optimizer.pt').exists()
+        if step and not is_saved:
+            # without the optimiser there is no going on
+            only_model, self.args.save_only_model = self.args.save_only_model, False
+            try: self._save_checkpoint(self.model, trial=None)
+            finally: self.args.save_only_model = only_model
+        raise Stopped(f'stopped after step {step}')
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #m030a
-@patch
-def _save(self:MethodTrainer, output_dir=None, state_dict=None):
-    "Of an adapted model the adapter alone; others under the names of their modules"
-    if self.adapted is not None:
-        write_adapter(self.adapted, output_dir)
-        if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
-        return
-    # transformers writes ViT, GPT-NeoX and others under older names, which Trainer cannot load into the model when it
-    # resumes or goes back to the best checkpoint
-    model = self.model
-    if not isinstance(model, PreTrainedModel): return Trainer._save(self, output_dir, state_dict)
-    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
-    try: Trainer._save(self, output_dir, state_dict)
-    finally: del model.save_pretrained
+class MethodTrainer(_SavingTrainer):
+    "`Trainer` that trains with a `Method` and writes into a `Run`"
+    def train_copy(self,
+        method:Method,
+        run_dir,      # of the copy's run
+        resume=False,
+    ) -> Run:
+        """Train a copy of the model as it is now with another `method`, and the same data and settings, within this
+        training"""
+        model = self.model if self.adapted is None else self.adapted
+        return self.train_function(copy.deepcopy(model), self.tokenizer, self.data, method, run_dir, resume=resume,
+                                   progress=self.show_progress, **vars(self.settings))
 
-@patch
-def _load_from_checkpoint(self:MethodTrainer, resume_from_checkpoint, model=None):
-    if self.adapted is None: return Trainer._load_from_checkpoint(self, resume_from_checkpoint, model)
-    read_adapter(self.adapted, resume_from_checkpoint)
+    def _save(self, output_dir=None, state_dict=None):
+        "Of an adapted model the adapter alone; others under the names of their modules"
+        if self.adapted is not None:
+            write_adapter(self.adapted, output_dir)
+            if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
+            return
+        # transformers writes ViT, GPT-NeoX and others under older names, which Trainer cannot load into the model when it
+        # resumes or goes back to the best checkpoint
+        model = self.model
+        if not isinstance(model, PreTrainedModel): return super()._save(output_dir, state_dict)
+        model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+        try: super()._save(output_dir, state_dict)
+        finally: del model.save_pretrained
 
-# %% ../../nbs/06_training/07_method_trainer.ipynb #m011
-@patch
-def _determine_best_metric(self:MethodTrainer, metrics, trial):
-    # a score that is not defined yet, such as the correlation with a constant, must not stay the best one for ever
-    name = self.args.metric_for_best_model
-    if math.isnan(metrics.get(name if name.startswith('eval_') else f'eval_{name}', 0.)): return False
-    return Trainer._determine_best_metric(self, metrics, trial)
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        if self.adapted is None: return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        read_adapter(self.adapted, resume_from_checkpoint)
 
-@patch
-def _load_best_model(self:MethodTrainer):
-    "Load the weights that the settings ask for"
-    is_last, best = self.settings.returns == 'last', Path(self.state.best_model_checkpoint).name
-    # wherever the run has been moved to since
-    folder = Path(self.args.output_dir)/(f'checkpoint-{self.state.global_step}' if is_last else best)
-    refuse_damaged(folder, 'train')
-    self.state.best_model_checkpoint = str(folder)
-    self._load_from_checkpoint(folder) if self.adapted is not None else Trainer._load_best_model(self)
+    def _determine_best_metric(self, metrics, trial):
+        # a score that is not defined yet, such as the correlation with a constant, must not stay the best one for ever
+        name = self.args.metric_for_best_model
+        if math.isnan(metrics.get(name if name.startswith('eval_') else f'eval_{name}', 0.)): return False
+        return super()._determine_best_metric(metrics, trial)
 
-@patch
-def _issue_warnings_after_load(self:MethodTrainer, load_result):
-    # a parameter that has a second name, such as tied embeddings, is in a checkpoint once
-    named = dict(self.accelerator.unwrap_model(self.model).named_parameters(remove_duplicate=False))
-    there = {id(p) for name, p in named.items() if name not in load_result.missing_keys}
-    missing = [name for name in load_result.missing_keys if id(named.get(name)) not in there]
-    Trainer._issue_warnings_after_load(self, type(load_result)(missing, load_result.unexpected_keys))
+    def _load_best_model(self):
+        "Load the weights that the settings ask for"
+        is_last, best = self.settings.returns == 'last', Path(self.state.best_model_checkpoint).name
+        # wherever the run has been moved to since
+        folder = Path(self.args.output_dir)/(f'checkpoint-{self.state.global_step}' if is_last else best)
+        refuse_damaged(folder, 'train')
+        self.state.best_model_checkpoint = str(folder)
+        self._load_from_checkpoint(folder) if self.adapted is not None else super()._load_best_model()
+
+    def _issue_warnings_after_load(self, load_result):
+        # a parameter that has a second name, such as tied embeddings, is in a checkpoint once
+        named = dict(self.accelerator.unwrap_model(self.model).named_parameters(remove_duplicate=False))
+        loaded = {id(p) for name, p in named.items() if name not in load_result.missing_keys}
+        missing = [name for name in load_result.missing_keys if id(named.get(name)) not in loaded]
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from fastcore.basics import patch
 from fastcore.meta import delegates
 from transformers import TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -36,7 +35,7 @@ from ..methods.ad_drop import prior_method, prior_strategies
 from ..methods.base import Method
 from .callbacks import BarCallback, RunCallback, early_stopping, has_stopped_early, scores_in
 from .control import Control, Stopped
-from .job import Job, open_job, share
+from .job import Job, broadcast, open_job
 from .method_trainer import MethodTrainer, NonFiniteLoss, lengths_of
 from .recording import Recorder
 from .settings import Settings, record_steps, saliency_fraction, saliency_steps
@@ -77,17 +76,18 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
     def scores(p): return task.scores(p.label_ids, p.predictions, job.classes)
+    def train_further(*args, **kwargs): return train(*args, **kwargs) # which is defined below
     trainer = MethodTrainer(
         job, job.model, job.args, data_collator=job.feed.collate, train_dataset=job.encoded['train'],
         eval_dataset=_by_length(job.encoded['validation']), processing_class=job.tokenizer, compute_metrics=scores,
-        callbacks=[*stopping, watch, *[bar] * job.progress])
+        callbacks=[*stopping, watch, *[bar] * job.progress], train_function=train_further)
     for printing in (PrinterCallback, ProgressCallback): trainer.remove_callback(printing)
     watch.trainer = bar.trainer = trainer
     return trainer
 
 # %% ../../nbs/06_training/08_trainer.ipynb #064
 @contextlib.contextmanager
-def _ending_kept(job:Job, trainer):
+def _ending_recorded(job:Job, trainer):
     "A block whose early end is written into the run"
     try: yield
     except Stopped:
@@ -119,8 +119,8 @@ def _measured_kernel(trainer) -> str: # None: the model has none to choose from
     gives other losses in float32"""
     kernels, batch = attention_kernels(trainer.model), trainer.first_batch()
     if not kernels: return None
-    own, *others = (_losses_by(trainer, name, batch) for name in kernels)
-    kernels = kernels[:1] + [k for k, x in zip(kernels[1:], others) if torch.allclose(own, x, rtol=1e-4, atol=1e-6)]
+    reference, *others = (_losses_by(trainer, name, batch) for name in kernels)
+    kernels = kernels[:1] + [k for k, x in zip(kernels[1:], others) if torch.allclose(reference, x, rtol=1e-4, atol=1e-6)]
     acts = {name: partial(_losses_by, trainer, name, batch, torch.bfloat16) for name in kernels}
     seconds = least_seconds(acts | dict(fp32=partial(_losses_by, trainer, kernels[0], batch)))
     in_fp32, chosen = seconds.pop('fp32'), min(seconds, key=seconds.get)
@@ -133,13 +133,13 @@ def chosen_kernel(job:Job, trainer) -> str: # None: the model's own
     "The kernel of attention for `job`: named, or that of the run, or in bf16 measured and written into the run"
     if job.settings.attention_kernel or job.settings.precision == 'fp32': return job.settings.attention_kernel
     first = job.args.process_index == 0
-    name = share(job.run.state.get('attention_kernel'))
-    if name is None: name = share(_measured_kernel(trainer) if first else None)
+    name = broadcast(job.run.state.get('attention_kernel'))
+    if name is None: name = broadcast(_measured_kernel(trainer) if first else None)
     if name is not None and first: job.run.set_state(attention_kernel=name)
     return name
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065
-_here = threading.local() # .control: of the training that this thread is in
+_current = threading.local() # .control: of the training that this thread is in
 
 def _train_to_the_end(job:Job, trainer):
     "Train from the job's checkpoint or the beginning, and load the best weights"
@@ -151,12 +151,12 @@ def _train_to_the_end(job:Job, trainer):
 
 def fit(job:Job, control:Control) -> Run:
     "Train what `open_job` has opened"
-    around = getattr(_here, 'control', None)
-    _here.control = control
+    around = getattr(_current, 'control', None)
+    _current.control = control
     control.stages.append('preparing')
     try:
         trainer = make_trainer(job, control)
-        with _ending_kept(job, trainer), without_shard_bars():
+        with _ending_recorded(job, trainer), without_shard_bars():
             with attention_kernel(job.model, chosen_kernel(job, trainer)):
                 with control.preparing(trainer): job.method.prepare(trainer)
                 control.stages[-1] = 'training'
@@ -164,7 +164,7 @@ def fit(job:Job, control:Control) -> Run:
                 control.stages[-1] = 'scoring'
                 _finish(trainer)
     finally:
-        _here.control = around
+        _current.control = around
         control.stages.pop()
         job.close()
     if job.args.process_index == 0: return job.run
@@ -190,10 +190,10 @@ def _finish(trainer):
             run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=scored.label_ids,
                                                      predictions=scored.predictions))
     trainer.model.has_new_head = False
-    looks = [r for r in run.metrics if r['kind'] == 'record']
+    recordings = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
-               record_seconds=sum(r['seconds'] for r in looks),
-               saliency_seconds=sum(r['saliency_seconds'] for r in looks))
+               record_seconds=sum(r['seconds'] for r in recordings),
+               saliency_seconds=sum(r['saliency_seconds'] for r in recordings))
     thin_out(run, 'best' if trainer.settings.keep == 1 else 'all')
 
 # %% ../../nbs/06_training/08_trainer.ipynb #069
@@ -239,26 +239,13 @@ def train(
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"
     def job(): return open_job(model, tokenizer, data, method, run_dir, Settings(**kwargs), resume, progress)
-    around = getattr(_here, 'control', None)
+    around = getattr(_current, 'control', None)
     if control is None and around is not None: return fit(job(), around)
     turn.take(run_dir)
     try: return fit(job(), control or Control())
     finally: turn.give_back()
 
 train.__delwrap__ = Settings # where the comments beside the settings stand
-
-# %% ../../nbs/06_training/08_trainer.ipynb #f009
-@patch
-def train_copy(
-    self:MethodTrainer,
-    method:Method,
-    run_dir,      # of the copy's run
-    resume=False,
-) -> Run:
-    "Train a copy of the model as it is now with another `method`, and the same data and settings, within this training"
-    model = self.model if self.adapted is None else self.adapted
-    return train(copy.deepcopy(model), self.tokenizer, self.data, method, run_dir, resume=resume,
-                 progress=self.show_progress, **vars(self.settings))
 
 # %% ../../nbs/06_training/08_trainer.ipynb #x007
 def prior_experiment(
