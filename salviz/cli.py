@@ -118,8 +118,8 @@ def _run_train(a):
 
 def _in_processes(a) -> int: # exit status
     "Start `salviz train` anew in several processes of this machine, which accelerate lets go in step"
-    from salviz.studies.processes import in_step, share_of
-    share_of(a.batch_size, a.processes)
+    from salviz.studies.processes import in_step, examples_per_process
+    examples_per_process(a.batch_size, a.processes)
     command, environment = in_step(a.processes, '-m', 'salviz', *a.argv)
     return subprocess.run(command, env=environment).returncode
 

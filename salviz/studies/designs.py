@@ -26,18 +26,19 @@ from .trials import arguments_of
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
     "The study among the `names` of a Python file"
-    made = {id(x): k for k, x in reversed(names.items()) if isinstance(x, Study)}
-    if not made and inspect.isfunction(names.get('study')):
+    studies = {id(x): k for k, x in reversed(names.items()) if isinstance(x, Study)}
+    if not studies and inspect.isfunction(names.get('study')):
         x = names['study']()
         if isinstance(x, Study): return x
         raise ValueError(f'{file}: study() must return a Study, got {type(x).__name__}')
-    if len(made) != 1:
-        what = f'makes {len(made)} studies ({", ".join(reversed(made.values()))})' if made else 'makes no Study'
+    if len(studies) != 1:
+        many = f'makes {len(studies)} studies ({", ".join(reversed(studies.values()))})'
+        what = many if studies else 'makes no Study'
         raise ValueError(f'{file} {what}; let it make one at its top level, or have a function study() that returns it')
-    return names[next(iter(made.values()))]
+    return names[next(iter(studies.values()))]
 
 def _from_python(file) -> Study:
-    sys.path.insert(0, str(file.parent.absolute())) # for workers too, which are told what is on it
+    sys.path.insert(0, str(file.parent.absolute())) # workers get this path too
     return _one_study(runpy.run_path(str(file), run_name='study_file'), file)
 
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds009
@@ -46,9 +47,9 @@ _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), se
               measures=(list,), better=(dict,), weights=(str,), processes=(int,), train=(dict,))
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
-def _only(where, given, allowed):
-    "Refuse the keys of the table `given` that are none of `allowed`"
-    unknown = [k for k in given if k not in allowed]
+def _only(where, table, allowed):
+    "Refuse the keys of `table` that are none of `allowed`"
+    unknown = [k for k in table if k not in allowed]
     if unknown: raise ValueError(f'{where} has no key {", ".join(unknown)}; there are {", ".join(allowed)}')
 
 def _read_table(file) -> dict:
@@ -71,13 +72,13 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds012
 class Recipe:
-    "`make`, given some of its arguments by name; a study sees those that are left `open`, and knows it by the rest"
-    def __init__(self, make, given:dict, open, name=None):
-        self.make, self.given = make, given
-        self.__qualname__ = f'{name or make.__name__}({", ".join(f"{k}={x!r}" for k, x in given.items())})'
+    "`make` with some of its `arguments`; a study sees those that are left `open`, and identifies it by the others"
+    def __init__(self, make, arguments:dict, open, name=None):
+        self.make, self.arguments = make, arguments
+        self.__qualname__ = f'{name or make.__name__}({", ".join(f"{k}={x!r}" for k, x in arguments.items())})'
         self.__signature__ = inspect.Signature([inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in open])
 
-    def __call__(self, **filled): return self.make(**{**self.given, **filled})
+    def __call__(self, **filled): return self.make(**{**self.arguments, **filled})
 
 def load_examples(
     name:str,             # of packaged data or data on the hub, or a file
@@ -100,53 +101,57 @@ def _loader(name, columns):
 
 def _data_of(table, file, settings):
     "The data that `table` names; with a setting of theirs a `Recipe`"
-    given = dict(name=table) if isinstance(table, str) else dict(table)
-    if not isinstance(given.get('name'), str): raise ValueError(f'{file}: data lacks name, a text')
-    columns = {k: x for k, x in given.items() if k not in ('name', *_sizes)}
-    _only(f'{file}: data', columns, [*list(arguments_of(_loader(given['name'], columns)))[1:], *_sizes])
-    given['name'] = _beside(file, given['name'])
+    arguments = dict(name=table) if isinstance(table, str) else dict(table)
+    if not isinstance(arguments.get('name'), str): raise ValueError(f'{file}: data lacks name, a text')
+    columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
+    _only(f'{file}: data', columns, [*list(arguments_of(_loader(arguments['name'], columns)))[1:], *_sizes])
+    arguments['name'] = _beside(file, arguments['name'])
     open = [k for k in _sizes if k in settings]
-    twice = [k for k in open if k in given]
+    twice = [k for k in open if k in arguments]
     if twice: raise ValueError(f'{file}: {", ".join(twice)} is given twice, in data and in settings')
-    return Recipe(load_examples, given, open) if open else load_examples(**given)
+    return Recipe(load_examples, arguments, open) if open else load_examples(**arguments)
 
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds014
 def _method_kinds() -> dict: # {name: class}
     from salviz import methods
-    known = {k: getattr(methods, k) for k in methods.__all__}
-    return {k: kind for k, kind in known.items()
+    classes = {k: getattr(methods, k) for k in methods.__all__}
+    return {k: kind for k, kind in classes.items()
             if issubclass(kind, methods.Method) and kind not in (methods.Method, methods.Together)}
 
-def _taught(kind, run_of, **given):
-    "The method `kind`, with the runs that its arguments ask for"
-    runs = {k: run_of(x['run_of']) for k, x in given.items() if isinstance(x, dict)}
-    return kind(**{**given, **runs})
+def _with_runs(kind, run_of, **arguments):
+    "The method `kind`, with the runs that its arguments name"
+    runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
+    return kind(**{**arguments, **runs})
 
 def _method_of(name, table, file, settings=()):
-    "A method, or a `Recipe` that makes it once the run that it asks for is there"
-    given = dict(kind=table) if isinstance(table, str) else table
-    where, known = f'{file}: methods.{name}', _method_kinds()
-    if not isinstance(given, dict): raise ValueError(f'{where} must be a text or a table, got {shown(table)}')
-    kind, given = given.get('kind', name), {k: x for k, x in given.items() if k != 'kind'}
-    if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f'{where}: no method is called {shown(kind)}; there are {", ".join(known)}')
-    takes = arguments_of(known[kind])
-    _only(where, given, ['kind', *takes])
-    asks = [x for x in given.values() if isinstance(x, dict)]
-    if any(set(x) != {'run_of'} for x in asks): raise ValueError(f'{where}: a table can only be {{run_of = "NAME"}}')
-    if asks: return Recipe(partial(_taught, known[kind]), given, ['run_of', *(k for k in takes if k in settings)], kind)
-    lacking = [k for k, needed in takes.items() if needed and k not in given]
-    if given and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
-    return known[kind](**given) if given else known[kind]
+    "A method, or a `Recipe` that makes it once the run that it names is finished"
+    arguments = dict(kind=table) if isinstance(table, str) else table
+    where, kinds = f'{file}: methods.{name}', _method_kinds()
+    if not isinstance(arguments, dict): raise ValueError(f'{where} must be a text or a table, got {shown(table)}')
+    kind, arguments = arguments.get('kind', name), {k: x for k, x in arguments.items() if k != 'kind'}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f'{where}: no method is called {shown(kind)}; there are {", ".join(kinds)}')
+    takes = arguments_of(kinds[kind])
+    _only(where, arguments, ['kind', *takes])
+    references = [x for x in arguments.values() if isinstance(x, dict)]
+    if any(set(x) != {'run_of'} for x in references):
+        raise ValueError(f'{where}: a table can only be {{run_of = "NAME"}}')
+    if references:
+        open = ['run_of', *(k for k in takes if k in settings)]
+        return Recipe(partial(_with_runs, kinds[kind]), arguments, open, kind)
+    lacking = [k for k, needed in takes.items() if needed and k not in arguments]
+    if arguments and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
+    return kinds[kind](**arguments) if arguments else kinds[kind]
 
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds017
 def _from_table(file) -> Study:
     table = _read_table(file)
     settings = table.get('settings', {})
     methods = {k: _method_of(k, x, file, settings) for k, x in table['methods'].items()}
-    kept = {k: table[k] for k in ('seeds', 'measures', 'better', 'weights', 'processes') if k in table}
+    options = {k: table[k] for k in ('seeds', 'measures', 'better', 'weights', 'processes') if k in table}
     return Study(file.parent/table.get('folder', file.stem), _beside(file, table['model']),
-                 _data_of(table['data'], file, settings), methods, settings=settings, **kept, **table.get('train', {}))
+                 _data_of(table['data'], file, settings), methods, settings=settings, **options,
+                 **table.get('train', {}))
 
 _readers = {'.py': _from_python, '.toml': _from_table, '.json': _from_table}
 
@@ -178,15 +183,15 @@ def _number(word):
 def slurm_options(
     words:str, # such as 'partition=gpu,gpus_per_node=1'
 ) -> dict:
-    "What is asked of Slurm, by name"
-    given = {}
+    "The options of Slurm, by name"
+    options = {}
     for word in words.split(','):
         name, eq, value = word.partition('=')
         if not (name.isidentifier() and eq and value):
             raise ValueError(f'--slurm takes name=value,…, such as partition=gpu,gpus_per_node=1; got {word!r}')
-        if name in given: raise ValueError(f'--slurm has {name} twice')
-        given[name] = _number(value)
-    return given
+        if name in options: raise ValueError(f'--slurm has {name} twice')
+        options[name] = _number(value)
+    return options
 
 def _minutes(time) -> int: # upwards
     "Slurm's ways to write a time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]"
@@ -198,23 +203,23 @@ def _minutes(time) -> int: # upwards
     else: hours, minutes, seconds = [0, *map(int, parts), 0][:3]
     return 60*(24*int(days or 0) + hours) + minutes + (seconds > 0)
 
-def _slurm_executor(given, logs):
+def _slurm_executor(options, logs):
     submitit = _wanted_package('submitit', 'slurm', '--slurm')
-    given = dict(given)
-    if {'time', 'timeout_min'} <= set(given): raise ValueError('--slurm has both time and timeout_min; name one')
-    if 'time' in given: given['timeout_min'] = _minutes(given.pop('time')) # submitit counts with it
-    cluster, turns = given.pop('cluster', 'slurm'), given.pop('max_num_timeout', 3)
+    options = dict(options)
+    if {'time', 'timeout_min'} <= set(options): raise ValueError('--slurm has both time and timeout_min; name one')
+    if 'time' in options: options['timeout_min'] = _minutes(options.pop('time')) # submitit counts with it
+    cluster, turns = options.pop('cluster', 'slurm'), options.pop('max_num_timeout', 3)
     if type(turns) is not int or turns < 0:
         raise ValueError(f'--slurm: max_num_timeout must be a whole number of at least 0, got {turns!r}')
     executor = submitit.AutoExecutor(logs, cluster=cluster, **{f'{cluster}_max_num_timeout': turns})
     of_slurm = submitit.SlurmExecutor._valid_parameters()
-    asked = {f'slurm_{k}' if k in of_slurm - executor._valid_parameters() else k: x for k, x in given.items()}
-    try: executor.update_parameters(**asked)
+    parameters = {f'slurm_{k}' if k in of_slurm - executor._valid_parameters() else k: x for k, x in options.items()}
+    try: executor.update_parameters(**parameters)
     except (NameError, AssertionError):
         allowed = ', '.join(sorted({'cluster', 'max_num_timeout', *of_slurm, *executor._valid_parameters()}))
-        raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, '
+        raise ValueError(f'--slurm: submitit does not take one of {", ".join(options)}, '
                          f'or not its value; there are {allowed}') from None
-    if 'timeout_min' not in given:
+    if 'timeout_min' not in options:
         raise ValueError('--slurm needs the time that a cell may take, such as timeout_min=240 or time=4:00:00; '
                          'submitit would ask for five minutes, and Slurm would end what takes longer')
     return executor
@@ -237,9 +242,9 @@ def engine(
     slurm:dict=None,  # see `slurm_options`
     logs='slurm',     # folder for what Slurm's jobs write
 ): # for `Study.run(executor=…)`; None: this process
-    "The engine that is asked for, closed afterwards"
-    asked = [k for k, x in dict(workers=workers, dask=dask, slurm=slurm).items() if x is not None]
-    if len(asked) > 1: raise ValueError(f'engine: choose one of {", ".join(asked)}')
+    "The engine that the arguments choose, closed afterwards"
+    chosen = [k for k, x in dict(workers=workers, dask=dask, slurm=slurm).items() if x is not None]
+    if len(chosen) > 1: raise ValueError(f'engine: choose one of {", ".join(chosen)}')
     if dask is not None:
         with _on_dask(dask) as executor: yield executor
     elif slurm is not None: yield _slurm_executor(slurm, logs)

@@ -48,7 +48,8 @@ def pack_run(
             info = tarfile.TarInfo(inside)
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text))
-        if state_of(folder/'runs'/name) in ('finished', 'interrupted'): tar.add(folder/'runs'/name, 'run', filter=included)
+        if state_of(folder/'runs'/name) in ('finished', 'interrupted'):
+            tar.add(folder/'runs'/name, 'run', filter=included)
     return file.getvalue()
 
 _most_of_record = 1 << 24 # bytes of a JSON file in an archive

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pandas as pd
-from fastcore.basics import patch
 
 from ..core.leases import holder, is_held, server_time
 from ..core.runs import Run
@@ -128,8 +127,10 @@ class Progress:
         rows = json.loads(self.cells.drop(columns='since').to_json(orient='records'))
         for row, since in zip(rows, self.cells['since']): row['since'] = since and since.isoformat()
         return json.dumps(dict(folder=str(self.folder), now=self.now.isoformat(), counts=self.counts, left=self.left,
-                               seconds_left=self.seconds_left, end=self.end and self.end.isoformat(), cells=rows), indent=1)
+                               seconds_left=self.seconds_left, end=self.end and self.end.isoformat(), cells=rows),
+                          indent=1)
 
+# %% ../../nbs/06b_studies/06_progress.ipynb #pg011f
 def study_progress(
     folder, # of a study
 ) -> Progress:

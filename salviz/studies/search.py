@@ -167,9 +167,11 @@ class _RunningSearch(_OptunaTrials):
         if (place/'study.json').exists():
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
             if reported != {k: shown_value(x) for k, x in point.items()}:
-                raise ValueError(f'Search: the test split was read for {reported}, and the choice is {point} by now. To '
-                                 f'report another one is to choose on the test split; what was reported stands in {place}')
-        study = Study(place, seeds=seeds, settings={k: [x] for k, x in point.items()}, measures=measures, **self._study_arguments)
+                raise ValueError(f'Search: the test split was read for {reported}, and the choice is {point} by now. '
+                                 'To report another one is to choose on the test split; '
+                                 f'what was reported stands in {place}')
+        settings = {k: [x] for k, x in point.items()}
+        study = Study(place, seeds=seeds, settings=settings, measures=measures, **self._study_arguments)
         study.progress = self.progress
         study.run(**options)
         return study

@@ -32,7 +32,7 @@ from ..core.runs import Run, RunInUse, sealed, to_json, write_whole
 from ..metrics.statistics import checked_better, known_measure, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
-from .processes import share_of, train_in_step
+from .processes import examples_per_process, train_in_step
 from .trials import Trial, arguments_of, fresh_method, leased_cell, most_tries, study_cells
 from ..training.control import Checked, Stopped
 from ..training.settings import Settings, plain, shown_value
@@ -183,7 +183,7 @@ class _StudyArguments(StudyResults):
     def _check_processes(self):
         if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
         for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
-            if type(batch) is int: share_of(batch, self.processes) # `train` refuses other values itself
+            if type(batch) is int: examples_per_process(batch, self.processes) # `train` refuses other values itself
 
     def _check_kernel(self):
         "Refuse to let each trial measure for itself by which kernel of attention it is trained"
@@ -395,7 +395,7 @@ class _TrainedTrials(_GrowingStudy):
         arguments = {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
         if self.processes > 1:
             batch = arguments.get('batch_size', Settings.batch_size)
-            arguments['batch_size'] = share_of(batch, self.processes)
+            arguments['batch_size'] = examples_per_process(batch, self.processes)
         model, tokenizer = self._load(cell)
         run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed,
                     resume=state_of(path) == 'interrupted', progress=False, control=control, **arguments)

@@ -36,8 +36,8 @@ def marked_words(
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] of each)
     "Which words of each text people marked, as far as `model` reads it"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
-    kept = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
-    encoded = encoded.select(kept)
+    marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
+    encoded = encoded.select(marked)
     flags = [pool_words(np.asarray(row['rationale'], dtype=float), row['word_ids'], how='max') >= .5 for row in encoded]
     return encoded, flags
 
@@ -53,13 +53,13 @@ class RationalePlausibility:
         most:int|None=None,                              # only the first so many examples of a split; None: all
         **options,                                       # of the attribution, such as steps
     ):
-        known = known_attributions('input_ids')
-        if attribution not in known:
-            raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(known)}, '
+        available = known_attributions('input_ids')
+        if attribution not in available:
+            raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(available)}, '
                              f'got {attribution!r}')
-        if unknown := [k for k in options if k not in known[attribution].options]:
+        if unknown := [k for k in options if k not in available[attribution].options]:
             raise ValueError(f'RationalePlausibility: {attribution} has no option {", ".join(unknown)}; it has '
-                             f'{", ".join(known[attribution].options) or "none"}')
+                             f'{", ".join(available[attribution].options) or "none"}')
         check_choice('RationalePlausibility: target', target, ('predicted', 'gold'))
         check_choice('RationalePlausibility: ranking', ranking, ('signed', 'magnitude'))
         if not splits or isinstance(splits, str) or not all(isinstance(s, str) for s in splits):
@@ -125,7 +125,7 @@ def _check_study(study, setting):
         raise ValueError(f'pareto: several methods take {setting} ({", ".join(takes)}); make a study for each, whose '
                          'fronts can be compared')
 
-def _check_asked(study, measures, start, budget, options):
+def _check_measures(study, measures, start, budget, options):
     "Refuse measures that the study does not take or that choose nothing, and counts that do not fit"
     def is_taken(m): return any(m == k or callable(f) and m.startswith(f'{k}_') for k, f in study.measures.items())
     for m in measures:
@@ -149,8 +149,8 @@ def _even(values, start, scale) -> list:
 # %% ../../nbs/06b_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
     "Are all numbers of the finished run at `path` there? Another process may still be at them"
-    known, run = study._record(path.name).get('measures', {}), Run(path)
-    return all(name in known and study.is_current(name, known[name], run) for name in study.measures)
+    results, run = study._record(path.name).get('measures', {}), Run(path)
+    return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 
 def _trained(study):
     "Train and measure what is missing; refuse to go on without all of it"
@@ -185,7 +185,7 @@ def pareto(
     if unknown: raise ValueError(f'pareto: no option {", ".join(unknown)}; there are reference, confidence, better')
     _check_study(study, setting)
     _check_numbers(setting, study.settings[setting], scale)
-    _check_asked(study, (x, y), start, budget, options)
+    _check_measures(study, (x, y), start, budget, options)
     even = _even(study.settings[setting], start, scale)
     count = len(study.settings[setting]) + len(even)
     if count > budget:

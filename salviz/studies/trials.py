@@ -27,12 +27,12 @@ def arguments_of(x) -> dict: # {name: is it needed?}
 
 def fresh_method(
     spec,       # a method's class, a method, or a function that makes one
-    given:dict, # arguments that replace those of `spec`
+    arguments:dict, # that replace those of `spec`
 ):
     "A method that no training has used yet"
-    if callable(spec): return spec(**given)
-    if not given: return copy.deepcopy(spec)
-    return type(spec)(**{**{k: getattr(spec, k) for k in arguments_of(spec)}, **given})
+    if callable(spec): return spec(**arguments)
+    if not arguments: return copy.deepcopy(spec)
+    return type(spec)(**{**{k: getattr(spec, k) for k in arguments_of(spec)}, **arguments})
 
 # %% ../../nbs/06b_studies/00_trials.ipynb #tr009
 def _slug(x): return re.sub(r'[^\w.+=-]+', '-', str(x)).strip('-.') or 'x'
@@ -66,8 +66,8 @@ def study_cells(
     out = []
     for values in itertools.product(*settings.values()):
         for seed, (name, spec) in itertools.product(seeds, methods.items()):
-            own = tuple((k, v) for k, v in zip(settings, values) if k in shared or k in arguments_of(spec))
-            out.append(Trial(name, own, seed))
+            trial_settings = tuple((k, v) for k, v in zip(settings, values) if k in shared or k in arguments_of(spec))
+            out.append(Trial(name, trial_settings, seed))
     out = [c for i, c in enumerate(out) if c not in out[:i]]
     names = [c.name.casefold() for c in out]
     twice = [c for c in out if names.count(c.name.casefold()) > 1]

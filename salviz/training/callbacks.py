@@ -68,7 +68,8 @@ class RunCallback(_Recording):
     def on_step_end(self, args, state, control, **kwargs):
         self.trainer.close_step(time.perf_counter() - self.start)
         # name a bad loss before it is written
-        if state.global_step in self.record_steps or control.should_save or control.should_evaluate: self.trainer.flush()
+        is_written = state.global_step in self.record_steps or control.should_save or control.should_evaluate
+        if is_written: self.trainer.flush()
         self.tell('step')
         self.record(state)
 
@@ -79,8 +80,8 @@ class RunCallback(_Recording):
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         row = scores_in(metrics, 'eval_')
-        self.trainer.run.log(dict(kind='eval', split='validation', step=state.global_step, epoch=round(state.epoch or 0, 6),
-                                  **row))
+        self.trainer.run.log(dict(kind='eval', split='validation', step=state.global_step,
+                                  epoch=round(state.epoch or 0, 6), **row))
         self.tell('evaluation', len(self.trainer.eval_dataset))
         if control.should_training_stop: self.record(state, force=True) # early stopping: show where it ended
 

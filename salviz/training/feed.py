@@ -81,7 +81,8 @@ def choose_probes(
     if isinstance(probes, int):
         available = len(data['validation'])
         if not 1 <= probes <= available:
-            raise ValueError(f'probes={probes}: the validation split has {available} examples; ask for 1 to {available}')
+            raise ValueError(f'probes={probes}: the validation split has {available} examples; '
+                             f'ask for 1 to {available}')
         chosen = data['validation'].select(np.random.default_rng(seed).permutation(available)[:probes])
     elif isinstance(probes, str):
         split, _, part = probes.rstrip(']').partition('[')

@@ -139,8 +139,8 @@ class _Published(_Controlled):
         return unsubscribe
 
     def at_end(self, fn:Callable[[], object]) -> Callable[[], None]: # returns a function that ends this
-        """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
-        goes into `subscriber_errors`"""
+        """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it
+        raises goes into `subscriber_errors`"""
         entry = (fn,)
         self._last_acts = [*self._last_acts, entry]
         def forget(): self._last_acts = [other for other in self._last_acts if other is not entry]

@@ -102,8 +102,10 @@ class _BatchTrainer(_JobTrainer):
 
     def _prepare_inputs(self, inputs):
         batch = super()._prepare_inputs(inputs)
-        batch |= {name: x for name, x in inputs.items() if isinstance(x, Column)} # which Trainer rebuilds without its name
-        return self.feed.corrupt(batch, self.args.seed, self.state.global_step if self.model.training else evaluation_draw)
+        # Trainer rebuilds a `Column` without its name
+        batch |= {name: x for name, x in inputs.items() if isinstance(x, Column)}
+        step = self.state.global_step if self.model.training else evaluation_draw
+        return self.feed.corrupt(batch, self.args.seed, step)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         # Trainer looks for labels before it prepares the inputs
@@ -149,13 +151,14 @@ class _LossTrainer(_OptimizingTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
         if not model.training: return self._task_loss(model, inputs, return_outputs)
-        terms = step_terms(self.method, self._called(model), self.accelerator.unwrap_model(model), inputs, self.progress(),
-                           self.task.name)
+        net = self.accelerator.unwrap_model(model)
+        terms = step_terms(self.method, self._called(model), net, inputs, self.progress(), self.task.name)
         n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
         loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
         sums = {k: t.loss.detach().sum() for k, t in terms.items()}
         self._pending.append(({k: (sums[k], t.weight) for k, t in terms.items()}, len(inputs['example_id'])))
-        if self.flush_every == 1 and self.args.world_size == 1: self._refuse_non_finite(self.state.global_step + 1, sums)
+        if self.flush_every == 1 and self.args.world_size == 1:
+            self._refuse_non_finite(self.state.global_step + 1, sums)
         # DistributedDataParallel averages gradients over processes, and `n` counts the examples of all of them
         return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
 
@@ -199,8 +202,8 @@ class _LoggingTrainer(_LossTrainer):
             self._refuse_non_finite(step, values)
             total = sum(w*v for w, v in zip(weights, values.values()))
             scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task' or w != 1}
-            row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr,
-                       seconds=seconds)
+            row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled,
+                       learning_rate=lr, seconds=seconds)
             self.run.log(row); self._logged.append(row)
             self.last_row = row
 
@@ -229,7 +232,8 @@ class _SavingTrainer(_LoggingTrainer):
         finally: unbroken.clear()
         if not self.args.should_save: return
         checkpoints = self.run.checkpoints
-        for step in outdated(checkpoints, self.settings.keep, self.state.best_global_step): remove_checkpoint(checkpoints[step])
+        for step in outdated(checkpoints, self.settings.keep, self.state.best_global_step):
+            remove_checkpoint(checkpoints[step])
 
     def leave(self):
         "Write a checkpoint of the step that was done last, unless it is there, and raise `Stopped`"
@@ -262,8 +266,8 @@ class MethodTrainer(_SavingTrainer):
             write_adapter(self.adapted, output_dir)
             if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
             return
-        # transformers writes ViT, GPT-NeoX and others under older names, which Trainer cannot load into the model when it
-        # resumes or goes back to the best checkpoint
+        # transformers writes ViT, GPT-NeoX and others under older names, which Trainer cannot load into the model when
+        # it resumes or goes back to the best checkpoint
         model = self.model
         if not isinstance(model, PreTrainedModel): return super()._save(output_dir, state_dict)
         model.save_pretrained = partial(model.save_pretrained, save_original_format=False)

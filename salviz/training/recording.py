@@ -120,8 +120,8 @@ class _ProbePasses:
         "The outputs of `main` and of the further passes that `plan` asks for"
         later = {}
         if plan.later:
-            with torch.enable_grad(), captured_input(model, model_inputs(batch, model), plan.main_embeddings) as (inputs, captured):
-                again = model(**inputs)
+            capture = captured_input(model, model_inputs(batch, model), plan.main_embeddings)
+            with torch.enable_grad(), capture as (inputs, captured): again = model(**inputs)
             if captured: again.salviz_input = captured[0]
             later = {name: f(again) for name, f in plan.later.items()}
         with torch.no_grad():
@@ -155,8 +155,8 @@ class _ProbePasses:
 class _Observations(_ProbePasses):
     "Collects what a batch of probes shows"
     def observations(self, model, batch, progress, with_saliency=True) -> dict:
-        """Return what `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency` or None, `rows`
-        (the pooled ones)"""
+        """Return what `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency` or
+        None, `rows` (the pooled ones)"""
         task, method = self.feed.task, self.method
         with undisturbed(model, training=False), full_precision(model):
             with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps:
@@ -218,8 +218,8 @@ class _SnapshotParts(_Observations):
             arrays['rationale'] = np.asarray(row['rationale']) >= .5
         for k, x in seen['evidence'].items():
             name, axes = _stored_name(k), seen['axes'].get(k)
-            self.method.require(name not in arrays,
-                                f'the evidence {k!r} is called like what the recorder writes itself; choose another name')
+            message = f'the evidence {k!r} is called like what the recorder writes itself; choose another name'
+            self.method.require(name not in arrays, message)
             arrays[name] = _example(x, j, real, axes)
             if isinstance(x, dict): layers[name] = list(x)
         stored_axes = {_stored_name(k): list(axes) for k, axes in seen['axes'].items()}
@@ -267,13 +267,14 @@ class Recorder(_SnapshotParts):
         if seen['note']: info['notes'] = [seen['note']]
         if seen['saliency'] is None:
             before = max(step for step in self.saliency_steps if step < progress.step)
-            info['awaited'] = (f'Saliency was not recorded at this step; the last step before it with saliency is {before} '
+            info['awaited'] = ('Saliency was not recorded at this step; '
+                               f'the last step before it with saliency is {before} '
                                '(train(saliency_snapshots=) says how many have it).')
         if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
         if seen['rows'] is not None: info['pooled_row'] = int(seen['rows'][j]) - int(np.argmax(real))
         if 'masked_input' in arrays:
             info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())
         label = None if row.get('labels') is None else task.label(row['labels'])
-        return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers, losses=self._losses(j, seen),
-                        info=info, classes=self.classes,
-                        label=label, **self._text(t, batch, j, real))
+        return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers,
+                        losses=self._losses(j, seen), info=info, classes=self.classes, label=label,
+                        **self._text(t, batch, j, real))

@@ -107,7 +107,8 @@ class Settings:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
-    "`settings` as the config of a run has them; settings that earlier runs lack are included where they differ from their default"
+    """`settings` as the config of a run has them; those that earlier runs lack are included where they differ from
+    their default"""
     defaults = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
                   saliency_snapshots=None, weights_dtype=None)
     return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}

@@ -120,7 +120,8 @@ def _measured_kernel(trainer) -> str: # None: the model has none to choose from
     kernels, batch = attention_kernels(trainer.model), trainer.first_batch()
     if not kernels: return None
     reference, *others = (_losses_by(trainer, name, batch) for name in kernels)
-    kernels = kernels[:1] + [k for k, x in zip(kernels[1:], others) if torch.allclose(reference, x, rtol=1e-4, atol=1e-6)]
+    def agrees(losses): return torch.allclose(reference, losses, rtol=1e-4, atol=1e-6)
+    kernels = kernels[:1] + [k for k, losses in zip(kernels[1:], others) if agrees(losses)]
     acts = {name: partial(_losses_by, trainer, name, batch, torch.bfloat16) for name in kernels}
     seconds = least_seconds(acts | dict(fp32=partial(_losses_by, trainer, kernels[0], batch)))
     in_fp32, chosen = seconds.pop('fp32'), min(seconds, key=seconds.get)
