@@ -17,9 +17,9 @@ first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_tra
                  'figures_for_a_paper']
 floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
                     attribution='Attribution',
-                    methods='Methods', training='Training', metrics='Metrics', analysis='Analysis', views='Views',
-                    figures='Figures', explorer='Explorer', porch='Porch', course='Course: rooms',
-                    replication='Replication')
+                    methods='Methods', training='Training', studies='Studies', metrics='Metrics',
+                    analysis='Analysis', views='Views', figures='Figures', explorer='Explorer', porch='Porch',
+                    course='Course: rooms', replication='Replication')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
@@ -92,7 +92,7 @@ def floors(names):
     "{title of a floor: its notebooks, in the order in which they are read}"
     floors = {}
     for name in sorted(set(names) - {'index', 'quickstart'}):
-        folder = re.sub(r'^\d+_', '', name.split('/')[0])
+        folder = re.sub(r'^\d+[a-z]?_', '', name.split('/')[0])
         floors.setdefault(floor_titles.get(folder, folder.capitalize()), []).append(name)
     def place(name): # what teaches has an order of its own
         stem = name.split('/')[-1]

@@ -1,7 +1,9 @@
 "How Sphinx makes pages of the notebooks; `build.py` beside this file lays out what it reads."
+import inspect
 import re
 from functools import cache
 from importlib import import_module, metadata
+from pkgutil import walk_packages
 
 from docutils import nodes
 from sphinx import addnodes
@@ -95,7 +97,21 @@ def parents(node):
     while node := node.parent: yield node
 
 
+def show_members_of_private_bases(app):
+    """Make the public members of a private base class members of the classes that build on it: a long class consists of
+    several such bases, which have no entries of their own in the reference"""
+    for found in walk_packages(salviz.__path__, 'salviz.'):
+        module = import_module(found.name)
+        for cls in filter(inspect.isclass, vars(module).values()):
+            if cls.__module__ != module.__name__ or cls.__name__.startswith('_'): continue
+            for base in cls.__mro__[1:]:
+                if not (base.__module__.startswith('salviz.') and base.__name__.startswith('_')): continue
+                for name, member in vars(base).items():
+                    if not name.startswith('_') and name not in vars(cls): setattr(cls, name, member)
+
+
 def setup(app):
+    app.connect('builder-inited', show_members_of_private_bases)
     app.connect('autodoc-process-docstring', with_comments)
     app.add_post_transform(NamesInProse)
     return dict(parallel_read_safe=True)

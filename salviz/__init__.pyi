@@ -23,8 +23,8 @@ from .methods import (FineTuning as FineTuning, SalLM as SalLM, SaliencyGuided a
                       Distillation as Distillation, Method as Method, Plan as Plan, Term as Term)
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
-from .training.study import Study as Study
-from .training.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
+from .studies.study import Study as Study
+from .studies.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
 from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement
 from .metrics.plausibility import plausibility_table as plausibility_table
 from .metrics.agreement import agreement_table as agreement_table, compare_runs as compare_runs

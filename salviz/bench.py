@@ -44,7 +44,7 @@ from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain
 from .models.fast import has_bf16
 from .models.loading import forked_random, load_classifier
-from .training.callbacks import Control
+from .training.control import Control
 from .training.job import open_job
 from .training.method_trainer import LengthBuckets
 from .training.settings import Settings, least_saliency

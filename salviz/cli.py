@@ -118,8 +118,8 @@ def _run_train(a):
 
 def _in_processes(a) -> int: # exit status
     "Start `salviz train` anew in several processes of this machine, which accelerate lets go in step"
-    from salviz.training.processes import in_step, share_of
-    share_of(a.batch_size, a.processes)
+    from salviz.studies.processes import in_step, examples_per_process
+    examples_per_process(a.batch_size, a.processes)
     command, environment = in_step(a.processes, '-m', 'salviz', *a.argv)
     return subprocess.run(command, env=environment).returncode
 
@@ -156,7 +156,7 @@ def _table_in(path):
     "The numbers in a CSV file, or the study in a folder"
     from salviz.core.files import read_csv
     if str(path).lower().endswith('.csv'): return read_csv(path, missing=True)
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     return Study.open(path)
 
 def _run_figure(a):
@@ -190,7 +190,7 @@ def _run_figure(a):
 
 def _run_table(a):
     from salviz.metrics.statistics import result_table
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     settings = _parse_settings(a.set)
     _refuse_unknown(settings, Study.table, result_table, apart=('frame',), who='the table of a study')
     table = Study.open(a.folder).table(**settings)
@@ -198,8 +198,8 @@ def _run_table(a):
 
 # %% ../nbs/12_porch/02_cli.ipynb #st-2
 def _run_study(a):
-    from salviz.training.designs import engine, load_study, slurm_options
-    from salviz.training.progress import study_progress
+    from salviz.studies.designs import engine, load_study, slurm_options
+    from salviz.studies.progress import study_progress
     slurm = None if a.slurm is None else slurm_options(a.slurm) # a wrong word is said before anything is loaded
     study = load_study(a.file)
     retry = dict(failed=True, all='all', none=False)[a.retry]
@@ -217,14 +217,14 @@ def _own_share(workers):
     return max(1, torch.get_num_threads() // workers)
 
 def _run_status(a):
-    from salviz.training.progress import study_progress
+    from salviz.studies.progress import study_progress
     now = study_progress(a.folder)
     print(now.to_json() if a.json else now)
 
 def _run_collect(a):
     from salviz.core.runs import write_whole
     from salviz.core.untrusted import csv_text
-    from salviz.training.progress import collect
+    from salviz.studies.progress import collect
     if a.out and Path(a.out).exists() and not a.force:
         raise FileExistsError(f'{a.out} exists already; use --force to write it again, or another --out')
     results = collect(a.folder, a.archives)
@@ -480,7 +480,7 @@ def _run_options(arg):
     "What `salviz study run` takes"
     arg('file', type=named, metavar='FILE',
         help='.py that makes a Study at its top level, or has a function study() that returns one; or .toml or .json, '
-        'see salviz.training.designs')
+        'see salviz.studies.designs')
     engines = arg.__self__.add_mutually_exclusive_group().add_argument
     engines('--workers', type=whole(1), metavar='N', help='N processes on this machine (default: this process)')
     engines('--dask', type=named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
@@ -522,7 +522,7 @@ def _study_options(arg):
     arg = add('collect', _run_collect, 'the results as CSV, with the runs that came back as files')
     arg('folder', type=named, help='folder of the study')
     arg('archives', nargs='*', type=named, metavar='ARCHIVE',
-        help='files that salviz.training.engines.pack_run made, or folders of them (.tar)')
+        help='files that salviz.studies.engines.pack_run made, or folders of them (.tar)')
     arg('--out', type=named, help='file to write (default: print)')
     arg('--force', action='store_true', help='overwrite the file')
     arg = add('table', _run_table, 'print the table of a study; `salviz study FOLDER` says the same')

@@ -220,7 +220,7 @@ def _studied(many):
     from salviz.core.runs import Run, write_manifest
     from salviz.methods import FineTuning
     from salviz.models.corruption import small_model, train_tokenizer
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     part = Dataset.from_dict(dict(text=['a good film', 'a bad film']*8, label=[1, 0]*8))
     part = part.cast_column('label', ClassLabel(names=['bad', 'good']))
     tokenizer = train_tokenizer(list(part['text']), vocab_size=50)

@@ -21,12 +21,12 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.study',
-          'training.designs', 'training.progress', 'training.search', 'cli',
+counts = [*rooms_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.control',
+          *(room for room in rooms_of('studies') if room != 'studies.trade_off'), 'cli',
           *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
                                             'saving', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
-computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'analysis')
+computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'studies', 'analysis')
 trains = [*(room for room in computes if room not in counts), 'bench']
 
 # One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
@@ -42,8 +42,8 @@ def imported(rooms):
     for room in rooms:
         importlib.import_module(f'salviz.{room}')
         found[room] = [k for k in [*heavy, 'salviz.views', 'salviz.figures'] if k in sys.modules]
-imported(['training.engines'])
-found['engines alone'] = found.pop('training.engines')
+imported(['studies.engines'])
+found['engines alone'] = found.pop('studies.engines')
 read, write = os.pipe()
 if not os.fork():
     imported(counts)
@@ -94,43 +94,69 @@ def test_who_trains_needs_nothing_that_draws(brought, room):
 def test_who_collects_the_runs_of_a_study_needs_no_torch(brought):
     assert not {'torch', 'transformers'} & set(brought['engines alone'])
 
-# What a floor may import besides itself.
+# The packages and modules of salviz in order of dependence: each may import the packages of its list besides itself,
+# whether at the top of a module, inside a function or by `import_module`.
 below = dict(core=[], metrics=['core'], data=['core', 'metrics'], models=['core', 'metrics', 'data'])
 below['attribution'] = [*below['models'], 'models']
 below['methods'] = [*below['attribution'], 'attribution']
 below['training'] = below['analysis'] = [*below['methods'], 'methods']
+below['studies'] = [*below['training'], 'training']
 below['views'] = ['core', 'metrics']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-below['course'] = below['replication'] = [*below['training'], 'training', 'analysis', *below['explorer'], 'explorer']
-# Loaded when called: a look is shown in the explorer, and a sentence of its reader's own is asked of a model.
-upwards = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look'),
-           ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}
+below['course'] = below['replication'] = [*below['studies'], 'studies', 'analysis', *below['explorer'], 'explorer']
+# Imports that break the order. The list may only shrink; all of them happen inside functions.
+exceptions = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look'),
+              ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer'),
+              ('figures.kinds', 'studies.study')}
+
+def _is_type_checking(node): return isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING'
+
+def _named_modules(node, package_of):
+    "Modules that the statement or call `node` imports, as written from the top: salviz.core.runs.Run"
+    if isinstance(node, ast.ImportFrom):
+        base = [*package_of(node.level), *filter(None, [node.module])] if node.level else [node.module]
+        return ['.'.join([*base, a.name]) for a in node.names]
+    if isinstance(node, ast.Import): return [a.name for a in node.names]
+    is_call = isinstance(node, ast.Call) and ast.unparse(node.func).split('.')[-1] in ('import_module', '__import__')
+    if is_call and node.args and isinstance(node.args[0], ast.Constant): return [node.args[0].value]
+    return []
 
 def imported(file):
-    "Modules that `file` imports, anywhere in it; `if TYPE_CHECKING:` blocks, which never run, are left out"
-    here, tree = file.relative_to(package).with_suffix('').parts, ast.parse(file.read_text())
-    tree.body = [x for x in tree.body if not (isinstance(x, ast.If) and ast.unparse(x.test) == 'TYPE_CHECKING')]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = ['salviz', *here[:len(here) - node.level], *(node.module or '').split('.')]
-            names = ['.'.join([o for o in base if o] + [a.name]) for a in node.names]
-        elif isinstance(node, ast.ImportFrom): names = [f'{node.module}.{a.name}' for a in node.names]
-        elif isinstance(node, ast.Import): names = [a.name for a in node.names]
-        else: continue
-        yield from ('.'.join(o.split('.')[1:3]) for o in names if o.startswith('salviz.'))
+    """Modules of salviz that `file` imports, anywhere in it, as `package.module`; `if TYPE_CHECKING:` blocks, which
+    never run, are left out"""
+    parents = ['salviz', *file.relative_to(package).with_suffix('').parts]
+    tree = ast.parse(file.read_text())
+    tree.body = [x for x in tree.body if not _is_type_checking(x)]
+    found = [name for node in ast.walk(tree) for name in _named_modules(node, lambda level: parents[:-level])]
+    return {'.'.join(name.split('.')[1:3]) for name in found if name.startswith('salviz.')}
 
-def test_floors_import_those_below_them_only():
-    met = set()
-    for floor, allowed in below.items():
-        for room in rooms_of(floor):
-            file = package/f'{room.replace(".", "/")}.py'
-            for other in imported(file):
-                if other.split('.')[0] in {floor, *allowed} or other.split('.')[0] not in below: continue
-                wrong = f'{room} imports {other}: {floor} may import {", ".join(allowed) or "nothing of salviz"}'
-                assert (room, other) in upwards, wrong
-                met.add((room, other))
-    assert met == upwards # an exception that nobody needs any more goes
+def test_the_order_names_every_package_of_the_library():
+    assert {p.parent.name for p in package.glob('*/__init__.py')} == set(below)
+
+@pytest.mark.parametrize('name', below)
+def test_a_package_imports_only_packages_below_it(name):
+    wrong = {(module, other) for module in rooms_of(name)
+             for other in imported(package/f'{module.replace(".", "/")}.py')
+             if other.split('.')[0] in below and other.split('.')[0] not in (name, *below[name])}
+    allowed = {pair for pair in exceptions if pair[0].split('.')[0] == name}
+    assert not wrong - allowed, f'{name} may import {", ".join(below[name]) or "no other package"}'
+    assert not allowed - wrong, 'remove exceptions that are no longer needed'
+
+def _reached_from(name, imports):
+    "All modules that importing the module `name` would lead to, within `imports` {module: modules}"
+    reached, waiting = set(), [name]
+    while waiting:
+        for other in imports.get(waiting.pop(), ()):
+            if other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    return reached
+
+@pytest.mark.parametrize('name', ['training', 'studies'])
+def test_the_modules_of_training_and_studies_import_each_other_in_one_direction(name):
+    imports = {module: imported(package/f'{module.replace(".", "/")}.py') for module in rooms_of(name)}
+    assert not [module for module in imports if module in _reached_from(module, imports)]
 
 def test_a_public_name_never_turns_into_a_module(imports):
     """Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the

@@ -104,7 +104,7 @@ def _opened(source):
     if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
-    if (Path(source)/'study.json').is_file(): return import_module('salviz.training.study').Study.open(source)
+    if (Path(source)/'study.json').is_file(): return import_module('salviz.studies.study').Study.open(source)
     return open_run(source)
 
 def _of_study(study, kind, options): # (source, options)

@@ -221,7 +221,7 @@ _curves = dict(train_curve=train_curve, validation_curve=validation_curve)
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-23
 def _study(folder, model, data, methods, seeds, settings, measures, **train):
     "The `Study`, with what all of them share"
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     return Study(folder, model, data, methods, seeds, settings, {**shared_measures, **measures}, weights='none',
                  progress=False, args=dict(save_only_model=True), **{**dict(snapshots=0, probes=1, keep=1), **train})
 

@@ -211,7 +211,7 @@ def made_study(
     **more, # arguments of `Study` and of `train`
 ):
     "A `Study` that looks at no probes, and whose weights are not kept"
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     quiet = dict(weights='none', progress=False, snapshots=0, probes=1, keep=1)
     return Study(folder, model, data, methods, seeds=list(seeds), measures=measures, **{**quiet, **more})
 

@@ -21,7 +21,7 @@ from .registry import claims, papers
 from .rows import identity, known_cells, read_rows, row_of, write_row
 from ..core.validation import check_choice
 from ..core.runs import Run
-from ..training.processes import end_with_parent
+from ..studies.processes import end_with_parent
 
 # %% ../../nbs/14_replication/07_reproduce.ipynb #rp-5
 _rooms = ('salviz.replication.classifiers', 'salviz.replication.language', 'salviz.replication.series')

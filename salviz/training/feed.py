@@ -8,7 +8,6 @@ __all__ = ['evaluation_draw', 'check_data', 'choose_probes', 'Feed', 'TextFeed',
 # %% ../../nbs/06_training/00_feed.ipynb #003
 import datasets
 import numpy as np
-from fastcore.basics import patch
 
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
 from ..data.texts import Collator, align_answers, encode, encode_texts
@@ -75,15 +74,16 @@ def choose_probes(
     # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
     probes,
     seed:int=0, # which examples, if `probes` is a number
-): # a `Dataset`, or the list as it was given
+): # a `Dataset`, or the list itself
     "The examples that `probes` asks for"
     if isinstance(probes, bool) or not isinstance(probes, (int, str, datasets.Dataset, list, tuple)):
         raise ValueError(f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}')
     if isinstance(probes, int):
-        have = len(data['validation'])
-        if not 1 <= probes <= have:
-            raise ValueError(f'probes={probes}: the validation split has {have} examples; ask for 1 to {have}')
-        chosen = data['validation'].select(np.random.default_rng(seed).permutation(have)[:probes])
+        available = len(data['validation'])
+        if not 1 <= probes <= available:
+            raise ValueError(f'probes={probes}: the validation split has {available} examples; '
+                             f'ask for 1 to {available}')
+        chosen = data['validation'].select(np.random.default_rng(seed).permutation(available)[:probes])
     elif isinstance(probes, str):
         split, _, part = probes.rstrip(']').partition('[')
         if split not in data: raise ValueError(f'probes={probes!r}: no split {split!r}; available: {", ".join(data)}')
@@ -104,8 +104,8 @@ def choose_probes(
 # %% ../../nbs/06_training/00_feed.ipynb #014
 def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
 
-def _own_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
-    "Texts or pairs of texts of one's own, as probes of `task`"
+def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
+    "Your own texts or pairs of texts, as probes of `task`"
     if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*probes)))))
     if task.per_example or task.self_supervised or task.paired and all(map(_is_pair, probes)):
@@ -154,13 +154,14 @@ class Feed:
         return batch
 
 # %% ../../nbs/06_training/00_feed.ipynb #clm1
-class TextFeed(Feed):
-    "Texts for `model`"
+class _TextBatches(Feed):
+    "Encodes texts for `model`"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
         if tokenizer is None:
             raise ValueError(f'train: {type(model).__name__} reads text; give its tokenizer, got None')
         super().__init__(model, tokenizer)
-        self.longest, self.share, self.corruption = longest_input(model, tokenizer, max_length), mlm_probability, None
+        self.longest, self.corruption = longest_input(model, tokenizer, max_length), None
+        self.mlm_probability = mlm_probability
         start = decoder_start(model) if self.task.teacher_forced else None
         self._collate = Collator(tokenizer, decoder_start=start, labels=self.task.label_collator(model))
 
@@ -182,7 +183,8 @@ class TextFeed(Feed):
         "As every feed; in pre-training what corrupts the texts is made here, from the training split"
         encoded = super().encode(data)
         if self.task.name in corruptions:
-            self.corruption = corruptions[self.task.name].learned(self.tokenizer, encoded['train'], self.share)
+            self.corruption = corruptions[self.task.name].learned(self.tokenizer, encoded['train'],
+                                                                   self.mlm_probability)
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
@@ -190,28 +192,29 @@ class TextFeed(Feed):
         return batch if self.corruption is None or 'labels' in batch else self.corruption(batch, seed, step)
 
 # %% ../../nbs/06_training/00_feed.ipynb #4845c565
-@patch
-def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
-    "The probe examples, encoded, with ids that follow on from `data`; with `labels` only if the probes have them"
-    task, tokenizer, first_id = self.task, self.tokenizer, sum(map(len, data.values()))
-    self.learn(data)
-    if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
-    chosen = choose_probes(data, probes, seed)
-    if not isinstance(chosen, datasets.Dataset): chosen = _own_texts(chosen, task)
-    if isinstance(chosen, tuple) and task.causal: chosen = datasets.Dataset.from_dict(dict(text=chosen[0]))
-    if isinstance(chosen, tuple):
-        encoded = encode_texts(chosen[0], tokenizer, chosen[1], self.longest, first_id)
-        return encoded, self._align(*chosen)
-    one_text, columns = (task.per_example or task.self_supervised) and not task.causal, chosen.column_names
-    lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
-    if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
-    texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
-    with_pairs = one_text or task.causal or task.paired
-    pairs = list(read['text_pair']) if with_pairs and 'text_pair' in read.column_names else None
-    if one_text: encoded = encode_texts(texts, tokenizer, pairs, self.longest, first_id)
-    else: encoded = encode(chosen, tokenizer, self.longest, task=task.name, first_id=first_id)
-    if task.per_example and 'label' in columns: encoded = encoded.add_column('labels', list(chosen['label']))
-    return self._with_columns(encoded, chosen, 'probes'), self._align(texts, pairs)
+class TextFeed(_TextBatches):
+    "Texts for `model`"
+    def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
+        "The probe examples, encoded, with ids that follow on from `data`; with `labels` only if the probes have them"
+        task, tokenizer, first_id = self.task, self.tokenizer, sum(map(len, data.values()))
+        self.learn(data)
+        if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
+        chosen = choose_probes(data, probes, seed)
+        if not isinstance(chosen, datasets.Dataset): chosen = _custom_texts(chosen, task)
+        if isinstance(chosen, tuple) and task.causal: chosen = datasets.Dataset.from_dict(dict(text=chosen[0]))
+        if isinstance(chosen, tuple):
+            encoded = encode_texts(chosen[0], tokenizer, chosen[1], self.longest, first_id)
+            return encoded, self._align(*chosen)
+        one_text, columns = (task.per_example or task.self_supervised) and not task.causal, chosen.column_names
+        lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
+        if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
+        texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
+        with_pairs = one_text or task.causal or task.paired
+        pairs = list(read['text_pair']) if with_pairs and 'text_pair' in read.column_names else None
+        if one_text: encoded = encode_texts(texts, tokenizer, pairs, self.longest, first_id)
+        else: encoded = encode(chosen, tokenizer, self.longest, task=task.name, first_id=first_id)
+        if task.per_example and 'label' in columns: encoded = encoded.add_column('labels', list(chosen['label']))
+        return self._with_columns(encoded, chosen, 'probes'), self._align(texts, pairs)
 
 # %% ../../nbs/06_training/00_feed.ipynb #019
 class SignalFeed(Feed):
@@ -221,8 +224,8 @@ class SignalFeed(Feed):
         self._collate, self.feature_names = SignalCollator(), None
         # of a model that reads patches: which of its tokens are none
         self._special = special_tokens(model) if reads_patches(model) else None
-        given = dict(tokenizer=tokenizer, max_length=max_length)
-        bad = [k for k, v in given.items() if v is not None]
+        of_text = dict(tokenizer=tokenizer, max_length=max_length)
+        bad = [k for k, v in of_text.items() if v is not None]
         if bad:
             raise ValueError(f'train: {bad[0]} belongs to text; {type(model).__name__} reads '
                              f'{modalities[self.task.modality].several}, leave it None')

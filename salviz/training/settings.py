@@ -107,10 +107,11 @@ class Settings:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
-    "`settings` as the config of a run has them; what earlier runs have not is there where it was asked for"
-    unsaid = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
+    """`settings` as the config of a run has them; those that earlier runs lack are included where they differ from
+    their default"""
+    defaults = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
                   saliency_snapshots=None, weights_dtype=None)
-    return {name: x for name, x in plain(vars(settings)).items() if name not in unsaid or x != unsaid[name]}
+    return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}
 
 def record_steps(snapshots:int, total:int) -> list:
     "At most `snapshots` different steps from 0 to `total`, evenly spaced"

@@ -12,7 +12,7 @@ from salviz.methods.base import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.loading import weights_checksum
 from salviz.analysis.generation import bleu, translation_scores, translations, writes_small
-from salviz.training.study import Study
+from salviz.studies.study import Study
 from salviz.training.trainer import train
 
 @pytest.fixture(scope='module')

@@ -11,7 +11,7 @@ from salviz.data.texts import subset
 from salviz.methods.base import FineTuning
 from salviz.models.nets import small_net
 from salviz.analysis.roar import RemovedData, roar_table
-from salviz.training.study import Study
+from salviz.studies.study import Study
 
 @pytest.fixture(scope='module')
 def digits(): return subset(load_images('digits'), 20, validation_size=10, test_size=12)

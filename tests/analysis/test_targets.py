@@ -13,7 +13,7 @@ from salviz.methods.base import FineTuning
 from salviz.methods.sallm import SalLM
 from salviz.models.loading import weights_checksum
 from salviz.analysis.targets import target_divergences, target_kl, teacher_of
-from salviz.training.study import Study
+from salviz.studies.study import Study
 from salviz.training.trainer import train
 
 def double(model):

@@ -24,7 +24,7 @@ import salviz.training.trainer
 from salviz.methods import FineTuning
 from salviz.core.runs import (Held, Run, RunInUse, Snapshot, checkpoint_damage, decode_snapshot, encode_arrays,
                               encode_snapshot, read_object, sealed, write_manifest, write_whole)
-from salviz.training.study import Study
+from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=4)

@@ -654,7 +654,7 @@ def test_the_help_lists_the_kinds_with_a_line_each(capsys):
 
 
 def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys):
-    import salviz.training.study
+    import salviz.studies.study
     from salviz.metrics.statistics import result_table
     table = result_table(made['metric_table'][0], 'method')
     class Opened:
@@ -662,7 +662,7 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
             return table if not options else result_table(made['metric_table'][0], 'method', **options)
         def results(self): return made['metric_table'][0]
         def runs(self): return dict(one=made['loss_curves'][0][:1])
-    monkeypatch.setattr(salviz.training.study.Study, 'open', classmethod(lambda cls, folder: Opened()))
+    monkeypatch.setattr(salviz.studies.study.Study, 'open', classmethod(lambda cls, folder: Opened()))
     assert main(['study', 'x']) == 0 and capsys.readouterr().out == f'{table}\n'
     assert main(['study', 'x', '--latex', '--set', 'digits=1']) == 0 and r'\toprule' in capsys.readouterr().out
     assert main(['figure', 'x', '--kind', 'metric_table', '--out', str(tmp_path/'t.pdf')]) == 0

@@ -20,7 +20,7 @@ from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided
 from salviz.methods.base import supported
 from salviz.models.adapters import adapter_file, adapter_kinds, adapter_weights
 from salviz.models.attention import unwrapped
-from salviz.training.study import Study
+from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
 inside = ['query', 'value', 'c_attn', 'q_proj', 'v_proj', 'query_proj', 'value_proj', 'q', 'v']

@@ -20,7 +20,7 @@ from salviz.models.nets import DigitCNN, SeriesLSTM, TextLSTM, small_net
 from salviz.models.tasks import tasks
 from salviz.training.feed import feed_for
 from salviz.training.step import step_terms
-from salviz.training.study import Study
+from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)

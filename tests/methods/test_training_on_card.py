@@ -12,7 +12,7 @@ from emulated_card import training_on_card
 from salviz.bench import Step
 from salviz.methods.base import supported
 from salviz.models.tasks import tasks
-from salviz.training.callbacks import Control
+from salviz.training.control import Control
 from salviz.training.job import open_job
 from salviz.training.settings import Settings
 from salviz.training.trainer import make_trainer, train

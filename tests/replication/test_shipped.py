@@ -155,7 +155,7 @@ class _Recorded(Exception): pass
 def test_the_registry_says_what_the_arms_of_the_studies_are_given(monkeypatch, tmp_path):
     "No data is read: the studies are stopped where they are made"
     import salviz.methods as methods
-    from salviz.training import study
+    from salviz.studies import study
     def stop(folder, model, data, methods, *args, **more): raise _Recorded(methods)
     monkeypatch.setattr(study, 'Study', stop)
     for name, plan in plans.items():

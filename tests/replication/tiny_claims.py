@@ -8,7 +8,7 @@ from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning
 from salviz.models.checkpoints import load_model
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training.study import Study
+from salviz.studies.study import Study
 
 texts = [f'{a} {b} film' for a in ('good', 'fine', 'bad', 'poor') for b in ('old', 'new', 'long', 'short')]
 

@@ -398,13 +398,13 @@ def test_seconds_left_fall_and_leave_out_what_was_waited(start):
     known = [x for x in left if x is not None]
     assert known[-1] == 0 and all(x >= 0 for x in known) and training.waited >= 1.
     spent = [seconds for times in training._pace.times.values() for seconds in times]
-    assert set(training._pace.times) == {'step', 'look', 'evaluation', 'save'} and training.waited not in spent
+    assert set(training._pace.times) == {'step', 'recording', 'evaluation', 'save'} and training.waited not in spent
 
 def test_pace_adds_up_what_is_left():
     pace = Pace()
-    for what, n, seconds in (('step', 1, 2.), ('look', 1, 5.), ('evaluation', 10, 1.), ('save', 1, 3.)):
+    for what, n, seconds in (('step', 1, 2.), ('recording', 1, 5.), ('evaluation', 10, 1.), ('save', 1, 3.)):
         pace.add(what, n, seconds)
-    assert pace.seconds(dict(step=4, look=2, evaluation=20, save=1)) == pytest.approx(8 + 10 + 2 + 3)
+    assert pace.seconds(dict(step=4, recording=2, evaluation=20, save=1)) == pytest.approx(8 + 10 + 2 + 3)
 
 ends = '''
 import datasets, sys, threading

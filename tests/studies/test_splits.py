@@ -9,8 +9,8 @@ from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subse
 from salviz.metrics.methods_text import methods_text, model_card
 from salviz.metrics.statistics import known_measure, measure_of, runs_frame
 from salviz.methods import FineTuning
-from salviz.training.search import Search
-from salviz.training.study import Study
+from salviz.studies.search import Search
+from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)

@@ -28,15 +28,15 @@ from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.runs import Run, sealed, write_manifest, write_whole
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
-from salviz.training.study import (Study, Trial, arguments_of, fresh_method, measure_version, named_measures,
-                                   study_cells)
+from salviz.studies.study import Study, measure_version, named_measures
+from salviz.studies.trials import Trial, arguments_of, fresh_method, study_cells
 
 # One design in a file of its own: this process and one that will be killed read it alike.
 design = textwrap.dedent("""
     import datasets
     from salviz.methods import ADDrop, FineTuning
     from salviz.models.corruption import small_model, train_tokenizer
-    from salviz.training.study import Study
+    from salviz.studies.study import Study
     data = datasets.load_from_disk(home + '/data')
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
@@ -109,7 +109,7 @@ def test_results_are_tidy_and_open_without_torch(whole):
         assert r['average_loss'] == np.mean([o['task'] for o in run.train_rows])
         assert run.config['seed'] == r['seed']
         assert run.config['method']['name'] == dict(FineTuning='FineTuning').get(r['method'], 'ADDrop')
-    code = ("import sys\nfrom salviz.training.study import Study\ns = "
+    code = ("import sys\nfrom salviz.studies.study import Study\ns = "
             f"Study.open({str(whole.folder)!r})\nprint(s.table(compare_to='FineTuning').text)\nprint('torch' in "
             "sys.modules, 'matplotlib' in sys.modules)")
     said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.rstrip().split('\n')

@@ -17,8 +17,8 @@ from salviz.metrics.plausibility import plausibility
 from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.leases import Lease
-from salviz.training.study import Study
-from salviz.training.trade_off import RationalePlausibility, marked_words, pareto
+from salviz.studies.study import Study
+from salviz.studies.trade_off import RationalePlausibility, marked_words, pareto
 
 sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
 
@@ -27,8 +27,8 @@ design = textwrap.dedent("""
     import datasets
     from salviz.methods import RationaleGuided
     from salviz.models.corruption import small_model, train_tokenizer
-    from salviz.training.study import Study
-    from salviz.training.trade_off import pareto
+    from salviz.studies.study import Study
+    from salviz.studies.trade_off import pareto
     data = datasets.load_from_disk(home)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def bert(seed):
@@ -91,7 +91,7 @@ def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
 def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, whole, tmp_path):
     code = textwrap.dedent(f"""
         import os, runpy, signal
-        from salviz.training.study import Study
+        from salviz.studies.study import Study
         grow, times = Study.grow, []
         def growing(self, **more):
             grow(self, **more)

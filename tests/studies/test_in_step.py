@@ -23,9 +23,9 @@ from salviz.core.runs import Run
 from salviz.data.texts import subset
 from salviz.methods import ADDrop, FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training.callbacks import Stopped
-from salviz.training.processes import train_in_step
-from salviz.training.study import Study
+from salviz.training.control import Stopped
+from salviz.studies.processes import train_in_step
+from salviz.studies.study import Study
 
 for module in (sys.modules[__name__], helpers): # the processes cannot import these files
     cloudpickle.register_pickle_by_value(module)

@@ -18,8 +18,8 @@ from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.training.method_trainer import MethodTrainer
-from salviz.training.progress import study_progress
-from salviz.training.study import Study
+from salviz.studies.progress import study_progress
+from salviz.studies.study import Study
 
 def study_in(folder, data, happens=None, **kw):
     "`happens(n)` is called before each forward pass, the `n`th of its training"

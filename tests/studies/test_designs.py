@@ -18,12 +18,12 @@ from salviz.core.leases import Lease
 from salviz.core.runs import Run
 from salviz.methods import ADDrop
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training import designs
-from salviz.training.designs import engine, load_study
-from salviz.training.engines import pack_run
-from salviz.training.progress import study_progress
-from salviz.training.search import Search
-from salviz.training.study import Study
+from salviz.studies import designs
+from salviz.studies.designs import engine, load_study
+from salviz.studies.engines import pack_run
+from salviz.studies.progress import study_progress
+from salviz.studies.search import Search
+from salviz.studies.study import Study
 
 toml = textwrap.dedent("""
     model = "tiny"
@@ -107,7 +107,7 @@ def test_results_that_do_not_fit_on_the_disk_leave_the_old_file(whole, tmp_path,
 
 driver = '''
 import os, time
-from salviz.training.designs import engine
+from salviz.studies.designs import engine
 def work(_):
     time.sleep(1)
     return os.getpid()

@@ -32,11 +32,12 @@ from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.metrics.study_results import state_of
-from salviz.training.callbacks import Stopped, unbroken
-from salviz.training.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
-                                     unpack_run)
-from salviz.training.progress import study_progress
-from salviz.training.study import Study, most_tries
+from salviz.training.control import Stopped, unbroken
+from salviz.studies.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
+                                    unpack_run)
+from salviz.studies.progress import study_progress
+from salviz.studies.study import Study
+from salviz.studies.trials import most_tries
 
 for module in (sys.modules[__name__], helpers): # workers elsewhere cannot import these files
     cloudpickle.register_pickle_by_value(module)
@@ -512,7 +513,7 @@ def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, pl
     (run/'.training.json').write_text(sealed(note))
     lock.write_text(sealed(dict(gone, id='gone')))
     os.utime(lock, (0, 0))
-    study._keep('FT.seed=0', measures={}, tries=3)
+    study._write_record('FT.seed=0', measures={}, tries=3)
     with pytest.raises(RuntimeError, match='killed for memory or by a time limit'): study.run()
     same(study.run(retry='all'), plain[:1])
 
@@ -531,7 +532,7 @@ def test_three_deaths_are_three(shared, made, tmp_path):
     study = made(tmp_path/'s')
     def die(name, n):
         if name != 'FT.seed=1': return None
-        if shared: study._keep(name, measures={}, tries=n)
+        if shared: study._write_record(name, measures={}, tries=n)
         return OSError('the machine went away')
     here = Here(die)
     with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=here, shared=shared)
@@ -540,7 +541,7 @@ def test_three_deaths_are_three(shared, made, tmp_path):
 def test_an_engine_that_tries_again_by_itself_is_stopped_at_the_door(made, tmp_path):
     study = made(tmp_path/'s')
     def die(name, n): # three workers, of which the sender knows nothing
-        if name == 'FT.seed=1': study._keep(name, measures={}, tries=3)
+        if name == 'FT.seed=1': study._write_record(name, measures={}, tries=3)
     with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=Here(die))
     assert not (tmp_path/'s'/'runs'/'FT.seed=1').exists()
 
@@ -556,7 +557,7 @@ def test_what_died_is_sent_again_at_once_and_not_alone(made, tmp_path):
     def happens(name):
         tried.append(name)
         if tried.count(name) > 1: return together.wait() and None
-        study._keep(name, measures={}, tries=1)
+        study._write_record(name, measures={}, tries=1)
         raise OSError('the machine went away')
     assert run_on(study, Nodes(happens), study.cells) == [] and len(tried) == 8
 
