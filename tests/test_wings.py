@@ -103,9 +103,10 @@ below['views'] = ['core', 'metrics']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
 below['course'] = below['replication'] = [*below['training'], 'training', 'analysis', *below['explorer'], 'explorer']
-# Loaded when called: a look is shown in the explorer, and a sentence of its reader's own is asked of a model.
-upwards = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look'),
-           ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}
+# Loaded when called: the explorer computes the maps of a model, and those of a custom sentence.
+upwards = {('explorer.model_explorer', 'analysis.model_maps'), ('explorer.model_explorer', 'models.loading'),
+           ('explorer.own', 'analysis.model_maps'), ('explorer.own', 'models.checkpoints'),
+           ('explorer.own', 'training.trainer')}
 
 def imported(file):
     "Modules that `file` imports, anywhere in it; `if TYPE_CHECKING:` blocks, which never run, are left out"

@@ -94,7 +94,7 @@ def __call__(self:Asker,
     attribution,# one of `attributions`; None: no saliency
 ) -> list: # of `Snapshot`, one a text
     "What the chosen model makes of `texts`"
-    from salviz.analysis.look import explain_alike
+    from salviz.analysis.model_maps import explain_alike
     if attribution is not None and attribution not in self.attributions():
         there = ', '.join(self.attributions())
         raise ValueError(f'saliency must come from one of {there}, got {attribution!r}')
@@ -134,7 +134,7 @@ def vectors(self:Asker,
     length:int,  # tokens that the text may have
 ) -> tuple: # (its tokens, `QueryKey` of a batch of one)
     "Queries and keys of one head in `text`"
-    from salviz.analysis.look import text_query_key
+    from salviz.analysis.model_maps import text_query_key
     model, tokenizer = self._ready(choice)
     least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # shorter than this no text is cut
     return text_query_key(model, tokenizer, _plain(text), layer, head, max_length=max(length, least))

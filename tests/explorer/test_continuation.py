@@ -14,7 +14,8 @@ from salviz.core.runs import Snapshot
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model
-from salviz.analysis.look import explain_texts, explore
+from salviz.analysis.model_maps import explain_texts
+from salviz.explorer.model_explorer import explore
 
 @pytest.fixture
 def writer(tiny_tokenizer):

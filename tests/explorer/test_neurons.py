@@ -71,7 +71,7 @@ def test_what_cannot_be_answered_is_said(tiny_bert, tiny_tokenizer, wrong, words
 @pytest.fixture
 def view(tiny_bert, tiny_tokenizer):
     "The view of an explorer of a sentence and of the model that read it"
-    from salviz.analysis.look import explore
+    from salviz.explorer.model_explorer import explore
     view = explore(tiny_bert(), tiny_tokenizer, [text, 'a fine scene'], saliency=None, attribution=False).view
     view.settle()
     return view

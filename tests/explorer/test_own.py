@@ -19,7 +19,7 @@ recorded, other = 'the film was great', 'the film was awful'
 @pytest.fixture
 def explorer(tiny_bert, tiny_tokenizer):
     "An explorer of two sentences and of the model that read them"
-    from salviz.analysis.look import explore
+    from salviz.explorer.model_explorer import explore
     return explore(tiny_bert(), tiny_tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient',
                    attribution=False)
 
@@ -85,7 +85,7 @@ def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
 def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
                                                                              tmp_path):
     from salviz.models.checkpoints import load_model
-    from salviz.analysis.look import explain_texts
+    from salviz.analysis.model_maps import explain_texts
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     asker = Asker(Run(run.path))
     steps = [step for step, _ in asker.choices()]
@@ -135,7 +135,7 @@ def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_be
     assert mine([[recorded]], 'now', 'input_x_gradient')
 
 def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
-    from salviz.analysis.look import explain_alike, explain_texts
+    from salviz.analysis.model_maps import explain_alike, explain_texts
     model = tiny_bert()
     a, b = explain_alike(model, tiny_tokenizer, [recorded, other], 'input_x_gradient')
     predicted = int(a.arrays['probabilities'].argmax())
@@ -185,7 +185,7 @@ def test_a_sentence_is_typed_and_its_maps_saliency_and_answer_stand_beside_those
 
 @pytest.mark.slow
 def test_what_is_subtracted_are_the_numbers_of_the_model(opened, tiny_bert, tiny_tokenizer):
-    from salviz.analysis.look import explain_alike
+    from salviz.analysis.model_maps import explain_alike
     page, kernel = opened
     ask(page, other)
     kernel.answer()
