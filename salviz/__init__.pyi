@@ -47,7 +47,7 @@ from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
 from .explorer.widget import Explorer as Explorer
 from .explorer.model_explorer import explore as explore
-from .explorer.saving import strip_views as strip_views
+from .explorer.notebook_cleanup import strip_views as strip_views
 from .explorer.bertviz import bertviz_view as bertviz_view
 from .tour import demo as demo
 

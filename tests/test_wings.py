@@ -23,8 +23,8 @@ def rooms_of(*floors): # their modules, as `floor.room`
 looks = rooms_of('figures', 'explorer')
 counts = [*rooms_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.study',
           'training.designs', 'training.progress', 'training.search', 'cli',
-          *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
-                                            'saving', 'bertviz'))]
+          *(f'explorer.{room}' for room in ('assets', 'quantisation', 'payload', 'page_compression', 'run_metadata',
+                                            'page', 'transfer', 'notebook_cleanup', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'analysis')
 trains = [*(room for room in computes if room not in counts), 'bench']
@@ -105,8 +105,8 @@ below['explorer'] = [*below['figures'], 'figures']
 below['course'] = below['replication'] = [*below['training'], 'training', 'analysis', *below['explorer'], 'explorer']
 # Loaded when called: the explorer computes the maps of a model, and those of a custom sentence.
 upwards = {('explorer.model_explorer', 'analysis.model_maps'), ('explorer.model_explorer', 'models.loading'),
-           ('explorer.own', 'analysis.model_maps'), ('explorer.own', 'models.checkpoints'),
-           ('explorer.own', 'training.trainer')}
+           ('explorer.custom_sentences', 'analysis.model_maps'), ('explorer.custom_sentences', 'models.checkpoints'),
+           ('explorer.custom_sentences', 'training.trainer')}
 
 def imported(file):
     "Modules that `file` imports, anywhere in it; `if TYPE_CHECKING:` blocks, which never run, are left out"

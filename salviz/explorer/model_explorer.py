@@ -9,7 +9,7 @@ __all__ = ['shown_texts', 'explore']
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .described import as_run
+from .run_metadata import as_run
 from .widget import Explorer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from salviz.core.evidence import guessed_axes, own_evidence
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
-from salviz.explorer.described import meta
-from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.run_metadata import meta
+from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Run, Snapshot, decode_snapshot, encode_snapshot
 

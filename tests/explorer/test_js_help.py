@@ -4,10 +4,10 @@ import pytest
 
 import invented
 from browser import browser, load, mount, new_page, page, settled, spoken  # noqa: F401, fixtures
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import pack_frame
-from salviz.explorer.program import panel_names
+from salviz.explorer.assets import panel_names
 
 tour_steps = ['Heads', 'Map', 'Sentence', 'What if', 'Time']
 

@@ -9,9 +9,9 @@ import pytest
 from browser import evaluate_json, load, mount, new_page, settled, spoken
 from PIL import Image
 
-from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
+from salviz.explorer.quantisation import cube_code, cube_value, level_code, level_value
 from salviz.core.maths import dense_ranks, discard_candidates
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.maps import triptych

@@ -18,7 +18,7 @@ from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words
 from salviz.metrics.scores import attention_agreement
 from salviz.models.loading import undisturbed
-from salviz.explorer.described import as_run, meta, run_meta
+from salviz.explorer.run_metadata import as_run, meta, run_meta
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 from salviz.core.text import align

@@ -5,9 +5,9 @@ import pytest
 
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
-from salviz.explorer.codes import level_code, level_value
+from salviz.explorer.quantisation import level_code, level_value
 from salviz.core.maths import patch_pattern, pattern_share, rollout, saliency_target
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.base import saliency_distribution

@@ -148,7 +148,7 @@ class Compare {
 }
 
 export const comparePanel = {
-  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', still: 'compare',
+  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', image: 'compare',
   help: {says: [
     'A and B are the same map in two runs or at two steps on one scale; B − A is orange where B has more, blue '
       + 'where A has.',

@@ -158,7 +158,7 @@ class Continuation {
 }
 
 export const continuationPanel = {
-  name: 'continuation', title: 'Continuation', order: 62, shows: 'text', still: 'continuation', page: 'below',
+  name: 'continuation', title: 'Continuation', order: 62, shows: 'text', image: 'continuation', page: 'below',
   help: {says: [
     'What the model wrote behind the text, token by token: the chosen one is ringed, the tokens before it are '
       + 'coloured by what they did for its logit.',

@@ -497,7 +497,7 @@ class MapPanel {
 }
 
 export const mapPanel = {
-  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', still: 'map', page: 'beside',
+  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', image: 'map', page: 'beside',
   help: {says: [
     'Each cell is the attention of a query (row) to a key (column), where a row sums to 1, or its attribution, on a '
       + 'square-root scale.',

@@ -363,7 +363,7 @@ class EvidencePanel {
 }
 
 export const evidencePanel = {
-  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', still: 'evidence', page: 'below',
+  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', image: 'evidence', page: 'below',
   help: {says: [
     'What a method of its own recorded at this step, in a plain form: a map, tokens with numbers, or a table.',
     'Unit and sign are the method’s; the scale below says how large a colour is, not that it matters.'],

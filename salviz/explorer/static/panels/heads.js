@@ -517,7 +517,7 @@ class HeadsGrid {
 }
 
 export const headsPanel = {
-  name: 'heads', title: 'Heads', order: 10, shows: 'maps', still: 'heads', page: 'beside',
+  name: 'heads', title: 'Heads', order: 10, shows: 'maps', image: 'heads', page: 'beside',
   help: {says: [
     'Each tile is the map of one head (rows query, columns key), of attention or its attribution, on a square-root '
       + 'scale; at the edges stand means.',

@@ -327,7 +327,7 @@ function neuronsWeight(weight) { return weight > 0 && weight < .0005 ? '<0.001' 
 function neuronsCut(text) { return chipText(text, 12); }
 
 export const neuronsPanel = {
-  name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', still: 'map',
+  name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', image: 'map',
   help: {says: [
     'Each row is a key and each column a neuron of the chosen head: orange products of query and key raise the score '
       + 'and blue ones lower it, and the softmax of the scores of all keys is the row of attention.',

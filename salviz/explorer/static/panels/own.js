@@ -346,7 +346,7 @@ function ownOutcome({sides, classes}) {
 }
 
 export const ownPanel = {
-  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', still: 'sentence',
+  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
     'A sentence that you type is asked of a model and stands beside the one in view: prediction, saliency, the map of '
       + 'the head in view, and B − A where both have the same word.',

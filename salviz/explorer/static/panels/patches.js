@@ -294,7 +294,7 @@ class PatchesPanel {
 }
 
 export const patchesPanel = {
-  name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'patch_attention', page: 'below',
+  name: 'patches', title: 'Patches', order: 75, shows: 'signals', image: 'patch_attention', page: 'below',
   help: {says: [
     'The image in the patches that the model reads, how much the chosen one attends to each, and their saliency.',
     'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],

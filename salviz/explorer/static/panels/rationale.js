@@ -303,7 +303,7 @@ class Rationale {
 }
 
 export const rationalePanel = {
-  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', still: 'explanation_beside_rationale', page: 'below',
+  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', image: 'explanation_beside_rationale', page: 'below',
   help: {says: [
     'The sentence coloured by what the model rests on, underlined where people marked it, and how well the two agree '
       + 'at this step and over the steps.',

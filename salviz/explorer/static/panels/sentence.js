@@ -379,7 +379,7 @@ function sentenceChip(unit) {
 }
 
 export const sentencePanel = {
-  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
+  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', image: 'sentence', page: 'below',
   help: {says: [
     'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
       + 'difference, or by the rationale of the data, on the scale below.',

@@ -419,7 +419,7 @@ class SignalPanel {
 }
 
 export const signalPanel = {
-  name: 'signal', title: 'Signal', order: 70, shows: 'signals', still: 'signal', page: 'below',
+  name: 'signal', title: 'Signal', order: 70, shows: 'signals', image: 'signal', page: 'below',
   help: {says: [
     'The input, its saliency and, where training masks it, the masked copy, cell by cell, each with its scale below.',
     'Saliency says to what the score reacts here, not where the class is; where the data tell the place, it is '

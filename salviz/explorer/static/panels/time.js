@@ -252,7 +252,7 @@ class Time {
 }
 
 export const timePanel = {
-  name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  name: 'time', title: 'Time', order: 90, shows: 'anything', image: 'time', page: 'below', plotly: true,
   fits: (frame, store, state) => isTrained(store, state),
   absent: 'This model was not trained here, so there are no steps and no curves.',
   help: {says: [

@@ -222,7 +222,7 @@ class TradeOff {
 }
 
 export const tradeoffPanel = {
-  name: 'tradeoff', title: 'Trade-off', order: 85, shows: 'anything', still: 'tradeoff',
+  name: 'tradeoff', title: 'Trade-off', order: 85, shows: 'anything', image: 'tradeoff',
   fits: (frame, store) => Boolean(store.meta.front),
   absent: 'There is no front here; Explorer(pareto(study)) opens one.',
   help: {says: [

@@ -266,7 +266,7 @@ class Triptych {
 }
 
 export const triptychPanel = {
-  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', still: 'triptych',
+  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', image: 'triptych',
   help: {says: [
     'Attention, an explanation of the same tokens beside it, and their signed difference; each has its scale below.',
     'The difference compares ranks or shares within a row, as they have no common unit; where the two differ, neither '

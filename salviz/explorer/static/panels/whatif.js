@@ -167,7 +167,7 @@ class WhatIf {
 }
 
 export const whatIfPanel = {
-  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', still: 'whatif',
+  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
     'Other settings of a method, recomputed from the arrays of this step and drawn beside what was recorded.',
     'Nothing is trained anew: it shows what the rule would have chosen here, not what a model trained so would do.'],

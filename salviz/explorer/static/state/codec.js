@@ -104,7 +104,8 @@ export class Tensor {
 
 const codecCube = c => (c / 254) ** 3, codecLevel = c => (c / 127) ** 2;
 
-// Ranks from the codes they are the order of, and from what is told about equal codes (order_value of explorer.codes).
+// Ranks from the codes they are the order of, and from the order among equal codes (order_value of
+// explorer.quantisation).
 function codecRanks(rest, codes, n) {
   const out = new Uint8Array(rest.length), places = [];
   for (let start = 0; start < out.length; start += n) {
