@@ -160,7 +160,8 @@ class _Selected(W.VBox):
 
     def look(self) -> 'Selection|None':
         "Return `selection()`; the old name"
-        warnings.warn('Explorer.look is now called selection; the old name works until salviz 0.4', DeprecationWarning, stacklevel=2)
+        warnings.warn('Explorer.look is now called selection; the old name works until salviz 0.4',
+                      DeprecationWarning, stacklevel=2)
         return self.selection()
 
     def selection(self) -> 'Selection|None':

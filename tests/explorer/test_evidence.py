@@ -163,7 +163,7 @@ def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name,
     load(page, 'evidence.js', 'store.js')
     found = evaluate_json(page, '''async ([bytes, name]) => {
         const frame = new sv.Store().addFrame(Uint8Array.from(atob(bytes), c => c.charCodeAt(0))),
-            tensor = sv.ownTensors(frame).get(name), out = [];
+            tensor = sv.customTensors(frame).get(name), out = [];
         const inside = ['key', 'class'].includes(tensor.spec.axes.at(-1)) && tensor.spec.axes.at(-1) === 'key' ? 2 : 1;
         const outer = tensor.spec.axes.slice(0, -inside).map((axis, k) => ({axis, count: tensor.shape[k]}));
         const count = outer.reduce((n, o) => n*o.count, 1);

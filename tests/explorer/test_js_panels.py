@@ -814,7 +814,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     show(page, s, panels=['map', 'whatif'], state=dict(whatIf=dict(topShare=.6, binarised=True)))
     load(page, 'derive.js')
     asked = 'store.frameOf(app.state)'
-    assert page.evaluate(f'() => sv.askedRow({asked})') == (row or 0)
+    assert page.evaluate(f'() => sv.targetRow({asked})') == (row or 0)
     made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
     assert np.allclose(made, target(.6), atol=1e-7)
 

@@ -158,7 +158,7 @@ def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]
     show(page, steps, panels=['signal'], state=dict(step=20))
     shares = lambda: page.eval_on_selector('.sv-signal-density canvas',
-                                           'c => c.salviz.bins.sides.map(s => [s.name, s.shares])')
+                                           'c => c.salviz.bins.sides.map(s => [s.name, s.fractions])')
     (first, a), (now, b) = shares()
     assert (first, now) == ('step 0', 'step 20') and a != b
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])

@@ -74,7 +74,7 @@ def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     assert json.loads(told['options'])['panels'] == ['longest', 'time']
     assert 'const longestPanel' in told['program'] and 'signalPanel, patchesPanel, evidencePanel' in told['program']
     order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
-    assert order.index('sentencePanel') < order.index('longestPanel') == order.index('ownPanel') - 1
+    assert order.index('sentencePanel') < order.index('longestPanel') == order.index('customSentencePanel') - 1
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['whole', 'chosen'])
