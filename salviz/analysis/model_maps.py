@@ -235,8 +235,9 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
     maps, allowed = attention_attribution(model, inputs, score)
     layers = list(maps)
     # head by head: ranking takes several times the memory of what is ranked
-    ranks = np.stack([np.stack([row_ranks(b[:, h, None], keep[:, h, None])[0, 0].numpy() for h in range(b.shape[1])])
-                      for b, keep in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
+    ranks = np.stack([np.stack([row_ranks(b[:, h, None], is_allowed[:, h, None])[0, 0].numpy()
+                                for h in range(b.shape[1])])
+                      for b, is_allowed in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
     return arrays, dict.fromkeys(arrays, layers)
 
@@ -256,13 +257,13 @@ def _check_model(model, tokenizer, saliency):
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
-def _each(given, count, name, kind='text'):
-    "`given` for each of `count` texts or images: the same for all, or a list with one for each"
-    if not isinstance(given, (list, tuple)): return [given]*count
-    if len(given) != count:
+def _each(value, count, name, kind='text'):
+    "`value` for each of `count` texts or images: the same for all, or a list with one for each"
+    if not isinstance(value, (list, tuple)): return [value]*count
+    if len(value) != count:
         raise ValueError(f'{name} must be one for all, or a list with one for each of {count} {kind}s, '
-                         f'got {len(given)}')
-    return list(given)
+                         f'got {len(value)}')
+    return list(value)
 
 def _capture(model, inputs, is_read=None):
     """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and
@@ -322,21 +323,21 @@ class Capture:
     requested:_Requested
     kind:str='text'    # or 'image'
 
-def _check_targets(looked, targets):
+def _check_targets(captured, targets):
     "Ask the functions among `targets` once: what they refuse is refused before anything is shown"
     with torch.no_grad():
-        for (outputs, *_), chosen in zip(looked, targets):
+        for (outputs, *_), chosen in zip(captured, targets):
             if callable(chosen): target_scores(outputs, chosen, torch.zeros(1, dtype=torch.long))
 
-def _snapshot(number, read, attention, said, probabilities, names, model, notes, **more) -> Snapshot:
+def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
     "What one forward pass shows of a text or image; `read` are fields of a `Snapshot`, `more` entries of its info"
-    info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=said.explains,
-                notes=notes + said.notes, **more)
-    if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
-    if said.row is not None: info['pooled_row'] = said.row
-    own = {} if probabilities is None else dict(probabilities=probabilities)
+    info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
+                notes=notes + reply.notes, **more)
+    if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
+    if reply.row is not None: info['pooled_row'] = reply.row
+    predicted = {} if probabilities is None else dict(probabilities=probabilities)
     layers, maps = attention
-    arrays = dict(read.pop('arrays', {}), attention=maps, **own)
+    arrays = dict(read.pop('arrays', {}), attention=maps, **predicted)
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=layers), **read)
 
@@ -369,10 +370,10 @@ def _continuations(
             raise ValueError(f'generate: the text has {ids.shape[1]} tokens and the model takes {longest}, so at most '
                              f'{max(0, longest - ids.shape[1])} can follow; give fewer, or a shorter text')
         with undisturbed(model, seed=0), torch.no_grad():
-            made = model.generate(ids, attention_mask=torch.ones_like(ids),
+            written = model.generate(ids, attention_mask=torch.ones_like(ids),
                                   pad_token_id=_baseline_token(model, tokenizer)[0], **settings)
         starts.append(ids.shape[1])
-        texts.append(continued(tokenizer, text, made[0, ids.shape[1]:].tolist()))
+        texts.append(continued(tokenizer, text, written[0, ids.shape[1]:].tolist()))
         rows.append(dict(input_ids=texts[-1].input_ids.tolist(), attention_mask=[1]*len(texts[-1].tokens)))
     return rows, texts, starts
 
@@ -421,11 +422,11 @@ def capture_texts(
     with undisturbed(model):
         if generate is not None:
             positions = [start - 1 if p is None else p for start, p in zip(starts, positions)]
-        looked = [_capture(model, _inputs(model, row), _read_first(model, len(row['input_ids']), *of_text))
+        captured = [_capture(model, _inputs(model, row), _read_first(model, len(row['input_ids']), *of_text))
                   for row, *of_text in zip(encoded, targets, positions, starts)]
         answers = [answer(model, outputs, inputs, tokenizer, *rest)
-                   for (outputs, _, inputs), *rest in zip(looked, aligned, targets, positions)]
-        _check_targets(looked, targets)
+                   for (outputs, _, inputs), *rest in zip(captured, aligned, targets, positions)]
+        _check_targets(captured, targets)
     names, ids = class_names(model, tokenizer, answers)
     baseline, notes = _baseline_token(model, tokenizer)
     has_baseline = saliency is not None and 'baseline' in attribution_named(saliency).options
@@ -433,15 +434,15 @@ def capture_texts(
     if whole is not model:
         about.append(f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
     snapshots = []
-    for i, ((outputs, attention, _), said, text) in enumerate(zip(looked, answers, aligned)):
+    for i, ((outputs, attention, _), reply, text) in enumerate(zip(captured, answers, aligned)):
         read = {k: getattr(text, k) for k in _of_text}
         more = {} if generate is None else dict(
             continuation=_token_facts(tokenizer, text, starts[i], outputs))
-        p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
+        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
         if p is not None and is_multi_label(model): more |= _of_several(names, p)
-        snapshots.append(_snapshot(i, read, attention, said, p, names, model_name(whole), about, **more))
-    questions = [(inputs, said.score, start) if said.score else None
-                 for (_, _, inputs), said, start in zip(looked, answers, starts)]
+        snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **more))
+    questions = [(inputs, reply.score, start) if reply.score else None
+                 for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
                    _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
 
@@ -585,11 +586,11 @@ def _read_images(
 def _classes_of(model, classes, of_data):
     "Names of the classes of `model`: `classes`, those in its config, or those of the data where it has none"
     count = model.config.num_labels
-    own = _names_of(model, count, classes)
-    if classes is not None and (len(own) != count or len({*own}) < count):
+    names = _names_of(model, count, classes)
+    if classes is not None and (len(names) != count or len({*names}) < count):
         raise ValueError(f'classes must name the {count} classes of the model, each once, got '
-                         f'{", ".join(map(str, own))}')
-    return list(of_data) if are_numbers(own) and of_data and len(of_data) == count else list(map(str, own))
+                         f'{", ".join(map(str, names))}')
+    return list(of_data) if are_numbers(names) and of_data and len(of_data) == count else list(map(str, names))
 
 def _class_number(label):
     "`label` of the data, whole numbers as such; None where there is none, which -1 stands for as well"
@@ -597,15 +598,15 @@ def _class_number(label):
     return int(label) if isinstance(label, float) and label.is_integer() else label
 
 def _labels_of(
-    model, count, given,
+    model, count, named,
     names,   # of the classes of `model`
     labels,  # of the data: numbers, or None
     of_data, # names that they stand for, or None
 ) -> tuple: # (a class number or None for each of `count` images, notes)
     "The classes of images, by the names that the model knows"
-    if given is not None:
-        if hasattr(given, 'shape'): given = _array(given).tolist()
-        each = _each(given, count, 'labels', 'image')
+    if named is not None:
+        if hasattr(named, 'shape'): named = _array(named).tolist()
+        each = _each(named, count, 'labels', 'image')
         return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
@@ -632,29 +633,29 @@ def capture_images(whole, images, labels, classes, target, saliency, steps, attr
     "Run one forward pass of each of `images`; the arguments are those of `explain_images`"
     model = unwrapped(whole)
     _check_image_model(model, saliency)
-    x, own_labels, of_data = _read_images(model, images)
+    x, data_labels, of_data = _read_images(model, images)
     check_patches(model, x.shape[1:])
     if head_of(model) != 'image' and (labels is not None or classes is not None):
         raise ValueError(f'{type(model).__name__} has no classes, so labels and classes must be left out')
     names = _classes_of(model, classes, of_data)
-    labels, about = _labels_of(model, len(x), labels, names, own_labels, of_data)
+    labels, about = _labels_of(model, len(x), labels, names, data_labels, of_data)
     kind, device = next(model.parameters()).dtype, device_of(model)
     inputs = [dict(pixel_values=torch.tensor(one[None], dtype=kind, device=device)) for one in x]
     targets = _each(target, len(x), 'target', 'image')
     with undisturbed(model):
-        looked = [_capture(model, one) for one in inputs]
+        captured = [_capture(model, one) for one in inputs]
         answers = [answer(model, outputs, one, None, None, chosen, classes=names)
-                   for (outputs, _, one), chosen in zip(looked, targets)]
-        _check_targets(looked, targets)
+                   for (outputs, _, one), chosen in zip(captured, targets)]
+        _check_targets(captured, targets)
     names, ids = class_names(model, None, answers, classes=names)
     about += [note for note in [new_head_note(whole)] if note]
     seen = dict(modality='image', task='image_classification', patches=patch_grid(model)._asdict())
     snapshots = []
-    for i, ((_, attention, _), said) in enumerate(zip(looked, answers)):
+    for i, ((_, attention, _), reply) in enumerate(zip(captured, answers)):
         read = dict(arrays=dict(input=x[i]), label=labels[i] if names else None)
-        p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
-        snapshots.append(_snapshot(i, read, attention, said, p, names, model_name(whole), about, **seen))
-    questions = [(one, said.score, None) if said.score else None for (_, _, one), said in zip(looked, answers)]
+        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
+        snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **seen))
+    questions = [(one, reply.score, None) if reply.score else None for (_, _, one), reply in zip(captured, answers)]
     return Capture(model, snapshots, questions, _Requested(saliency, steps, attribution), 'image')
 
 # %% ../../nbs/08_analysis/03_model_maps.ipynb #img7

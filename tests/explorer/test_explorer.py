@@ -359,6 +359,7 @@ def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
     selection = explorer.selection()
     assert (selection.snapshot.probe, selection.snapshot.step, selection.entry['layer']) == (0, 30, 1)
+    with pytest.warns(DeprecationWarning, match='selection'): assert explorer.look().entry == selection.entry
 
 def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypatch):
     from salviz.explorer import static_images

@@ -108,8 +108,8 @@ def test_masked_words_are_those_of_training(sv):
             word_ids, segments = word_ids + [-1], segments + [-1]
         n = len(word_ids)
         saliency = (rng.integers(-3, 4, n) if i % 2 else rng.normal(size=n)).astype(np.float32)
-        c = dict(fraction=float(rng.choice([.1, .25, .3, .5, .9, 1.])), ranking=str(rng.choice(['signed', 'magnitude'])),
-                 first=str(rng.choice(['next', 'keep', 'mask'])))
+        c = dict(fraction=float(rng.choice([.1, .25, .3, .5, .9, 1.])),
+                 ranking=str(rng.choice(['signed', 'magnitude'])), first=str(rng.choice(['next', 'keep', 'mask'])))
         cases.append(dict(saliency=saliency.tolist(), word_ids=word_ids,
                           options=dict(c, **(dict(segments=segments) if i % 3 else {}))))
         ids, masked = mask_words(torch.arange(n)[None], torch.tensor(saliency)[None], torch.tensor(word_ids)[None],
