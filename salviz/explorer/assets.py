@@ -77,7 +77,7 @@ def panel_of(file, text) -> Panel: # None of a module that is no panel
     needed = [f.name for f in fields(Panel) if f.default is MISSING and f.name not in ('export', 'file')]
     wrong = _fact.sub('', line) or set(facts) - {f.name for f in fields(Panel)} or set(needed) - set(facts)
     if wrong or facts['shows'] not in ('maps', 'text', 'signals', 'anything'):
-        example = "name: 'words', title: 'Words', order: 65, shows: 'text', still: 'sentence',"
+        example = "name: 'words', title: 'Words', order: 65, shows: 'text', image: 'sentence',"
         raise ValueError(f"{file}: the line after `export const {export} = {{` must say {', '.join(needed)} and may "
                          f"say tab, page, plotly, such as {example}; got {line!r}")
     return Panel(**facts, export=export, file=file)

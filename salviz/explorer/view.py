@@ -205,7 +205,7 @@ class _Delivery(_Rows):
             state[f'slot_{slot}'] = b''
 
     def _deliver(self, seconds=.1, send=True):
-        "One round of the courier"
+        "Plan, pack and send one round"
         self._take()
         state = {}
         self._drop(state)
@@ -307,7 +307,7 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
         if self._wanted(): self._sender.call()
 
     def get_state(self, key=None, drop_defaults=False):
-        "State of the traits and of what the courier has sent"
+        "State of the traits and of what was sent"
         keys = [key] if isinstance(key, str) else key
         with self._lock:
             mine = {k: v for k, v in self._data.items() if keys is None or k in keys}

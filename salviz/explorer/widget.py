@@ -249,7 +249,7 @@ class _Pictures(_WithBackground):
     def picture(self,
         panel:str|None=None, # one of `salviz.explorer.assets.panel_names`; None: a page of several
     ) -> 'Figure':
-        "A still picture of what is looked at, a matplotlib `Figure`"
+        "Draw what is selected as a matplotlib `Figure`"
         if panel is not None: check_panels([panel])
         self._wait_for_background()
         return self._picture(panel)

@@ -102,7 +102,7 @@ def test_a_plan_never_exceeds_its_budget_and_keeps_the_newest_in_view(seed):
         plan.add((0, probe, last[probe]), int(rng.integers(10, 60)))
         if rng.random() < .05: plan.prioritise({(0, int(rng.integers(4)))})
         assert len(plan.planned) <= 40 and sum(plan.sizes[k] for k in plan.planned) <= 1000
-        (_, shown), = plan.view
+        (_, shown), = plan.in_view
         if shown in last: assert (0, shown, last[shown]) in plan.planned
     assert plan.planned <= set(plan.sizes)
 
@@ -190,7 +190,7 @@ def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
     view.settle()
     assert {k for k in held(view) if k[0] == 1} == {(1, 1, 0), (1, 1, 20), (1, 5, 0), (1, 5, 20)}
     assert [p['matches'] for p in meta(view)['runs'][1]['probes']] == [0, None]
-    assert (1, 1) in view._plan.view
+    assert (1, 1) in view._plan.in_view
 
 @pytest.mark.slow
 def test_sentences_and_steps_can_be_chosen(run):
