@@ -835,7 +835,8 @@ def test_masked_words_are_those_of_the_method(page, runs, share, ranking, first,
     load(page, 'maths.js')
     found = evaluate_json(
         page, '''([share, ranking, first]) => { const frame = store.frameOf(app.state), {masked, source} =
-        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids, {share, ranking, first});
+        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids,
+            {fraction: share, ranking, first});
             return [[...masked], [...source]]; }''', [share, ranking, first])
     assert found[0] == is_masked[0].int().tolist()
     assert [tiny_tokenizer.mask_token_id if k < 0 else ids[k] for k in found[1]] == masked[0].tolist()
