@@ -369,7 +369,7 @@ class Measured(dict):
     "Arrays of each method; `about`: on which model and data, in a sentence for captions"
     about = ''
 
-# %% ../../nbs/08_analysis/00_faithfulness.ipynb #036d
+# %% ../../nbs/08_analysis/00_faithfulness.ipynb #036r
 def _recorded_settings(settings) -> dict:
     "`settings` under the names that are recorded in folders: `fractions` was called shares"
     return {dict(fractions='shares').get(name, name): value for name, value in settings.items()}
@@ -381,6 +381,7 @@ def _renamed_settings(settings) -> dict:
                   stacklevel=3)
     return {dict(shares='fractions').get(name, name): value for name, value in settings.items()}
 
+# %% ../../nbs/08_analysis/00_faithfulness.ipynb #036d
 def _requested(named, count, target, **question) -> tuple: # ({name: its request}, what all parts have in common)
     "What the numbers depend on, in what JSON can say; arrays of another length than `count` are refused"
     requested = {name: how if isinstance(how, (str, dict)) else [digest(x) for x in _one_by_one(how, count)]

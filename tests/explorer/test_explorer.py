@@ -65,7 +65,7 @@ def test_a_burst_becomes_few_rounds_and_the_last_one_sees_the_newest():
     gaps = np.diff([t for t, _ in seen])
     assert (gaps > .045).all()
 
-def test_the_courier_rests_without_a_thread_and_starts_again():
+def test_the_worker_rests_without_a_thread_and_starts_again():
     rounds = []
     worker = ThrottledWorker(lambda: rounds.append(threading.current_thread().name), rate=1000)
     for i in range(3):
