@@ -7,7 +7,7 @@ import {buttonOf, choiceOf, elementOf, labelled, tallest} from '../lib/controls.
 import {patternEverywhere, patternWords} from './overlays.js';
 import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
-import {entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf, givenPatternName} from '../state/derive.js';
+import {entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf, namedPattern} from '../state/derive.js';
 import {patternFractions, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
@@ -328,7 +328,7 @@ class HeadsGrid {
       const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n,
         labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
-      if (!this.names.has(key)) this.names.set(key, givenPatternName(this.frame, layer, head) ?? named());
+      if (!this.names.has(key)) this.names.set(key, namedPattern(this.frame, layer, head) ?? named());
       const fraction = overlaps[k],
         everywhere = !Number.isFinite(fraction) && patternEverywhere(this.frame, layer, head);
       return [{layer, head, name: this.names.get(key), fraction, everywhere, loss: loss.fractions[k]}];

@@ -1,7 +1,7 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
 // and what they mean in words.
 import {layersOf, lossFractions, mapOf, methodArgs, methodNames, patternFractions} from '../state/derive.js';
-import {givenPatternName} from '../state/derive.js';
+import {namedPattern} from '../state/derive.js';
 import {targetRow, mayBeMarked, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
 import {remainingCount} from '../lib/maths.js';
 import {percent, shortNumber} from '../lib/colour.js';
@@ -38,7 +38,7 @@ export function overlaysOf(frame, state, entry, probe, units) {
   marks.tied = tiedRegion(frame, region, entry, n);
   marks.ties = marks.tied?.rows && !region.recomputed ? unitMask(marks.tied.mask, n, units) : null;
   if (!target || target.n !== n) return marks;
-  marks.pattern = target.recomputed ? target.name : givenPatternName(frame, entry.layer,
+  marks.pattern = target.recomputed ? target.name : namedPattern(frame, entry.layer,
     entry.head) ?? patternWords(target.values, n, probe.labels);
   marks.target = Float32Array.from({length: count * count}, (_, k) => {
     const queries = units[Math.floor(k / count)].tokens, keys = units[k % count].tokens;

@@ -289,9 +289,9 @@ class Rationale {
     const value = row => row?.agreement?.[kind] ?? NaN, random = rows.find(row => row.agreement)?.agreement.random;
     let path = '', isDrawing = false;
     for (const row of rows) {
-      const isKnown = Number.isFinite(value(row));
-      if (isKnown) path += `${isDrawing ? 'L' : 'M'}${x(row.step)} ${y(value(row))}`;
-      isDrawing = isKnown;
+      const hasValue = Number.isFinite(value(row));
+      if (hasValue) path += `${isDrawing ? 'L' : 'M'}${x(row.step)} ${y(value(row))}`;
+      isDrawing = hasValue;
     }
     const alone = rows.filter((row, i) => Number.isFinite(value(row))
       && [rows[i - 1], rows[i + 1]].every(other => !Number.isFinite(value(other))));

@@ -149,9 +149,9 @@ class Sentence {
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
     this.clear = elementOf('button', 'sv-clear', 'choose nothing');
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
-    this.ownScale = tickBox(on => state.set({ownScale: on}));
-    this.ownScaleField = labelled('scale of its own', this.ownScale, 'sv-check');
-    this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.ownScaleField,
+    this.scaleBox = tickBox(on => state.set({ownScale: on}));
+    this.scaleField = labelled('scale of its own', this.scaleBox, 'sv-check');
+    this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.scaleField,
       this.clear);
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
@@ -323,8 +323,8 @@ class Sentence {
       step = store.stepOf(state);
     for (const option of this.colour.options) option.disabled = Boolean(frame) && !values[option.value];
     this.colour.value = state.colour;
-    this.ownScale.checked = state.ownScale;
-    this.ownScaleField.hidden = state.colour !== 'saliency';
+    this.scaleBox.checked = state.ownScale;
+    this.scaleField.hidden = state.colour !== 'saliency';
     this.clear.hidden = state.row === null && !state.tokens.length;
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
     const here = state.colour === 'saliency' && frame?.info?.awaited;

@@ -5,7 +5,7 @@ import {kl} from '../lib/maths.js';
 import {chipText, listWords, paintToken} from '../lib/words.js';
 import {drawTarget, patternWords} from './overlays.js';
 import {largest, WhatIfGroup, WhatIfPair, whatIfSlider, whyNoMap} from './whatifgroup.js';
-import {evidenceOf, mapOf, methodNames, givenPatternName, patternOf} from '../state/derive.js';
+import {evidenceOf, mapOf, methodNames, namedPattern, patternOf} from '../state/derive.js';
 import {targetRow, mayBeMarked, ranksBySize, sallmTarget} from '../state/derive.js';
 import {targetOf} from '../state/derive.js';
 
@@ -79,7 +79,7 @@ export class WhatIfPattern extends WhatIfGroup {
     const text = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, recomputed} = this,
       where = this.headWords();
     const {layer, head} = this.head;
-    const name = was && (givenPatternName(this.frame, layer, head) ?? patternWords(was.values, was.n,
+    const name = was && (namedPattern(this.frame, layer, head) ?? patternWords(was.values, was.n,
       this.probe.labels));
     const recorded = was ? `recorded (${name}): ${text(was)}` : 'recorded: this head is not guided';
     if (!this.settings.pattern) return `${where}, ${recorded}.`;

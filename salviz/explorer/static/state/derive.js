@@ -264,7 +264,7 @@ function patternsOfLayer(frame, layer) {
 }
 
 // The name under which a head's pattern was given; null where the paper's default was taken.
-export function givenPatternName(frame, layer, head) {
+export function namedPattern(frame, layer, head) {
   return Object.entries(patternsOfLayer(frame, layer)).find(([, heads]) => [heads].flat().includes(head))?.[0] ?? null;
 }
 
@@ -355,7 +355,7 @@ export function targetOf(frame, state, layer, head, probe = null) {
   const map = mapOf(frame, {kind: 'head', layer, head}, 'target');
   const guided = frame?.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
   if (!map.values || (i >= 0 && !guided.values()[i * guided.shape[1] + head])) return null;
-  return {values: map.values, n: map.n, name: givenPatternName(frame, layer, head) ?? 'recorded pattern',
+  return {values: map.values, n: map.n, name: namedPattern(frame, layer, head) ?? 'recorded pattern',
     recomputed: false};
 }
 
