@@ -34,7 +34,6 @@ from .metrics.methods_text import model_card as model_card
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
-from .analysis.look import explore as explore
 from .views.base import (attention_beside_saliency as attention_beside_saliency,
                          explanation_beside_rationale as explanation_beside_rationale,
                          masked_sentence as masked_sentence, discard_region as discard_region,
@@ -47,7 +46,8 @@ from .figures.kinds import figure as figure
 from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
 from .explorer.widget import Explorer as Explorer
-from .explorer.saving import strip_views as strip_views
+from .explorer.model_explorer import explore as explore
+from .explorer.notebook_cleanup import strip_views as strip_views
 from .explorer.bertviz import bertviz_view as bertviz_view
 from .tour import demo as demo
 

@@ -322,7 +322,7 @@ def _in_options(message, heads):
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
 
 def _run_strip(a):
-    from salviz.explorer.saving import strip_views
+    from salviz.explorer.notebook_cleanup import strip_views
     for name in a.notebooks:
         n = strip_views(name)
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')

@@ -269,7 +269,7 @@ def _time(kinds, results, rounds, clock, say, agree=False):
 def _looked_at(rounds) -> dict:
     "Bytes of pages and seconds until they are drawn"
     from salviz.explorer.widget import Explorer
-    snapshot = Explorer('ad-drop').look().snapshot
+    snapshot = Explorer('ad-drop').selection().snapshot
     with tempfile.TemporaryDirectory() as folder:
         files = looking(snapshot, folder)
         painted = seconds_to_paint(files, rounds)

@@ -9,8 +9,8 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from salviz.explorer.codes import json_text
-from salviz.explorer.program import bundle, exported, styles
+from salviz.explorer.quantisation import json_text
+from salviz.explorer.assets import bundle, exported, styles
 
 flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking '
          '--disable-component-update --disable-sync').split()

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import traced
 
 heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
-         'salviz.training.live', 'salviz.analysis.look', 'nbdev.test', 'execnb.shell', 'preloaded']
+         'salviz.training.live', 'salviz.analysis.model_maps', 'nbdev.test', 'execnb.shell', 'preloaded']
 
 def cheaply():
     """Leave out what costs time in every test and shows nothing:

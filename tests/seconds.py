@@ -203,7 +203,7 @@ def _tested(many):
 def _peak(many):
     "Megabytes above the model while a model of BERT-base's shape looks at a text of `many` tokens"
     from salviz.bench import Peak, bench_data
-    from salviz.analysis.look import explain_texts
+    from salviz.analysis.model_maps import explain_texts
     model, tokenizer = _classifier('bert-base')
     text = bench_data(tokenizer, many, 1)['train'][0]['text']
     explain_texts(model, tokenizer, 'a film', steps=2)

@@ -1,4 +1,4 @@
-"What a trained model is asked: faithfulness, its heads, antecedents, a look at one sentence."
+"Faithfulness, heads over a corpus, antecedents, generation, the maps of one model."
 from salviz import rooms_of
 
 __getattr__ = rooms_of(__name__)

@@ -161,7 +161,7 @@ def _rule_scores(row, candidates) -> dict: # {rule: score}
     at = int(np.flatnonzero(roles['mention'])[0])
     before = [s for s in sorted(row['candidates']) if s[1] <= row['mention'][0]]
     same = [s for s in before if words[at] in text[s[0]:s[1]].lower().split()]
-    def right(some): return float(bool(some) and some[-1] in row['antecedent'])
+    def right(positions): return float(bool(positions) and positions[-1] in row['antecedent'])
     chance = (roles['right'] & roles[candidates]).sum()/roles[candidates].sum()
     return {'chance': chance, 'nearest noun': right(before), 'first noun': right(before[:1]),
             'previous word': float(at > 0 and roles['right'][at - 1]),

@@ -60,8 +60,8 @@ def _key_kinds(
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
-    own = torch.eye(real.shape[1], dtype=torch.bool, device=real.device) & real[:, :, None]
-    return dict(special=(real & special)[:, None, :] & real[:, :, None], previous=before, next=after, self=own,
+    itself = torch.eye(real.shape[1], dtype=torch.bool, device=real.device) & real[:, :, None]
+    return dict(special=(real & special)[:, None, :] & real[:, :, None], previous=before, next=after, self=itself,
                 neighbours=before | after)
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #013
@@ -74,7 +74,7 @@ def _row_mean(
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
 
-def _cell_share(
+def _cell_fraction(
     A,       # attention [batch, heads, query, key]
     cells,   # bool [batch, query, key]: keys that are asked about
     allowed, # bool [batch, query, key]
@@ -101,8 +101,8 @@ class RunningMean:
     def add(self, values): # [batch, ...]
         "Take in `values`; NaN does not count"
         values = np.asarray(values, dtype=np.float64)
-        there = ~np.isnan(values)
-        self.total, self.count = self.total + np.where(there, values, 0).sum(0), self.count + there.sum(0)
+        finite = ~np.isnan(values)
+        self.total, self.count = self.total + np.where(finite, values, 0).sum(0), self.count + finite.sum(0)
 
     @property
     def mean(self): # [...], NaN where nothing came
@@ -152,7 +152,7 @@ def _pattern_columns(patterns) -> dict:
     return {f'pattern_{p if isinstance(p, str) else p.__name__}': p for p in patterns}
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #026
-def _looked_at(model, batch, layers, kept, rows, patterns, salient):
+def _add_statistics(model, batch, layers, means, rows, patterns, salient):
     "{column: values [batch, heads]} of every layer of `layers`, one after the other, after one pass"
     at, kinds = _row_choice(model, batch, rows), _key_kinds(batch)
     counts = (batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy()[:, None]
@@ -160,16 +160,16 @@ def _looked_at(model, batch, layers, kept, rows, patterns, salient):
         model(**model_inputs(batch, model))
         for layer in layers:
             A, allowed = maps[layer].float(), maps.allowed(layer)[:, 0]
-            columns = {f'to_{kind}': _cell_share(A, cells, allowed, at)
+            columns = {f'to_{kind}': _cell_fraction(A, cells, allowed, at)
                      for kind, cells in kinds.items()} | entropies(A, allowed, at)
-            columns |= {column: _cell_share(A, cells, allowed, at & guides)
+            columns |= {column: _cell_fraction(A, cells, allowed, at & guides)
                       for column, (cells, guides) in patterns.items()}
             if salient is not None:
                 alike = likeness(salient, _received(model, batch, A), counts)
                 columns |= dict(agreement=alike['spearman'], agreement_kl=alike['kl'],
                                 agreement_top=alike['top_overlap'])
             for column, values in columns.items():
-                kept.setdefault(column, {}).setdefault(layer, RunningMean()).add(values)
+                means.setdefault(column, {}).setdefault(layer, RunningMean()).add(values)
 
 # %% ../../nbs/08_analysis/01_corpus.ipynb #026x
 def head_table(
@@ -196,9 +196,9 @@ def head_table(
     The columns of agreement compare saliency with the pooled row alone where the head of `model` reads one, whatever
     `rows` says"""
     check_observable(model)
-    known = known_attributions()
-    if saliency is not None and not callable(saliency) and saliency not in known:
-        raise ValueError(f'saliency must be one of {", ".join(map(repr, known))}, a function (model, batch) or None, '
+    names = known_attributions()
+    if saliency is not None and not callable(saliency) and saliency not in names:
+        raise ValueError(f'saliency must be one of {", ".join(map(repr, names))}, a function (model, batch) or None, '
                          f'got {saliency!r}')
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         raise ValueError(f'{type(model).__name__} has no head whose score could be explained; '
@@ -206,14 +206,15 @@ def head_table(
     source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length, target)
     if 'input_ids' not in data.column_names:
         raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
-    layers, columns, kept = check_layers(model, layers), _pattern_columns(patterns), {}
+    layers, columns, means = check_layers(model, layers), _pattern_columns(patterns), {}
     ids = {column: pattern_ids(p, tokenizer) for column, p in columns.items() if looks_at_tokens(p)}
     for batch in batches(model, data, collate, batch_size, 'heads', progress):
         salient = None if saliency is None else _saliency(model, batch, saliency, target, steps)
-        _looked_at(model, batch, layers, kept, rows, _pattern_cells(columns, batch, ids, tokenizer), salient)
+        _add_statistics(model, batch, layers, means, rows, _pattern_cells(columns, batch, ids, tokenizer), salient)
     heads = head_count(model)
     frame = pd.DataFrame(dict(layer=np.repeat(layers, heads), head=np.tile(np.arange(heads), len(layers))))
-    frame = frame.assign(**{column: np.concatenate([means[l].mean for l in layers]) for column, means in kept.items()})
+    columns = {column: np.concatenate([mean_of[l].mean for l in layers]) for column, mean_of in means.items()}
+    frame = frame.assign(**columns)
     frame.attrs = dict(examples=len(data), rows=rows,
                        saliency=saliency if isinstance(saliency, (str, type(None))) else saliency.__name__,
                        about=measured_words(model, source, len(data)))

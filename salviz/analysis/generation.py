@@ -60,8 +60,8 @@ def translations(
     ids = [written[i] for i in rows['example_id']]
     def texts(tokens): return tokenizer.batch_decode([list(t) for t in tokens], skip_special_tokens=True)
     def column(name, tokens):
-        given = getattr(source, 'column_names', None)
-        return list(source[name]) if given and name in given else texts(tokens)
+        names = getattr(source, 'column_names', None)
+        return list(source[name]) if names and name in names else texts(tokens)
     listed = isinstance(source, (list, tuple))
     frame = pd.DataFrame(dict(text=list(source) if listed else column('text', rows['input_ids'])))
     if 'labels' in rows.column_names: frame['target_text'] = column('target_text', rows['labels'])

@@ -16,12 +16,12 @@ from ..core.validation import check_choice
 from .faithfulness import background_of, replace_top
 
 # %% ../../nbs/08_analysis/06_roar.ipynb #ro-6
-def _replaced(part, saliency, share, background):
-    "The split `part` with the top `share` of each example replaced"
+def _replaced(part, saliency, fraction, background):
+    "The split `part` with the top `fraction` of each example replaced"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
-    rows[name] = replace_top(x, np.stack(saliency), share, background).numpy()
+    rows[name] = replace_top(x, np.stack(saliency), fraction, background).numpy()
     content = {k: v if k == name else list(part[k]) for k, v in rows.items()}
     return Dataset.from_dict(content, info=part.info).with_format(part.format['type'])
 
@@ -45,17 +45,17 @@ class RemovedData:
         named.setdefault('random', 'random')
         self.model, self.data, self.methods, self.target, self.ranking = model, data, named, target, ranking
         self.background = background_of(data) if background is None else background
-        self.batch_size, self.seed, self._known = batch_size, seed, {}
+        self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one an example
         "What the method `name` says of each example of `split`"
-        if (name, split) not in self._known:
+        if (name, split) not in self._cache:
             how = self.methods[name]
             how = dict(method=how) if isinstance(how, str) else how
             values = explain_data(self.model, self.data[split], target=self.target, batch_size=self.batch_size,
                                   **dict(seed=self.seed, progress=False) | how)
-            self._known[name, split] = [np.abs(v) for v in values] if self.ranking == 'magnitude' else values
-        return self._known[name, split]
+            self._cache[name, split] = [np.abs(v) for v in values] if self.ranking == 'magnitude' else values
+        return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
         "All splits, without the `share` that is most salient by the method `saliency`"

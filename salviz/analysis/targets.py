@@ -29,24 +29,25 @@ from .corpus import batches
 def _teacher(teacher, model, tokenizer):
     "The model that explains, if it speaks of the same tokens and classes as `model`"
     if teacher is None: return unwrapped(model)
-    if isinstance(teacher, nn.Module): given, own = unwrapped(teacher), None
+    if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
-        given, own = load_model(teacher)
-        given = unwrapped(given).to(device_of(model))
-    name = type(given).__name__ if isinstance(teacher, nn.Module) else str(getattr(teacher, 'path', teacher))
-    sizes = [m.get_input_embeddings().num_embeddings for m in (given, unwrapped(model))]
-    if sizes[0] != sizes[1] or own is not None and own.get_vocab() != tokenizer.get_vocab():
+        explainer, teachers_tokenizer = load_model(teacher)
+        explainer = unwrapped(explainer).to(device_of(model))
+    name = type(explainer).__name__ if isinstance(teacher, nn.Module) else str(getattr(teacher, 'path', teacher))
+    sizes = [m.get_input_embeddings().num_embeddings for m in (explainer, unwrapped(model))]
+    is_other = teachers_tokenizer is not None and teachers_tokenizer.get_vocab() != tokenizer.get_vocab()
+    if sizes[0] != sizes[1] or is_other:
         raise ValueError(f'teacher: {name} has another vocabulary than the model; use a teacher that was trained with '
                          'the same tokenizer')
-    facts = [(task_of(m), m.config.num_labels) for m in (given, unwrapped(model))]
+    facts = [(task_of(m), m.config.num_labels) for m in (explainer, unwrapped(model))]
     if facts[0] != facts[1]:
         raise ValueError(f'teacher: {name} was made for {facts[0][0]} with {facts[0][1]} outputs, the model for '
                          f'{facts[1][0]} with {facts[1][1]}; use a teacher of the same task')
-    if why := class_mismatch(given, model): raise ValueError(f'teacher: {name}: {why}')
-    return given
+    if why := class_mismatch(explainer, model): raise ValueError(f'teacher: {name}: {why}')
+    return explainer
 
 # %% ../../nbs/08_analysis/04_targets.ipynb #tg-9
-_asked_of = 'saliency target steps top_share binarised ranking layers heads per_head rows'.split()
+_sallm_settings = 'saliency target steps top_share binarised ranking layers heads per_head rows'.split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     "How far attention that is equal at all tokens that count is from `target` [batch, tokens]"
@@ -55,10 +56,10 @@ def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
 
 def _method(settings) -> SalLM:
     "The SalLM that asks what `settings` say"
-    unknown = [k for k in settings if k not in _asked_of]
+    unknown = [k for k in settings if k not in _sallm_settings]
     if unknown:
         raise ValueError(f'no setting is called {", ".join(unknown)}; those of SalLM that say what attention is '
-                         f'compared with are {", ".join(_asked_of)}')
+                         f'compared with are {", ".join(_sallm_settings)}')
     return SalLM(loss='kl', **settings)
 
 def target_divergences(
@@ -77,14 +78,14 @@ def target_divergences(
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
     if 'input_ids' not in data.column_names: raise ValueError('targets are of texts, and data holds none')
-    made = explain(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
+    explanations = explain(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
                    target=method.target)
-    method.explanations = Explanations(**made)
+    method.explanations = Explanations(**explanations)
     rows = {}
     for batch in batches(model, data, collate, batch_size, 'targets'):
         kl, target, counts = _divergence(model, method, batch)
-        there = target.sum(-1) > 0
-        columns = (torch.where(there, x, torch.nan).tolist() for x in (kl, _uniform_kl(target, counts)))
+        has_target = target.sum(-1) > 0
+        columns = (torch.where(has_target, x, torch.nan).tolist() for x in (kl, _uniform_kl(target, counts)))
         numbers = counts.sum(-1).tolist(), (target > 0).sum(-1).tolist()
         rows |= dict(zip(batch['example_id'].tolist(), zip(*columns, *numbers)))
     frame = pd.DataFrame([rows[i] for i in data['example_id']], columns=['kl', 'uniform', 'tokens', 'marked'])
@@ -117,12 +118,12 @@ def teacher_of(
 ) -> Path: # of a run
     "Who explained in `run`: the teacher that SalLM was given or has trained; else the run itself"
     run = run if isinstance(run, Run) else Run(run)
-    given = run.config['method'].get('args', {}).get('teacher')
+    recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'
-    if not isinstance(given, str): return run.path
-    beside = run.path.parent/Path(given).name # a study that was moved
-    there = next((path for path in (Path(given), beside) if path.is_dir()), None)
-    if there is None:
-        raise FileNotFoundError(f'the teacher of {run.path} was {given}, which is no run that can be opened; name a '
+    if not isinstance(recorded, str): return run.path
+    beside = run.path.parent/Path(recorded).name # a study that was moved
+    folder = next((path for path in (Path(recorded), beside) if path.is_dir()), None)
+    if folder is None:
+        raise FileNotFoundError(f'the teacher of {run.path} was {recorded}, which is no run that can be opened; name a '
                                 'run with teacher=')
-    return there
+    return folder

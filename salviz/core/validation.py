@@ -131,7 +131,7 @@ kinds |= dict(
     notebook=Kind(_either(_is_path, _is_dict), 'the path of a notebook, or its dict'),
     fig=Kind(_has('savefig'), 'a figure'),
     bins=Kind(_counts(10**5), 'a number of bins'),
-    run_or_snapshot=Kind(_either(_is_snapshot, _is_run, _is_path, _has('look', 'runs')),
+    run_or_snapshot=Kind(_either(_is_snapshot, _is_run, _is_path, _has('selection', 'runs')),
                          'a Run, the folder of one, a Snapshot, or an Explorer'),
     words=Kind(_either(_is_flag, _is_text), 'True, False or a name'),
     early_stopping=Kind(_is_whole, 'a number of evaluations'),

@@ -31,9 +31,9 @@ from . import session
 from .kinds import value_text
 from .predictions import course_text, packed
 from .session import checked_file, is_anothers, joined_entries
-from ..explorer.codes import json_text
+from ..explorer.quantisation import json_text
 from ..explorer.page import in_script, page_policy
-from ..explorer.program import bundle
+from ..explorer.assets import bundle
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl06

@@ -22,10 +22,10 @@ from xml.etree import ElementTree
 
 from ..core.runs import write_whole
 from .editions import cell_text, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson
-from ..explorer.codes import json_text
+from ..explorer.quantisation import json_text
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.page import in_script, page_policy
-from ..explorer.program import bundle, styles
+from ..explorer.assets import bundle, styles
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):

@@ -27,9 +27,9 @@ from . import session
 from .kinds import (
     Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
 from .session import class_answers, record
-from ..explorer.codes import json_text
+from ..explorer.quantisation import json_text
 from ..explorer.page import Page, in_script
-from ..explorer.program import bundle, static_text
+from ..explorer.assets import bundle, static_text
 
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr06
@@ -353,7 +353,7 @@ def _part_of(thing):
                      f'got {shown(thing)}')
 
 def _draws_with_plotly(explorer):
-    from salviz.explorer.program import needs_plotly
+    from salviz.explorer.assets import needs_plotly
     return needs_plotly(json.loads(explorer.view.options).get('panels'))
 
 def _picture_of(fig):

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def _chosen(wanted, have, name):
     "`wanted` of the numbers `have`: None for all, one, or a list; negative ones count from the end"
     if wanted is None: return list(have)
-    given = wanted if isinstance(wanted, (list, tuple, range, set)) else [wanted]
+    listed = wanted if isinstance(wanted, (list, tuple, range, set)) else [wanted]
     chosen = [have[item] if isinstance(item, int) and item not in have and -len(have) <= item < 0 else item
-              for item in given]
+              for item in listed]
     if not chosen or any(isinstance(item, bool) or item not in have for item in chosen):
         raise ValueError(f'{name} must be some of {", ".join(map(str, have))}, got {wanted!r}')
     return sorted(set(chosen))
@@ -38,9 +38,10 @@ def _chosen(wanted, have, name):
 def _snapshot(source, step, probe):
     "The snapshot in `source`, that of `step` and `probe` in a run, or the one in view in an explorer"
     if isinstance(source, Snapshot): return source
-    if hasattr(source, 'look'):
-        if (look := source.look()) is None: raise ValueError('nothing was recorded yet, so there is nothing to show')
-        if step is None and probe is None: return look.snapshot
+    if hasattr(source, 'selection'):
+        selection = source.selection()
+        if selection is None: raise ValueError('nothing was recorded yet, so there is nothing to show')
+        if step is None and probe is None: return selection.snapshot
         raise ValueError('of an Explorer the step and the sentence in view are shown: '
                          'leave step= and probe= out, or give its run')
     if isinstance(source, (str, Path)): source = Run(source)
@@ -68,8 +69,8 @@ def _libraries():
     "jQuery and d3, as they come with salviz, and what hands them over to who asks require.js for them"
     packed = files('salviz.explorer')/'static'/'bertviz'
     read = lambda name: gzip.decompress((packed/f'{name}.gz').read_bytes()).decode()
-    asked = 'window.require = {config() {}}; window.requirejs = (names, draw) => draw(window.jQuery, window.d3);'
-    return [read('jquery.min.js'), read('d3.v5.min.js'), asked]
+    require = 'window.require = {config() {}}; window.requirejs = (names, draw) => draw(window.jQuery, window.d3);'
+    return [read('jquery.min.js'), read('d3.v5.min.js'), require]
 
 def _from_bertviz(page) -> tuple: # (frame, script)
     "What bertviz's `page` consists of, without what it loads, the data once and harmless"

@@ -15,12 +15,12 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from .codes import json_text
-from .courier import thin_rows
-from .described import as_run, counted, meta as describe, run_meta
-from .packed import pack_page
+from .quantisation import json_text
+from .transfer import thin_rows
+from .run_metadata import as_run, counted, meta as describe, run_meta
+from .page_compression import pack_page
 from .payload import pack_frame
-from .program import bundle, check_panels, needs_plotly, static_text, styles
+from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from ..core.runs import Snapshot, write_whole
 from ..views.maps import telling_entry
 
@@ -83,10 +83,10 @@ class Page:
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
-def _too_large(total, share, limit):
-    "The error for a page that has `total` bytes after `share` of it was packed"
-    return ValueError(f'the page would have about {total/share/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: choose '
-                      'fewer examples (probes=), '
+def _too_large(total, fraction, limit):
+    "The error for a page that has `total` bytes after `fraction` of it was packed"
+    return ValueError(f'the page would have about {total/fraction/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: '
+                      'choose fewer examples (probes=), '
                       'steps (steps=), layers (layers=) or full maps (heads=), or allow it with limit=None')
 
 @lru_cache(1)
@@ -138,7 +138,7 @@ def page_of(
     layers=None, # the model's layers; None: all that were recorded
     # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'; None: the one that is opened
     heads=None,
-    panels=None, # see `salviz.explorer.program.panel_names`; None: all
+    panels=None, # see `salviz.explorer.assets.panel_names`; None: all
     state=None,  # what is shown first
     limit=200e6, # bytes that the page may have at most; None: any size
     plotly=True, # does it carry plotly, if a panel draws with it?
@@ -213,31 +213,31 @@ def in_script(
     "JavaScript that may stand in a script element: no string in it ends the element"
     return re.sub(r'<(/script|!--)', lambda m: '<\\' + m[1], code, flags=re.I)
 
-def _parts_html(made:Page) -> str:
+def _parts_html(page:Page) -> str:
     "The page's parts as script elements"
-    return '\n'.join(f'<script type="{kind}" id="{name}">{text}</script>' for kind, name, text in made.parts)
+    return '\n'.join(f'<script type="{kind}" id="{name}">{text}</script>' for kind, name, text in page.parts)
 
-def _page_html(made:Page) -> str:
+def _page_html(page:Page) -> str:
     "The file's text"
     if '</style' in styles().lower():
         raise ValueError('a style sheet in salviz/explorer/static/ holds </style, which would end the style element')
-    return _template.format(policy=page_policy, title=html.escape(f'{made.title}: salviz'), styles=styles(),
-                            parts=_parts_html(made), program=in_script(made.program))
+    return _template.format(policy=page_policy, title=html.escape(f'{page.title}: salviz'), styles=styles(),
+                            parts=_parts_html(page), program=in_script(page.program))
 
 # %% ../../nbs/11_explorer/06_page.ipynb #022
 def write_page(
-    made:Page,
+    page:Page,
     path,        # of the file
     force=False, # overwrite an existing one?
     say=print,   # what is told the size, before anything is written
 ) -> Path:
-    "Write `made` to `path`"
+    "Write `page` to `path`"
     path = Path(path)
     if path.exists() and not force:
         raise FileExistsError(f'{path} exists already; give another path, or force=True to overwrite it')
     if path.suffix.lower() not in ('.html', '.htm'): raise ValueError(f'path must end in .html, got {str(path)!r}')
-    say(made.sentence(path.name))
-    write_whole(path, _page_html(made).encode())
+    say(page.sentence(path.name))
+    write_whole(path, _page_html(page).encode())
     return path
 
 def page(runs, **kw) -> str:
@@ -255,13 +255,13 @@ def output_html(
     place,   # where the live view stands: its model's id
     picture, # a PNG in base64; '' if there is none
     words,   # what stands below the picture, until something better takes its place
-    made=None, # a `Page` to keep; None: the picture alone
+    copy=None, # a `Page` to keep; None: the picture alone
 ) -> str:
     "An explorer as an output of a notebook"
     drawn = f'<img src="data:image/png;base64,{picture}" alt="explorer" style="max-width: 100%">' if picture else ''
-    said = html.escape(words)
-    if made is None: return f'<div class="salviz-place-{place}">{drawn}<p>{said}</p></div>\n'
-    kept = json_text(dict(program=bundle('copy.js'), styles=styles(), parts=_parts_html(made)))
-    packed = base64.b64encode(gzip.compress(kept.encode(), 9, mtime=0)).decode()
-    return _output.format(place=place, picture=drawn, words=said, packed=packed, opening=static_text('opening.js'))
+    text = html.escape(words)
+    if copy is None: return f'<div class="salviz-place-{place}">{drawn}<p>{text}</p></div>\n'
+    content = json_text(dict(program=bundle('copy.js'), styles=styles(), parts=_parts_html(copy)))
+    packed = base64.b64encode(gzip.compress(content.encode(), 9, mtime=0)).decode()
+    return _output.format(place=place, picture=drawn, words=text, packed=packed, opening=static_text('opening.js'))
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..core.evidence import axes_words, own_evidence
 from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
 from ..core.runs import Snapshot
-from .codes import (
+from .quantisation import (
     codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value, pool_cells, table_code)
 from ..metrics.scores import attention_agreement
 from ..metrics.tasks import facts_of
@@ -40,7 +40,7 @@ def _ranks(snapshot, full=()):
 # %% ../../nbs/11_explorer/02_payload.ipynb #3a507eea
 _most_numbers = 65536 # of evidence that is no map
 
-def _own_codec(
+def _custom_codec(
     x,           # evidence
     is_map:bool, # are its last axes queries and keys?
 ) -> str:
@@ -63,9 +63,9 @@ def _range(x):
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0., 0.)
     return dict(low=low, high=high, lost=int(x.size - finite.size))
 
-def _own_entry(name, x, axes):
+def _custom_entry(name, x, axes):
     "Header entry and bytes of evidence `x` of a method's own"
-    spec, codec = _range(x), _own_codec(x, axes[-2:] == ('query', 'key'))
+    spec, codec = _range(x), _custom_codec(x, axes[-2:] == ('query', 'key'))
     if codec in ('level8', 'f32'):
         x, exponent = _in_reach(x.astype(float))
         if exponent: spec['exponent'] = exponent
@@ -79,7 +79,7 @@ def _of_layers(x, at, layers):
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]
 
-def _own_blocks(
+def _custom_blocks(
     snapshot,
     full=None,   # beyond 128 tokens: (layer, head) pairs whose maps travel in full
     names=None,  # of the evidence that travels; None: all
@@ -98,11 +98,11 @@ def _own_blocks(
         if is_map and x.shape[-1] > most_tokens:
             for l, h in full or ():
                 if axes[:2] == ('layer', 'head') and l in at and 0 <= h < x.shape[1]:
-                    blocks[f'{key}/{l}.{h}'] = _own_entry(key, x[at.index(l), h], axes[2:])
+                    blocks[f'{key}/{l}.{h}'] = _custom_entry(key, x[at.index(l), h], axes[2:])
             whole = _range(x)
             x = pool_cells(x if x.dtype == bool else x.astype(float), 'any' if x.dtype == bool else 'extreme')
             more |= dict(whole, pooled=x.shape[-1])
-        entry, data = _own_entry(key, x, axes)
+        entry, data = _custom_entry(key, x, axes)
         blocks[key] = dict(entry, **more), data
     return blocks, left
 
@@ -134,7 +134,7 @@ def _arrays(snapshot, full, names, layers):
     if {'attribution_ranks', 'attention_attribution'} & set(have) and (names is None or 'attribution_ranks' in names):
         have['attribution_ranks'], of['attribution_ranks'], source = _ranks(snapshot, full or ())
     out, pooling = {}, dict(cube8='mean', table8='mean', level8='extreme', bits='any')
-    for name in [there for k in codecs for there in have if there == k or there.startswith(f'{k} (')]:
+    for name in [present for k in codecs for present in have if present == k or present.startswith(f'{k} (')]:
         if names is not None and name not in names: continue
         x, at = _of_layers(have[name], of.get(name), layers)
         if _is_whole(snapshot, name, x): out[name] = x, at, None; continue
@@ -176,8 +176,8 @@ def pack_frame(
         if at is not None: spec['layers'] = list(at)
         if cells is not None: spec['pooled'] = cells
         blocks[name] = spec, data
-    own, left = _own_blocks(snapshot, full, names, layers)
-    blocks |= own
+    custom, left = _custom_blocks(snapshot, full, names, layers)
+    blocks |= custom
     info = {k: snapshot.info[k] for k in _info if k in snapshot.info}
     facts = facts_of(info)
     info['words'] = asdict(facts.words) | dict(several=facts.several)
@@ -188,8 +188,8 @@ def pack_frame(
         info['agreement'] = attention_agreement(snapshot)
     # every filled-in token but a mask is one of the sentence's own
     if 'masked_tokens' in info and 'masked_labels' not in info:
-        known = dict(zip(snapshot.tokens, snapshot.labels))
-        info['masked_labels'] = [known.get(t, t) for t in info['masked_tokens']]
+        label_of = dict(zip(snapshot.tokens, snapshot.labels))
+        info['masked_labels'] = [label_of.get(t, t) for t in info['masked_tokens']]
     return frame_bytes(dict(run=run, probe=snapshot.probe, step=snapshot.step, epoch=snapshot.epoch,
                             label=snapshot.label,
                             losses=snapshot.losses, info=info), blocks)

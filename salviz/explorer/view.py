@@ -13,294 +13,235 @@ import time
 import anywidget
 import numpy as np
 import traitlets as T
-from fastcore.basics import patch
 
 from ..core.runs import Snapshot
-from .codes import json_text
-from .courier import Courier, Plan, thin_rows
-from .described import as_run, grown, meta as describe, run_meta
-from .own import replies, vector_replies
+from .quantisation import json_text
+from .transfer import ThrottledWorker, TransferPlan, thin_rows
+from .run_metadata import as_run, grown, meta as describe, run_meta
+from .custom_sentences import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
 from ..views.maps import telling_entry
-from .program import bundle, styles
-
-# %% ../../nbs/11_explorer/08_view.ipynb #023
-class ExplorerView(anywidget.AnyWidget):
-    "The part of the explorer that lives in the browser; see `Explorer`"
-    _esm = bundle('widget.js')
-    _css = styles()
-    options = T.Unicode('{}').tag(sync=True)  # JSON: panels, height, state (what is shown first)
-    plotly = T.Bytes(b'').tag(sync=True)
-    ui = T.Unicode('').tag(sync=True)         # JSON: what the reader has chosen; written by the browser only
-    place = T.Unicode('').tag(sync=True)      # the model that stands in outputs, see `salviz.explorer.page.output_html`
-
-    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, askers=(), front=None, **kw):
-        self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()
-        self._chosen = None if probes is None else {int(p) for p in np.ravel(probes)}, None
-        self._plan, self._full, self._slots, self._free, self._stamp = Plan(budget), {}, {}, [], 0
-        self._inbox, self._latest, self._asked, self._unreadable, self._stale, self._measured = (
-            {}, {}, [], {}, set(), set())
-        self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
-        self._data = dict(meta='', rows='[]', index=[], own='')
-        self._askers, self._questions, self._replies = list(askers), {}, {}
-        self._asking, self._front = Courier(self._answer, rate=20), front
-        try: self._loop = asyncio.get_running_loop()
-        except RuntimeError: self._loop = None
-        self._describe(probes, steps)
-        self._courier = Courier(self._deliver)
-        self._deliver(seconds=.15, send=False)
-        super().__init__(**kw)
-        self.on_msg(lambda _, content, buffers: self._ask(content))
-        self._unsubscribe = [r.subscribe(lambda item, i=i: self._notice(i, item)) for i, r in enumerate(self._runs)
-                             if hasattr(r, 'subscribe')]
-        if self._wanted(): self._courier.call()
-
-    def get_state(self, key=None, drop_defaults=False):
-        "State of the traits and of what the courier has sent"
-        keys = [key] if isinstance(key, str) else key
-        with self._lock:
-            mine = {k: v for k, v in self._data.items() if keys is None or k in keys}
-            # A page asks for all of it; what is sent between this moment and the answer would be overtaken by the
-            # answer.
-            if keys is None and self._live: self._resend_after = time.monotonic() - .5; self._courier.call(after=1.5)
-        return super().get_state(None if keys is None else [k for k in keys if k not in self._data],
-                                 drop_defaults) | mine
-
-    def close(self):
-        for off in getattr(self, '_unsubscribe', []): off()
-        super().close()
-
-    def _push(self, **state):
-        "Change the state and send the changes in one message"
-        with self._lock: self._data.update(state)
-        if state: self.send_state(list(state))
+from .assets import bundle, styles
 
 # %% ../../nbs/11_explorer/08_view.ipynb #025
-@patch
-def _describe(self:ExplorerView, probes, steps):
-    "Describe the runs, plan what is sent and look at the first sentence"
-    self._metas = []
-    for run in self._runs:
-        given = chosen(run, probes, steps, first=not self._metas) if run.recorded else (None, None)
-        if not run.recorded and not self._live:
-            raise ValueError(f'{run.path} holds no snapshots: nothing was recorded. Train with snapshots=8 or so, or '
-                             'open it while it is being trained')
-        self._metas.append(run_meta(run, *given, live=self._live, matches=self._metas[0] if self._metas else None))
-    if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
-    for i, m in enumerate(self._metas):
-        for probe, step in m['recorded']: self._plan.sizes[i, probe, step] = self._guess(i, probe)
-    first = next((m['probes'][0]['id'] for m in self._metas if m['probes']), 0)
-    self._look_at(0, first)
+class _DescribedRuns:
+    "What the runs of an `ExplorerView` are, and which frames are planned"
+    def _describe(self, probes, steps):
+        "Describe the runs, plan what is sent and look at the first sentence"
+        self._metas = []
+        for run in self._runs:
+            selected = chosen(run, probes, steps, first=not self._metas) if run.recorded else (None, None)
+            if not run.recorded and not self._live:
+                raise ValueError(f'{run.path} holds no snapshots: nothing was recorded. Train with snapshots=8 or so, '
+                                 'or open it while it is being trained')
+            matches = self._metas[0] if self._metas else None
+            self._metas.append(run_meta(run, *selected, live=self._live, matches=matches))
+        if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
+        for i, m in enumerate(self._metas):
+            for probe, step in m['recorded']: self._plan.sizes[i, probe, step] = self._guess(i, probe)
+        first = next((m['probes'][0]['id'] for m in self._metas if m['probes']), 0)
+        self._prioritise(0, first)
 
-@patch
-def _guess(self:ExplorerView, run, probe):
-    "About how many bytes a frame of this sentence has, before one was packed"
-    m = self._metas[run]
-    n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
-    return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
+    def _guess(self, run, probe):
+        "About how many bytes a frame of this sentence has, before one was packed"
+        m = self._metas[run]
+        n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
+        return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
 
-@patch
-def _look_at(self:ExplorerView, run, probe):
-    "Plan with this sentence first, on both sides of a comparison"
-    same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
-            for p in m['probes']}.get(probe, probe)
-    both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']
-            if (p['matches'] if i else p['id']) == same}
-    self._plan.look_at(both | {(run, probe)})
+    def _prioritise(self, run, probe):
+        "Plan with this sentence first, on both sides of a comparison"
+        same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
+                for p in m['probes']}.get(probe, probe)
+        both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']
+                if (p['matches'] if i else p['id']) == same}
+        self._plan.prioritise(both | {(run, probe)})
 
-@patch
-def _words(self:ExplorerView):
-    "What the page says about frames that it does not have"
-    missing = len(self._plan.sizes) - len(self._plan.kept)
-    sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
-            f'{self._plan.budget/1e6:.0f} MB: '
-            'look at another example to bring its steps, or use Explorer(run, '
-            'probes=…, steps=…, budget=…).'] if missing else []
-    return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
+    def _words(self):
+        "What the page says about frames that it does not have"
+        missing = len(self._plan.sizes) - len(self._plan.planned)
+        sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
+                f'{self._plan.budget/1e6:.0f} MB: '
+                'look at another example to bring its steps, or use Explorer(run, '
+                'probes=…, steps=…, budget=…).'] if missing else []
+        return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../../nbs/11_explorer/08_view.ipynb #027
-@patch
-def _notice(self:ExplorerView, run:int, item):
-    "Remember that `item`, a snapshot or a row, came; called in the training thread"
-    if isinstance(item, Snapshot):
-        if any(c is not None and x not in c for c, x in zip(self._chosen, (item.probe, item.step))): return
-        with self._lock:
-            self._inbox[run, item.probe, item.step] = None
-            self._latest[run, item.probe] = item
-        self._metas[run]['saliency'] = grown(self._metas[run]['saliency'], item)
-    self._live = True
-    self._courier.call()
+class _Inbox(_DescribedRuns):
+    "What training and the page leave for the next round of the sender"
+    def _notice(self, run:int, item):
+        "Remember that `item`, a snapshot or a row, came; called in the training thread"
+        if isinstance(item, Snapshot):
+            if any(c is not None and x not in c for c, x in zip(self._chosen, (item.probe, item.step))): return
+            with self._lock:
+                self._inbox[run, item.probe, item.step] = None
+                self._latest[run, item.probe] = item
+            self._metas[run]['saliency'] = grown(self._metas[run]['saliency'], item)
+        self._live = True
+        self._sender.call()
 
-@patch
-def _ask(self:ExplorerView, content):
-    "Remember a question of the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
-    if not isinstance(content, dict): return
-    if content.get('kind') in _answerers: return self._ask_model(content)
-    names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
-    if names is None or not all(isinstance(content.get(k), int) for k in names): return
-    with self._lock: self._asked.append((content['kind'], *(content[k] for k in names)))
-    self._courier.call()
+    def _ask(self, content):
+        "Remember a question of the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
+        if not isinstance(content, dict): return
+        if content.get('kind') in _answerers: return self._ask_model(content)
+        names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
+        if names is None or not all(isinstance(content.get(k), int) for k in names): return
+        with self._lock: self._requests.append((content['kind'], *(content[k] for k in names)))
+        self._sender.call()
 
-@patch
-def _take(self:ExplorerView):
-    "Plan with everything that was noticed and asked"
-    with self._lock: inbox, self._inbox, asked, self._asked = self._inbox, {}, self._asked, []
-    for key in inbox:
-        run, probe, step = key
+    def _take(self):
+        "Plan with everything that was noticed and asked"
+        with self._lock: inbox, self._inbox, requests, self._requests = self._inbox, {}, self._requests, []
+        for key in inbox:
+            run, probe, step = key
+            m = self._metas[run]
+            if key in self._slots: self._stale.add(key)
+            if [probe, step] not in m['recorded']: m['recorded'] = sorted([*m['recorded'], [probe, step]])
+            if all(p['id'] != probe for p in m['probes']): self._meet(run, self._latest[run, probe])
+            sizes = [size for k, size in self._plan.sizes.items() if k[:2] == (run, probe)]
+            self._plan.add(key, sizes[-1] if sizes else self._guess(run, probe))
+        for kind, run, probe, *rest in requests:
+            if run >= len(self._metas): continue
+            if kind == 'probe': self._prioritise(run, probe)
+            elif (pair := tuple(rest[1:])) not in self._full.get((run, probe), []):
+                self._full[run, probe] = [*self._full.get((run, probe), [])[-3:], pair]
+                self._stale.update(k for k in self._slots if k[:2] == (run, probe))
+
+    def _meet(self, run, snapshot):
+        "Add the sentence of `snapshot` to what there is"
+        fresh = run_meta([snapshot], matches=self._metas[0] if run else None)
         m = self._metas[run]
-        if key in self._slots: self._stale.add(key)
-        if [probe, step] not in m['recorded']: m['recorded'] = sorted([*m['recorded'], [probe, step]])
-        if all(p['id'] != probe for p in m['probes']): self._meet(run, self._latest[run, probe])
-        known = [size for k, size in self._plan.sizes.items() if k[:2] == (run, probe)]
-        self._plan.add(key, known[-1] if known else self._guess(run, probe))
-    for kind, run, probe, *rest in asked:
-        if run >= len(self._metas): continue
-        if kind == 'probe': self._look_at(run, probe)
-        elif (pair := tuple(rest[1:])) not in self._full.get((run, probe), []):
-            self._full[run, probe] = [*self._full.get((run, probe), [])[-3:], pair]
-            self._stale.update(k for k in self._slots if k[:2] == (run, probe))
-
-@patch
-def _meet(self:ExplorerView, run, snapshot):
-    "Add the sentence of `snapshot` to what there is"
-    fresh = run_meta([snapshot], matches=self._metas[0] if run else None)
-    m = self._metas[run]
-    m['probes'] = sorted([*m['probes'], *fresh['probes']], key=lambda p: p['id'])
-    m['classes'] = m['classes'] or fresh['classes']
-    if len(m['probes']) == 1: self._look_at(run, snapshot.probe)
+        m['probes'] = sorted([*m['probes'], *fresh['probes']], key=lambda p: p['id'])
+        m['classes'] = m['classes'] or fresh['classes']
+        if len(m['probes']) == 1: self._prioritise(run, snapshot.probe)
 
 # %% ../../nbs/11_explorer/08_view.ipynb #029
-@patch
-def _wanted(self:ExplorerView) -> list:
-    "Frames that are planned and not there yet, in the order of sending"
-    missing = [k for k in self._plan.kept if k not in self._slots] + [k for k in self._stale if k in self._plan.kept]
-    newest = {}
-    for run, probe, step in self._plan.kept: newest[run, probe] = max(step, newest.get((run, probe), -1))
-    return sorted(missing, key=lambda k: (k[:2] not in self._plan.view, k[2] != newest[k[:2]], k))
+class _PackedFrames(_Inbox):
+    "Frames in their slots"
+    def _wanted(self) -> list:
+        "Frames that are planned and not there yet, in the order of sending"
+        planned = self._plan.planned
+        missing = [k for k in planned if k not in self._slots] + [k for k in self._stale if k in planned]
+        newest = {}
+        for run, probe, step in planned: newest[run, probe] = max(step, newest.get((run, probe), -1))
+        return sorted(missing, key=lambda k: (k[:2] not in self._plan.in_view, k[2] != newest[k[:2]], k))
 
-@patch
-def _pack(self:ExplorerView, key):
-    "The frame `key` as bytes, None if it cannot be read; for long inputs with the full maps that were asked for"
-    run, probe, step = key
-    try:
-        with self._lock: snapshot = self._latest.pop((run, probe), None)
-        if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
-        requested = self._full.get((run, probe)) # keep the map of the opened head as well
-        return pack_frame(snapshot, run, full=requested and [*requested, tuple(telling_entry(snapshot).values())])
-    except (ValueError, KeyError, OSError) as e:
-        self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
-        self._plan.forget(key)
+    def _pack(self, key):
+        "The frame `key` as bytes, None if it cannot be read; for long inputs with the full maps that were asked for"
+        run, probe, step = key
+        try:
+            with self._lock: snapshot = self._latest.pop((run, probe), None)
+            if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
+            requested = self._full.get((run, probe)) # keep the map of the opened head as well
+            return pack_frame(snapshot, run, full=requested and [*requested, tuple(telling_entry(snapshot).values())])
+        except (ValueError, KeyError, OSError) as e:
+            self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
+            self._plan.forget(key)
 
-@patch
-def _put(self:ExplorerView, key, data, state):
-    "Give the frame `key` a slot and a new stamp"
-    slot = self._slots[key][0] if key in self._slots else self._free.pop() if self._free else len(self._slots)
-    self._stamp += 1
-    self._slots[key], self._sent_at[key] = (slot, self._stamp), time.monotonic()
-    self._stale.discard(key)
-    state[f'slot_{slot}'] = data
-    if key[:2] not in self._measured: self._measure(key, len(data))
-    self._plan.add(key, len(data))
-
-@patch
-def _measure(self:ExplorerView, key, size):
-    """The first frame of a sentence tells how large its others are, and the very first one how good the guesses
-    were; plan anew"""
-    ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
-    self._measured.add(key[:2])
-    for k in sizes:
-        if k[:2] == key[:2]: sizes[k] = size
-        elif k[:2] not in self._measured: sizes[k] *= ratio
-    self._plan.look_at(self._plan.view)
-
-# %% ../../nbs/11_explorer/08_view.ipynb #030
-@patch
-def _fill(self:ExplorerView, state, seconds, most=8e6):
-    "Pack frames into `state` for some `seconds` or up to `most` bytes; are there more?"
-    start, total, wanted = time.monotonic(), 0, self._wanted()
-    for i, key in enumerate(wanted):
-        if i and (time.monotonic() - start > seconds or total > most): return True
-        if key not in self._plan.kept or (data := self._pack(key)) is None: continue
-        self._put(key, data, state)
-        total += len(data)
-    return bool(wanted and self._wanted()) # the first frame of a sentence may have changed the plan
-
-@patch
-def _drop(self:ExplorerView, state):
-    "Empty the slots of frames that are no longer planned"
-    for key in [k for k in self._slots if k not in self._plan.kept]:
-        slot, _ = self._slots.pop(key)
-        self._sent_at.pop(key, None)
+    def _put(self, key, data, state):
+        "Give the frame `key` a slot and a new stamp"
+        slot = self._slots[key][0] if key in self._slots else self._free.pop() if self._free else len(self._slots)
+        self._stamp += 1
+        self._slots[key], self._sent_at[key] = (slot, self._stamp), time.monotonic()
         self._stale.discard(key)
-        self._free.append(slot)
-        state[f'slot_{slot}'] = b''
+        state[f'slot_{slot}'] = data
+        if key[:2] not in self._measured: self._measure(key, len(data))
+        self._plan.add(key, len(data))
 
-@patch
-def _deliver(self:ExplorerView, seconds=.1, send=True):
-    "One round of the courier"
-    self._take()
-    state = {}
-    self._drop(state)
-    again, due = self._resend(state), self._fill(state, seconds)
-    self._drop(state)
-    index = [None]*(len(self._slots) + len(self._free))
-    for key, (slot, stamp) in self._slots.items(): index[slot] = [*key, stamp]
-    if index != self._data['index']: state['index'] = index
-    text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words(), self._front))
-    if text != self._data['meta']: state['meta'] = text
-    if 'meta' in state:
-        own = json_text([asker.offer() for asker in self._askers])
-        if own != self._data['own']: state['own'] = own
-    wait = self._rows(state)
-    if send: self._push(**state)
-    else: self._data.update(state)
-    if send and (due or again or wait):
-        self._courier.call(after=0 if due else max(again, wait) if not (again and wait) else min(again, wait))
+    def _measure(self, key, size):
+        """The first frame of a sentence tells how large its others are, and the very first one how good the guesses
+        were; plan anew"""
+        ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
+        self._measured.add(key[:2])
+        for k in sizes:
+            if k[:2] == key[:2]: sizes[k] = size
+            elif k[:2] not in self._measured: sizes[k] *= ratio
+        self._plan.prioritise(self._plan.in_view)
 
 # %% ../../nbs/11_explorer/08_view.ipynb #032
-@patch
-def _rows(self:ExplorerView, state) -> float: # seconds until rows should be looked at again, 0 if they are up to date
-    "Put the metrics into `state` if it is time"
-    wait = self._rows_due - time.monotonic()
-    if wait > 0: return wait
-    rows = [thin_rows(r.metrics) for r in self._runs]
-    text = json_text(rows)
-    if text == self._data['rows']: return 0
-    state['rows'] = text
-    self._rows_due = time.monotonic() + (sum(map(len, rows))/1000 if self._live else 0)
-    return 0
+class _Rows(_PackedFrames):
+    "Metrics, and what a page asked for while it was sent"
+    def _rows(self, state) -> float: # seconds until rows should be looked at again, 0 if they are up to date
+        "Put the metrics into `state` if it is time"
+        wait = self._rows_due - time.monotonic()
+        if wait > 0: return wait
+        rows = [thin_rows(r.metrics) for r in self._runs]
+        text = json_text(rows)
+        if text == self._data['rows']: return 0
+        state['rows'] = text
+        self._rows_due = time.monotonic() + (sum(map(len, rows))/1000 if self._live else 0)
+        return 0
 
-@patch
-def _resend(self:ExplorerView, state) -> float: # seconds until it is time, 0 if nothing is to be done
-    "Put what was sent while a page asked for everything into `state` once more"
-    if self._resend_after is None: return 0
-    wait = self._resend_after + 1.5 - time.monotonic()
-    if wait > 0: return wait
-    for key in [k for k, at in self._sent_at.items() if at > self._resend_after and k in self._slots]:
-        self._put(key, self._data[f'slot_{self._slots[key][0]}'], state)
-    self._resend_after = None
-    return 0
+    def _resend(self, state) -> float: # seconds until it is time, 0 if nothing is to be done
+        "Put what was sent while a page asked for everything into `state` once more"
+        if self._resend_after is None: return 0
+        wait = self._resend_after + 1.5 - time.monotonic()
+        if wait > 0: return wait
+        for key in [k for k, at in self._sent_at.items() if at > self._resend_after and k in self._slots]:
+            self._put(key, self._data[f'slot_{self._slots[key][0]}'], state)
+        self._resend_after = None
+        return 0
 
-@patch
-def settle(self:ExplorerView, timeout=60.):
-    "Wait until everything that is planned was sent"
-    self._courier.call()
-    self._courier.flush(timeout)
+# %% ../../nbs/11_explorer/08_view.ipynb #030
+class _Delivery(_Rows):
+    "One round of the sender, and the last one"
+    def _fill(self, state, seconds, most=8e6):
+        "Pack frames into `state` for some `seconds` or up to `most` bytes; are there more?"
+        start, total, wanted = time.monotonic(), 0, self._wanted()
+        for i, key in enumerate(wanted):
+            if i and (time.monotonic() - start > seconds or total > most): return True
+            if key not in self._plan.planned or (data := self._pack(key)) is None: continue
+            self._put(key, data, state)
+            total += len(data)
+        return bool(wanted and self._wanted()) # the first frame of a sentence may have changed the plan
 
-@patch
-def end(self:ExplorerView):
-    "Training has ended: send what is last, listen no more"
-    for off in self._unsubscribe: off()
-    self._unsubscribe, self._live, self._rows_due = [], False, 0.
-    for m, run in zip(self._metas, self._runs): m['finished'] = run.finished
-    self._courier.call()
+    def _drop(self, state):
+        "Empty the slots of frames that are no longer planned"
+        for key in [k for k in self._slots if k not in self._plan.planned]:
+            slot, _ = self._slots.pop(key)
+            self._sent_at.pop(key, None)
+            self._stale.discard(key)
+            self._free.append(slot)
+            state[f'slot_{slot}'] = b''
+
+    def _deliver(self, seconds=.1, send=True):
+        "Plan, pack and send one round"
+        self._take()
+        state = {}
+        self._drop(state)
+        again, due = self._resend(state), self._fill(state, seconds)
+        self._drop(state)
+        index = [None]*(len(self._slots) + len(self._free))
+        for key, (slot, stamp) in self._slots.items(): index[slot] = [*key, stamp]
+        if index != self._data['index']: state['index'] = index
+        text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words(), self._front))
+        if text != self._data['meta']: state['meta'] = text
+        if 'meta' in state:
+            offers = json_text([source.offer() for source in self._sources])
+            if offers != self._data['own']: state['own'] = offers
+        wait = self._rows(state)
+        if send: self._push(**state)
+        else: self._data.update(state)
+        if send and (due or again or wait):
+            self._sender.call(after=0 if due else max(again, wait) if not (again and wait) else min(again, wait))
+
+    def settle(self, timeout=60.):
+        "Wait until everything that is planned was sent"
+        self._sender.call()
+        self._sender.flush(timeout)
+
+    def end(self):
+        "Training has ended: send what is last, listen no more"
+        for off in self._unsubscribe: off()
+        self._unsubscribe, self._live, self._rows_due = [], False, 0.
+        for m, run in zip(self._metas, self._runs): m['finished'] = run.finished
+        self._sender.call()
 
 # %% ../../nbs/11_explorer/08_view.ipynb #vw42
 _answerers = dict(own=replies, vectors=vector_replies)
 
 def _well_formed(content, runs) -> bool:
-    "Is `content` a question that `salviz.explorer.own` can read?"
+    "Is `content` a question that `salviz.explorer.custom_sentences` can read?"
     texts, head, run = content.get('texts'), content.get('head'), content.get('run')
     def sentence(parts): return isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts)
     def pair(head): return isinstance(head, list) and len(head) == 2 and all(isinstance(k, int) for k in head)
@@ -312,26 +253,75 @@ def _well_formed(content, runs) -> bool:
     return (all(map(sentence, texts)) and isinstance(content.get('attribution'), str)
             and (head is None or pair(head)))
 
-@patch
-def _ask_model(self:ExplorerView, content):
-    "Remember a question that a model answers, and see to it that it is answered when the kernel is free"
-    if not _well_formed(content, len(self._askers)): return
-    self._questions[content['kind']] = content
-    self._wake()
+class _ModelQueries:
+    "Queries that a model answers"
+    def _ask_model(self, content):
+        "Remember a question that a model answers, and see to it that it is answered when the kernel is free"
+        if not _well_formed(content, len(self._sources)): return
+        self._questions[content['kind']] = content
+        self._wake()
 
-@patch
-def _wake(self:ExplorerView):
-    "Have the next part of an answer made by the kernel's loop, where there is one"
-    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._answer)
-    else: self._asking.call()
+    def _wake(self):
+        "Have the next part of an answer made by the kernel's loop, where there is one"
+        if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._answer)
+        else: self._replier.call()
 
-@patch
-def _answer(self:ExplorerView):
-    "Send the next part of the answer to the newest question of each kind"
-    asked, self._questions = self._questions, {}
-    for kind, question in asked.items(): self._replies[kind] = _answerers[kind](self._askers, question)
-    for kind, parts in list(self._replies.items()):
-        if (part := next(parts, None)) is None: del self._replies[kind]
-        else: self.send(*part)
-    if self._replies: self._wake()
+    def _answer(self):
+        "Send the next part of the answer to the newest question of each kind"
+        questions, self._questions = self._questions, {}
+        for kind, question in questions.items(): self._replies[kind] = _answerers[kind](self._sources, question)
+        for kind, parts in list(self._replies.items()):
+            if (part := next(parts, None)) is None: del self._replies[kind]
+            else: self.send(*part)
+        if self._replies: self._wake()
 
+# %% ../../nbs/11_explorer/08_view.ipynb #023
+class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
+    "The part of the explorer that lives in the browser; see `Explorer`"
+    _esm = bundle('widget.js')
+    _css = styles()
+    options = T.Unicode('{}').tag(sync=True)  # JSON: panels, height, state (what is shown first)
+    plotly = T.Bytes(b'').tag(sync=True)
+    ui = T.Unicode('').tag(sync=True)         # JSON: what the reader has chosen; written by the browser only
+    place = T.Unicode('').tag(sync=True)      # the model that stands in outputs, see `salviz.explorer.page.output_html`
+
+    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, sources=(), front=None, **kw):
+        self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()
+        self._chosen = None if probes is None else {int(p) for p in np.ravel(probes)}, None
+        self._plan, self._full, self._slots, self._free, self._stamp = TransferPlan(budget), {}, {}, [], 0
+        self._inbox, self._latest, self._requests, self._unreadable, self._stale, self._measured = (
+            {}, {}, [], {}, set(), set())
+        self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
+        self._data = dict(meta='', rows='[]', index=[], own='')
+        self._sources, self._questions, self._replies = list(sources), {}, {}
+        self._replier, self._front = ThrottledWorker(self._answer, rate=20), front
+        try: self._loop = asyncio.get_running_loop()
+        except RuntimeError: self._loop = None
+        self._describe(probes, steps)
+        self._sender = ThrottledWorker(self._deliver)
+        self._deliver(seconds=.15, send=False)
+        super().__init__(**kw)
+        self.on_msg(lambda _, content, buffers: self._ask(content))
+        self._unsubscribe = [r.subscribe(lambda item, i=i: self._notice(i, item)) for i, r in enumerate(self._runs)
+                             if hasattr(r, 'subscribe')]
+        if self._wanted(): self._sender.call()
+
+    def get_state(self, key=None, drop_defaults=False):
+        "State of the traits and of what was sent"
+        keys = [key] if isinstance(key, str) else key
+        with self._lock:
+            mine = {k: v for k, v in self._data.items() if keys is None or k in keys}
+            # A page asks for all of it; what is sent between this moment and the answer would be overtaken by the
+            # answer.
+            if keys is None and self._live: self._resend_after = time.monotonic() - .5; self._sender.call(after=1.5)
+        return super().get_state(None if keys is None else [k for k in keys if k not in self._data],
+                                 drop_defaults) | mine
+
+    def close(self):
+        for off in getattr(self, '_unsubscribe', []): off()
+        super().close()
+
+    def _push(self, **state):
+        "Change the state and send the changes in one message"
+        with self._lock: self._data.update(state)
+        if state: self.send_state(list(state))

@@ -411,7 +411,7 @@ _removed = (0., .05, .1, .2, .3, .4, .5, .6, .7, .8, .9)
 def _below_random(model, test, ways) -> dict:
     "Curves, areas under them, and areas below that of random pixels"
     from salviz.analysis.faithfulness import accuracy_drop
-    frame = accuracy_drop(model, test, ways, shares=_removed, target='gold', ranking='magnitude')
+    frame = accuracy_drop(model, test, ways, fractions=_removed, target='gold', ranking='magnitude')
     curves = {way: part.set_index('share').accuracy for way, part in frame.groupby('method', sort=False)}
     areas = {way: float(np.trapezoid(curve, curve.index)/curve.index[-1]) for way, curve in curves.items()}
     out = {f'{way}_at_{round(100*share)}': x for way, curve in curves.items() for share, x in curve.items()}

@@ -26,8 +26,9 @@ from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
 from salviz.explorer import widget
 from salviz.models.loading import load_classifier
-from salviz.analysis import look
-from salviz.analysis.look import explain_texts, explore
+from salviz.analysis import model_maps
+from salviz.analysis.model_maps import explain_texts
+from salviz.explorer.model_explorer import explore
 from test_attention import builders, decoders
 
 special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']
@@ -418,11 +419,11 @@ def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
 
 def held(monkeypatch):
     "A gate before whatever is computed after the first look: nothing of it begins until it is set"
-    gate, wait = threading.Event(), look.Looking._compute
+    gate, wait = threading.Event(), model_maps.BackgroundAttribution._compute
     def compute(self):
         assert gate.wait(60)
         wait(self)
-    monkeypatch.setattr(look.Looking, '_compute', compute)
+    monkeypatch.setattr(model_maps.BackgroundAttribution, '_compute', compute)
     return gate
 
 def classifier(): return made('bert', AutoModelForSequenceClassification, num_labels=2)

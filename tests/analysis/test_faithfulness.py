@@ -16,7 +16,7 @@ from salviz.analysis import faithfulness as faithfulness_module
 from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, compacted, decision_flip, faithfulness,
                                  faithfulness_data, faithfulness_table,
                                  informative_table, mean_embedding, perturbation_frame, perturbed, replace_top,
-                                 replacements, share_counts,
+                                 replacements, fraction_counts,
                                  unit_ranks, weighted_precision_recall)
 from salviz.models.nets import small_net
 from salviz.data.signals import SignalCollator, encode_signals, load_images, synthetic_series
@@ -131,7 +131,7 @@ def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadd
         assert (flip['flip_fraction'][i], flip['flipped'][i]) == slow_flip(model, one, v, unit, how, mask_id=4,
                                                                            mean=mean)
     assert np.abs(got['comprehensiveness']).max() > .05 and flip['flipped'].any()
-    np.testing.assert_array_equal(got['removed'], share_counts(flip['units'], shares))
+    np.testing.assert_array_equal(got['removed'], fraction_counts(flip['units'], shares))
 
 
 def test_the_papers_area_counts_an_empty_bin_and_any_class_can_be_followed(tiny_bert, tiny_tokenizer):
@@ -183,7 +183,7 @@ def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_t
     rows = [dict(input_ids=x, attention_mask=[1]*len(x), special_tokens_mask=[0]*len(x), word_ids=[*range(len(x))])
             for x in ([10, 22, 37, 41], [30], [7, 9, 30])]
     batch, values = Collator(tiny_tokenizer)(rows), [[.1, .4, .3, .2], [1.], [2., 1., 3.]]
-    got = faithfulness(model, batch, values, shares=(.5, 1.))
+    got = faithfulness(model, batch, values, fractions=(.5, 1.))
     assert np.isnan(got['comprehensiveness']).tolist() == np.isnan(got['flipped']).tolist() == [
         [False, True], [True, True], [False, True]]
     assert np.isnan(got['aopc_comprehensiveness']).all() and np.isfinite(got['sufficiency']).all()
@@ -340,9 +340,10 @@ def test_the_mean_embedding_is_that_of_the_table_or_of_a_corpus(tiny_bert, tiny_
 
 def test_bins_are_shares_rounded_up():
     for n in range(1, 60):
-        assert share_counts([n], shares)[0].tolist() == [max(1, -(-n*int(s*100)//100)) for s in (.01, .05, .1, .2, .5)]
+        expected = [max(1, -(-n*int(s*100)//100)) for s in (.01, .05, .1, .2, .5)]
+        assert fraction_counts([n], shares)[0].tolist() == expected
     for bad in ((), (0,), (1.1,), (.1, -.2)):
-        with pytest.raises(ValueError, match='shares must be numbers above 0'): share_counts([5], bad)
+        with pytest.raises(ValueError, match='fractions must be numbers above 0'): fraction_counts([5], bad)
 
 
 def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
@@ -417,9 +418,9 @@ def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, ti
                                [whole['aopc_comprehensiveness'].mean(), whole['aopc_sufficiency'].mean(),
                                 flip['flip_fraction'].mean()], atol=2e-5)
     found = faithfulness_data(model, encoded, {'mine': mine}, tiny_tokenizer, unit='word', batch_size=5, seed=3,
-                              flips=False, shares=(.2, .6))
+                              flips=False, fractions=(.2, .6))
     again = faithfulness_data(model, data, {'mine': mine}, tiny_tokenizer, unit='word', batch_size=5, seed=3,
-                              flips=False, shares=(.2, .6))
+                              flips=False, fractions=(.2, .6))
     assert [*found] == ['mine', 'random'] and 'flip_fraction' not in found['mine']
     # the same seed
     np.testing.assert_array_equal(found['random']['comprehensiveness'], again['random']['comprehensiveness'])
@@ -478,7 +479,7 @@ def test_the_most_salient_pixels_go_in_all_channels():
     cells, values = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(2, 3, 4))
     want = np.stack([slow_replaced(a[None], b, .5, np.float32(0))[0] for a, b in zip(cells, values)])
     np.testing.assert_array_equal(replace_top(torch.tensor(cells), values, .5).numpy(), want)
-    with pytest.raises(ValueError, match='share must be between 0 and 1'): replace_top(torch.tensor(x), s, 1.5)
+    with pytest.raises(ValueError, match='fraction must be between 0 and 1'): replace_top(torch.tensor(x), s, 1.5)
 
 
 def images(n=30):
@@ -524,9 +525,11 @@ def test_the_accuracy_drop_equals_a_loop_over_images():
     with pytest.raises(ValueError, match='data must be images or series'):
         accuracy_drop(net, encode_texts, ['gradient'])
     for bad in ([], [2], [.1, -.1]):
-        with pytest.raises(ValueError, match='shares must be numbers between 0 and 1'):
+        with pytest.raises(ValueError, match='fractions must be numbers between 0 and 1'):
             accuracy_drop(net, data['test'], ['gradient'], bad)
     single = accuracy_drop(net, data['test'], dict(mine=values), some)
+    with pytest.warns(DeprecationWarning, match='fractions='):
+        assert accuracy_drop(net, data['test'], dict(mine=values), shares=some).equals(single)
     assert accuracy_drop(net.double(), data['test'], dict(mine=values), some).equals(single)
 
 

@@ -10,7 +10,7 @@ from transformers import (BeitConfig, BeitForImageClassification, DeiTConfig, De
 
 from salviz.core.runs import Snapshot
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.analysis.look import explain_images
+from salviz.analysis.model_maps import explain_images
 
 size = dict(image_size=(12, 16), patch_size=4, num_channels=3, hidden_size=8, num_hidden_layers=2,
             num_attention_heads=2, intermediate_size=12, num_labels=3, initializer_range=.4)

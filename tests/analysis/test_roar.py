@@ -115,6 +115,6 @@ def test_what_cannot_be_done_is_refused(digits, tiny_data):
         RemovedData(net(digits), digits, ranking='size')
     removed = RemovedData(net(digits), digits)
     with pytest.raises(ValueError, match="saliency must be one of 'gradient', 'random'"): removed(.5, 'deeplift')
-    with pytest.raises(ValueError, match='share must be between 0 and 1'): removed(1.5, 'random')
+    with pytest.raises(ValueError, match='fraction must be between 0 and 1'): removed(1.5, 'random')
     bare = pd.DataFrame(dict(seed=[0], test_accuracy=[1.]))
     with pytest.raises(ValueError, match='no column saliency, share'): roar_table(bare)

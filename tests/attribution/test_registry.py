@@ -17,7 +17,7 @@ from salviz.methods.base import FineTuning, Progress
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import SalLM, token_saliency
 from salviz.analysis.corpus import head_table
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 from salviz.training.feed import feed_for
 from salviz.training.recording import Recorder
 

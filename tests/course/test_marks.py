@@ -12,7 +12,7 @@ from salviz.course import marks as room
 from salviz.course.marks import (Marks, checked_sheet, clean_nickname, codes_in, file_name, mark_set, read_code,
                                  read_sheet, sheet_code, sheet_json)
 from salviz.course.predictions import course_program, course_styles, course_text
-from salviz.explorer.program import bundle, exported, static_text
+from salviz.explorer.assets import bundle, exported, static_text
 
 hostile = ['<img src=x onerror="window.broken=1">', "</script><script>window.broken=1</script>", '\u202eevil\u2066',
            'a:b:c', 'Zoë', '名前', '😀', 'A\u0301', '../../etc/passwd', 'x'*99, '  two  words\n', '"quoted"', '\ud800z']

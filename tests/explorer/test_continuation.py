@@ -14,7 +14,8 @@ from salviz.core.runs import Snapshot
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model
-from salviz.analysis.look import explain_texts, explore
+from salviz.analysis.model_maps import explain_texts
+from salviz.explorer.model_explorer import explore
 
 @pytest.fixture
 def writer(tiny_tokenizer):
@@ -71,7 +72,7 @@ def test_the_explorer_waits_for_the_saliency_of_the_continuation(writer):
     model, tokenizer = writer
     explorer = explore(model, tokenizer, 'a good film', generate=4, steps=3)
     explorer.settle(120)
-    assert 'continuation_saliency' in explorer.look().snapshot.arrays
+    assert 'continuation_saliency' in explorer.selection().snapshot.arrays
     explorer.close()
 
 # --- on the page

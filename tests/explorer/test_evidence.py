@@ -12,8 +12,8 @@ from salviz.core.evidence import guessed_axes, own_evidence
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
-from salviz.explorer.described import meta
-from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.run_metadata import meta
+from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Run, Snapshot, decode_snapshot, encode_snapshot
 
@@ -163,7 +163,7 @@ def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name,
     load(page, 'evidence.js', 'store.js')
     found = evaluate_json(page, '''async ([bytes, name]) => {
         const frame = new sv.Store().addFrame(Uint8Array.from(atob(bytes), c => c.charCodeAt(0))),
-            tensor = sv.ownTensors(frame).get(name), out = [];
+            tensor = sv.customTensors(frame).get(name), out = [];
         const inside = ['key', 'class'].includes(tensor.spec.axes.at(-1)) && tensor.spec.axes.at(-1) === 'key' ? 2 : 1;
         const outer = tensor.spec.axes.slice(0, -inside).map((axis, k) => ({axis, count: tensor.shape[k]}));
         const count = outer.reduce((n, o) => n*o.count, 1);

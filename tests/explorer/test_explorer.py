@@ -20,9 +20,9 @@ import pytest
 
 import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
-from salviz.explorer.courier import Courier, even, Plan, thin_rows
-from salviz.explorer.program import panel_names
-from salviz.explorer.saving import strip_views
+from salviz.explorer.transfer import ThrottledWorker, evenly_spaced, TransferPlan, thin_rows
+from salviz.explorer.assets import panel_names
+from salviz.explorer.notebook_cleanup import strip_views
 from salviz.explorer.view import ExplorerView
 from salviz.core.evidence import largest_saliency
 from salviz.explorer.widget import Controls, Explorer, in_words
@@ -58,28 +58,28 @@ class Messages(list):
 
 def test_a_burst_becomes_few_rounds_and_the_last_one_sees_the_newest():
     seen, now = [], 0
-    courier = Courier(lambda: seen.append((time.monotonic(), now)), rate=20)
-    for now in range(1, 3000): courier.call()
-    courier.flush()
+    worker = ThrottledWorker(lambda: seen.append((time.monotonic(), now)), rate=20)
+    for now in range(1, 3000): worker.call()
+    worker.flush()
     assert seen[-1][1] == 2999 and len(seen) <= 5
     gaps = np.diff([t for t, _ in seen])
     assert (gaps > .045).all()
 
-def test_the_courier_rests_without_a_thread_and_starts_again():
+def test_the_worker_rests_without_a_thread_and_starts_again():
     rounds = []
-    courier = Courier(lambda: rounds.append(threading.current_thread().name), rate=1000)
+    worker = ThrottledWorker(lambda: rounds.append(threading.current_thread().name), rate=1000)
     for i in range(3):
-        courier.call(); courier.flush()
-        assert courier._thread is None and len(rounds) == i + 1
-    assert set(rounds) == {'salviz-courier'}
+        worker.call(); worker.flush()
+        assert worker._thread is None and len(rounds) == i + 1
+    assert set(rounds) == {'salviz-worker'}
 
 def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
     calls = []
     def act(): calls.append(1); len(calls) == 1 and 1/0
-    courier = Courier(act, rate=1000)
-    courier.call()
-    with pytest.raises(ZeroDivisionError): courier.flush()
-    courier.call(); courier.flush()
+    worker = ThrottledWorker(act, rate=1000)
+    worker.call()
+    with pytest.raises(ZeroDivisionError): worker.flush()
+    worker.call(); worker.flush()
     assert len(calls) == 2
 
 # --- what is planned
@@ -87,30 +87,30 @@ def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
 def test_thinning_keeps_the_first_the_last_and_an_even_spread():
     for n in (1, 2, 3, 10, 1000):
         for k in (1, 2, 3, 7, 50):
-            got = even(list(range(n)), k)
+            got = evenly_spaced(list(range(n)), k)
             assert len(got) <= k and got[-1] == n - 1 and (k < 2 or got[0] == 0) and len(got) == min(n, k)
             if k > 2 and n > k: assert np.diff(got).max() - np.diff(got).min() <= 1
 
 @pytest.mark.parametrize('seed', range(5))
 def test_a_plan_never_exceeds_its_budget_and_keeps_the_newest_in_view(seed):
     rng = np.random.default_rng(seed)
-    plan, last = Plan(budget=1000, most=40), {}
-    plan.look_at({(0, 2)})
+    plan, last = TransferPlan(budget=1000, most=40), {}
+    plan.prioritise({(0, 2)})
     for _ in range(400):
         probe = int(rng.integers(4))
         last[probe] = last.get(probe, -1) + int(rng.integers(1, 9))
         plan.add((0, probe, last[probe]), int(rng.integers(10, 60)))
-        if rng.random() < .05: plan.look_at({(0, int(rng.integers(4)))})
-        assert len(plan.kept) <= 40 and sum(plan.sizes[k] for k in plan.kept) <= 1000
-        (_, shown), = plan.view
-        if shown in last: assert (0, shown, last[shown]) in plan.kept
-    assert plan.kept <= set(plan.sizes)
+        if rng.random() < .05: plan.prioritise({(0, int(rng.integers(4)))})
+        assert len(plan.planned) <= 40 and sum(plan.sizes[k] for k in plan.planned) <= 1000
+        (_, shown), = plan.in_view
+        if shown in last: assert (0, shown, last[shown]) in plan.planned
+    assert plan.planned <= set(plan.sizes)
 
 def test_one_frame_larger_than_the_budget_is_still_shown():
-    plan = Plan(budget=10)
-    plan.look_at({(0, 0)})
+    plan = TransferPlan(budget=10)
+    plan.prioritise({(0, 0)})
     for step in range(3): plan.add((0, 0, step), 100)
-    assert plan.kept == {(0, 0, 2)}
+    assert plan.planned == {(0, 0, 2)}
 
 def test_rows_are_thinned_kind_by_kind():
     rows = [dict(kind='train', step=i) for i in range(50_000)] + [dict(kind='eval', step=i)
@@ -190,7 +190,7 @@ def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
     view.settle()
     assert {k for k in held(view) if k[0] == 1} == {(1, 1, 0), (1, 1, 20), (1, 5, 0), (1, 5, 20)}
     assert [p['matches'] for p in meta(view)['runs'][1]['probes']] == [0, None]
-    assert (1, 1) in view._plan.view
+    assert (1, 1) in view._plan.in_view
 
 @pytest.mark.slow
 def test_sentences_and_steps_can_be_chosen(run):
@@ -245,9 +245,9 @@ def test_training_waits_for_nobody(run):
     "What the subscriber does in the training thread takes no time to speak of, whatever the courier does"
     view = ExplorerView([run], live=True)
     view.settle()
-    act, free = view._courier.act, threading.Event()
-    view._courier.act = lambda: (free.wait(20), act())
-    view._courier.call()
+    act, free = view._sender.act, threading.Event()
+    view._sender.act = lambda: (free.wait(20), act())
+    view._sender.call()
     for step in range(200):
         view._notice(0, invented.snapshot(100 + step, 0, seed=1) if step % 50 == 0 else dict(step=step))
     free.set()
@@ -346,30 +346,32 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
 def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
     explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
     found = explorer._repr_mimebundle_()
-    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.look().snapshot.step == 10
-    assert explorer.look().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
+    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.selection().snapshot.step == 10
+    assert explorer.selection().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
 
 def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer = Explorer(run)
     explorer.view.ui = json.dumps(dict(probe=1, step=10, entry=dict(kind='head', layer=0, head=2), what='attention',
                                        compare=dict(run=0, step=20)))
-    look = explorer.look()
-    assert (look.snapshot.probe, look.snapshot.step, look.entry,
-            look.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
+    selection = explorer.selection()
+    assert (selection.snapshot.probe, selection.snapshot.step, selection.entry,
+            selection.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
     explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
-    assert (explorer.look().snapshot.probe, explorer.look().snapshot.step, explorer.look().entry['layer']) == (0, 30, 1)
+    selection = explorer.selection()
+    assert (selection.snapshot.probe, selection.snapshot.step, selection.entry['layer']) == (0, 30, 1)
+    with pytest.warns(DeprecationWarning, match='selection'): assert explorer.look().entry == selection.entry
 
 def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypatch):
-    from salviz.explorer import stills
-    own, sides = stills.compared, []
+    from salviz.explorer import static_images
+    compared_before, sides = static_images.compared, []
     def seen(a, b, **kwargs):
         sides.append((a.step, b.step, [name.rpartition(', ')[2] for name in kwargs['names']]))
-        return own(a, b, **kwargs)
-    monkeypatch.setattr(stills, 'compared', seen)
+        return compared_before(a, b, **kwargs)
+    monkeypatch.setattr(static_images, 'compared', seen)
     for shown, other in ((10, 30), (30, 10)):
         explorer = Explorer(run, state=dict(step=shown, compare=dict(run=0, step=other)))
-        look = explorer.look()
-        assert (look.snapshot.step, look.other.step) == (shown, other)
+        selection = explorer.selection()
+        assert (selection.snapshot.step, selection.other.step) == (shown, other)
         explorer.picture('compare')
     assert sides == [(10, 30, ['step 10', 'step 30'])]*2
 
@@ -445,7 +447,7 @@ def test_progress_is_written_by_one_thread_and_rarely(run):
     controls.bar.observe(lambda c: written.append((threading.current_thread().name, c['new'])), 'value')
     for step in range(4, 3000): training.now('running', step=step % 8, total=8)
     controls.settle()
-    assert {name for name, _ in written} <= {'salviz-courier'} and len(written) < 40 and controls.bar.value == 2999 % 8
+    assert {name for name, _ in written} <= {'salviz-worker'} and len(written) < 40 and controls.bar.value == 2999 % 8
 
 def test_times_are_said_as_people_say_them():
     assert [in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
@@ -457,7 +459,7 @@ def test_a_training_that_has_ended_is_shown_to_its_end(run):
     assert explorer.children == (explorer.controls, explorer.view) and 'image/png' not in explorer._repr_mimebundle_()
     training.run.save(invented.snapshot(0, 0)); training.run.finish(steps=1)
     training.now('finished', step=8)
-    explorer._courier.flush()
+    explorer._worker.flush()
     assert held(explorer.view)
     assert meta(explorer.view)['runs'][0]['finished']
     assert 'image/png' in explorer._repr_mimebundle_()
@@ -474,7 +476,7 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
     explorer = Explorer(training)
     explorer._ipython_display_(); explorer._loop = None
-    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
+    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._worker.flush()
     for act in training.last_acts: act() # the end is not drawn twice
     assert [s[0] for s in shown] == ['display', 'update']
     assert shown[0][1] == shown[1][1]
@@ -493,7 +495,7 @@ def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, 
     threading.Thread(target=loop.run_forever, daemon=True).start()
     kernel = lambda cell: asyncio.run_coroutine_threadsafe(cell, loop).result(60)
     kernel(first_cell())
-    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
+    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._worker.flush()
     kernel(asyncio.sleep(0)) # the kernel's turn, while no cell runs
     assert shown == ['display', 'update']
     for _ in range(2):
@@ -532,9 +534,9 @@ def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_d
     assert explorer.controls.pause_button.description == 'Resume'
     explorer.controls.pause_button.click()
     run = training.wait(120)
-    explorer._courier.flush(); explorer.controls.settle()
+    explorer._worker.flush(); explorer.controls.settle()
     assert set(held(explorer.view)) == {(0, p, s) for s, p in run.recorded}
-    assert explorer.controls.said.value.startswith('finished')
+    assert explorer.controls.status.value.startswith('finished')
     assert json.loads(explorer.view.get_state()['rows'])[0] == run.metrics
     assert not training.subscriber_errors
     assert not run.subscriber_errors

@@ -7,7 +7,7 @@ import pytest
 import invented
 from browser import browser, mount, page, settled # noqa: F401 (fixtures)
 from salviz.core.runs import Run
-from salviz.explorer.described import meta, run_meta
+from salviz.explorer.run_metadata import meta, run_meta
 from salviz.explorer.payload import pack_frame
 from salviz.explorer.widget import Explorer
 from salviz.views.maps import telling_entry

@@ -4,10 +4,10 @@ import pytest
 
 import invented
 from browser import browser, load, mount, new_page, page, settled, spoken  # noqa: F401, fixtures
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import pack_frame
-from salviz.explorer.program import panel_names
+from salviz.explorer.assets import panel_names
 
 tour_steps = ['Heads', 'Map', 'Sentence', 'What if', 'Time']
 
@@ -297,7 +297,7 @@ def at_rest(page): page.wait_for_timeout(2600)
 def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
     load(page, 'sight.js')
     page.evaluate(lab_page)
-    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.keepInSight(box); }')
+    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.scrollIntoSight(box); }')
     page.wait_for_function('() => outer.scrollTop > 0 && top_() < 300')
     page.evaluate('done')
     page.wait_for_function('() => top_() > 0 && top_() < 300')
@@ -310,7 +310,7 @@ def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
 def test_who_turned_to_something_else_is_not_fetched_back(page):
     load(page, 'sight.js')
     page.evaluate(lab_page)
-    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.keepInSight(box); }')
+    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.scrollIntoSight(box); }')
     page.wait_for_function('() => outer.scrollTop > 0')
     page.mouse.move(300, 560)
     page.mouse.wheel(0, 700)
@@ -324,7 +324,7 @@ def test_who_turned_to_something_else_is_not_fetched_back(page):
 def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     load(page, 'sight.js')
     page.evaluate(lab_page)
-    page.evaluate('k => { cells[k].classList.add("jp-mod-active"); sv.keepInSight(box); }', active)
+    page.evaluate('k => { cells[k].classList.add("jp-mod-active"); sv.scrollIntoSight(box); }', active)
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == 0
 

@@ -9,9 +9,9 @@ import pytest
 from browser import evaluate_json, load, mount, new_page, settled, spoken
 from PIL import Image
 
-from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
+from salviz.explorer.quantisation import cube_code, cube_value, level_code, level_value
 from salviz.core.maths import dense_ranks, discard_candidates
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.maps import triptych
@@ -635,7 +635,7 @@ def test_of_the_largest_keys_of_a_row_none_is_shown_before_its_equals(page):
     load(page, 'tokenmap.js')
     rows = [[.25, .25, .25, .25], [.5, .2, .2, .1], [.9, 0, 0, .1], [0, 0, 0, 0]]
     kept, tied = evaluate_json(page, """([rows, top]) => {
-        const values = Float32Array.from(rows.flat()), kept = sv.keptValues(values, 4, {top, threshold: 0});
+        const values = Float32Array.from(rows.flat()), kept = sv.strongestValues(values, 4, {top, threshold: 0});
         return [[...kept].map(v => Number.isFinite(v)), sv.tiedAtTop(kept, 4, {top})]; }""", [rows, 2])
     assert np.array(kept).reshape(4, 4).tolist() == [[True]*4, [True, True, True, False], [True, False, False, True],
                                                      [False]*4]
@@ -748,7 +748,7 @@ def test_labels_never_overlap_and_long_ones_are_cut(page):
             const axis = {count: labels.length, from: 0, span: labels.length}, grid = new sv.CellGrid({x: 50, y: 50,
                 width, height: width, columns: axis, rows: axis, ratio: 1});
             for (const draw of [sv.columnLabels, sv.rowLabels]) {
-                const placed = draw(context, grid, units, {x: 50, y: 50, room: 60, inks, marked: new Set([3, 4])});
+                const placed = draw(context, grid, units, {x: 50, y: 50, space: 60, inks, marked: new Set([3, 4])});
                 out.push({pitch: grid.pitch, places: placed.map(p => p.at),
                     widest: Math.max(...placed.map(p => context.measureText(p.text).width))});
             }

@@ -14,7 +14,7 @@ from salviz.methods import ADDrop
 from salviz.methods.base import Progress
 from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
-from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 
@@ -23,7 +23,7 @@ golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 # How a golden case is put to maths.js; maps are flat there, and one row is asked at a time where Python takes any
 # shape.
 calls = '''{
-    kept_count: c => [c.n].flat().map(n => sv.keptCount(n, c.p)),
+    kept_count: c => [c.n].flat().map(n => sv.remainingCount(n, c.p)),
     discard_candidates: c => Array.from(sv.discardCandidates(c.attribution.flat(), c.allowed.flat(),
         c.attribution[0].length, c.p, c.region), Boolean),
     pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple);
@@ -33,7 +33,7 @@ calls = '''{
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),
     top_overlap: c => sv.topOverlap(c.a, c.b, c.k, c.counts ?? null),
-    pattern_share: c => sv.patternShare(c.attention.flat(), c.pattern.flat(), c.attention.length),
+    pattern_share: c => sv.patternFraction(c.attention.flat(), c.pattern.flat(), c.attention.length),
     rollout: c => { const maps = c.attention.map(l => l.flat()[0].length === undefined ? l.flat()
         : l.map(h => h.flat()));
         const mean = maps.map(m => Array.isArray(m[0]) ? m[0].map((_, k) => m.reduce((s, h) => s + h[k], 0) / m.length)
@@ -65,7 +65,8 @@ def test_the_divergence_of_classes_with_a_probability_each_is_that_of_python(sv)
 
 def test_kept_count_is_exact_for_every_share_with_two_decimals(sv):
     got = evaluate_json(sv,
-                        '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => sv.keptCount(n, '
+                        '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => '
+                        'sv.remainingCount(n, '
                         'h / 100)))')
     assert got == [[n*(100 - h)//100 for n in range(513)] for h in range(101)]
 
@@ -107,12 +108,12 @@ def test_masked_words_are_those_of_training(sv):
             word_ids, segments = word_ids + [-1], segments + [-1]
         n = len(word_ids)
         saliency = (rng.integers(-3, 4, n) if i % 2 else rng.normal(size=n)).astype(np.float32)
-        c = dict(share=float(rng.choice([.1, .25, .3, .5, .9, 1.])), ranking=str(rng.choice(['signed', 'magnitude'])),
-                 first=str(rng.choice(['next', 'keep', 'mask'])))
+        c = dict(fraction=float(rng.choice([.1, .25, .3, .5, .9, 1.])),
+                 ranking=str(rng.choice(['signed', 'magnitude'])), first=str(rng.choice(['next', 'keep', 'mask'])))
         cases.append(dict(saliency=saliency.tolist(), word_ids=word_ids,
                           options=dict(c, **(dict(segments=segments) if i % 3 else {}))))
         ids, masked = mask_words(torch.arange(n)[None], torch.tensor(saliency)[None], torch.tensor(word_ids)[None],
-                                 torch.tensor(segments)[None], c['share'],
+                                 torch.tensor(segments)[None], c['fraction'],
                                  first=c['first'], ranking=c['ranking'], mask_token_id=-1)
         expected.append([masked[0].int().tolist(), ids[0].tolist()])
     got = evaluate_json(sv,

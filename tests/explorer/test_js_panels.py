@@ -18,7 +18,7 @@ from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words
 from salviz.metrics.scores import attention_agreement
 from salviz.models.loading import undisturbed
-from salviz.explorer.described import as_run, meta, run_meta
+from salviz.explorer.run_metadata import as_run, meta, run_meta
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 from salviz.core.text import align
@@ -814,7 +814,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     show(page, s, panels=['map', 'whatif'], state=dict(whatIf=dict(topShare=.6, binarised=True)))
     load(page, 'derive.js')
     asked = 'store.frameOf(app.state)'
-    assert page.evaluate(f'() => sv.askedRow({asked})') == (row or 0)
+    assert page.evaluate(f'() => sv.targetRow({asked})') == (row or 0)
     made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
     assert np.allclose(made, target(.6), atol=1e-7)
 
@@ -835,7 +835,8 @@ def test_masked_words_are_those_of_the_method(page, runs, share, ranking, first,
     load(page, 'maths.js')
     found = evaluate_json(
         page, '''([share, ranking, first]) => { const frame = store.frameOf(app.state), {masked, source} =
-        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids, {share, ranking, first});
+        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids,
+            {fraction: share, ranking, first});
             return [[...masked], [...source]]; }''', [share, ranking, first])
     assert found[0] == is_masked[0].int().tolist()
     assert [tiny_tokenizer.mask_token_id if k < 0 else ids[k] for k in found[1]] == masked[0].tolist()

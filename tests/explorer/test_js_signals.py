@@ -5,9 +5,9 @@ import pytest
 
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
-from salviz.explorer.codes import level_code, level_value
+from salviz.explorer.quantisation import level_code, level_value
 from salviz.core.maths import patch_pattern, pattern_share, rollout, saliency_target
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.base import saliency_distribution
@@ -158,7 +158,7 @@ def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]
     show(page, steps, panels=['signal'], state=dict(step=20))
     shares = lambda: page.eval_on_selector('.sv-signal-density canvas',
-                                           'c => c.salviz.bins.sides.map(s => [s.name, s.shares])')
+                                           'c => c.salviz.bins.sides.map(s => [s.name, s.fractions])')
     (first, a), (now, b) = shares()
     assert (first, now) == ('step 0', 'step 20') and a != b
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])

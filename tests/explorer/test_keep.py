@@ -8,7 +8,7 @@ import invented
 from every_kind import an_image
 from browser import browser, load, mount, new_page, page, settled # noqa: F401 (fixtures)
 from salviz.explorer.bertviz import bertviz_view
-from salviz.explorer.described import meta, run_meta
+from salviz.explorer.run_metadata import meta, run_meta
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import pack_frame
 from salviz.explorer.widget import Explorer, state_names

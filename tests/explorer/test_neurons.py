@@ -9,10 +9,10 @@ import torch
 import invented
 from browser import browser, load, new_page, page, send, settled, spoken # noqa: F401 (fixtures)
 from salviz.core.runs import Run
-from salviz.explorer.own import Asker, vector_replies
+from salviz.explorer.custom_sentences import ModelSource, vector_replies
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import frame_bytes, unpack_frame
-from salviz.explorer.codes import encode_array
+from salviz.explorer.quantisation import encode_array
 from salviz.explorer.view import ExplorerView
 from salviz.explorer.widget import Explorer
 from salviz.models.attention import observe, query_key
@@ -24,8 +24,8 @@ text, tab = 'the film was great', 'Query × key'
 def asked(**changes):
     return dict(kind='vectors', id='x', run=0, texts=[text], choice='now', layer=1, head=0, length=7) | changes
 
-def answered(asker, **changes):
-    (content, frames), = vector_replies([asker], asked(**changes))
+def answered(source, **changes):
+    (content, frames), = vector_replies([source], asked(**changes))
     assert 'error' not in content, content
     return content, unpack_frame(frames[0])
 
@@ -33,7 +33,7 @@ def answered(asker, **changes):
 
 def test_the_vectors_that_are_sent_give_the_models_own_attention(tiny_bert, tiny_tokenizer):
     model = tiny_bert().eval()
-    content, there = answered(Asker(model=(model, tiny_tokenizer)))
+    content, there = answered(ModelSource(model=(model, tiny_tokenizer)))
     inputs = tiny_tokenizer(text, return_tensors='pt')
     with torch.no_grad(), observe(model) as maps: model(**inputs)
     x = there['arrays']
@@ -45,18 +45,18 @@ def test_the_vectors_that_are_sent_give_the_models_own_attention(tiny_bert, tiny
 
 def test_a_sentence_that_was_recorded_cut_is_cut_in_the_same_way(tiny_bert, tiny_tokenizer):
     with pytest.warns(UserWarning, match='longer than 4 tokens'):
-        content, there = answered(Asker(model=(tiny_bert(), tiny_tokenizer)), length=4)
+        content, there = answered(ModelSource(model=(tiny_bert(), tiny_tokenizer)), length=4)
     assert len(content['tokens']) == 4 == len(there['arrays']['query'])
 
 def test_a_sentence_of_one_word_is_not_too_short(tiny_bert, tiny_tokenizer):
-    content, there = answered(Asker(model=(tiny_bert(), tiny_tokenizer)), texts=['film'], length=3)
+    content, there = answered(ModelSource(model=(tiny_bert(), tiny_tokenizer)), texts=['film'], length=3)
     assert content['tokens'] == ['[CLS]', 'film', '[SEP]'] and there['arrays']['attention'].shape == (3, 3)
 
 @pytest.mark.slow
 def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
-    asker = Asker(Run(run.path))
-    first, last = (answered(asker, choice=step)[1]['arrays']['query'] for step in (min(run.checkpoints),
+    source = ModelSource(Run(run.path))
+    first, last = (answered(source, choice=step)[1]['arrays']['query'] for step in (min(run.checkpoints),
                                                                                   max(run.checkpoints)))
     assert first.shape == last.shape and not np.allclose(first, last)
 
@@ -65,13 +65,13 @@ def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_toke
     (dict(layer=7), 'layer: BertForSequenceClassification has the layers 0 to'),
     (dict(choice=5), 'there is no model 5 to ask'), (dict(length=10**6), 'max_length must be at most')])
 def test_what_cannot_be_answered_is_said(tiny_bert, tiny_tokenizer, wrong, words):
-    (content, frames), = vector_replies([Asker(model=(tiny_bert(), tiny_tokenizer))], asked(**wrong))
+    (content, frames), = vector_replies([ModelSource(model=(tiny_bert(), tiny_tokenizer))], asked(**wrong))
     assert words in content['error'] and not frames and not content['more']
 
 @pytest.fixture
 def view(tiny_bert, tiny_tokenizer):
     "The view of an explorer of a sentence and of the model that read it"
-    from salviz.analysis.look import explore
+    from salviz.explorer.model_explorer import explore
     view = explore(tiny_bert(), tiny_tokenizer, [text, 'a fine scene'], saliency=None, attribution=False).view
     view.settle()
     return view
@@ -85,7 +85,7 @@ def test_questions_that_nobody_can_have_asked_are_passed_over(view, wrong):
     view.send = lambda content, buffers: sent.append(content)
     for question in (asked(**wrong), asked()):
         view._handle_custom_msg(question, [])
-        view._asking.flush()
+        view._replier.flush()
     assert [content['kind'] for content in sent] == ['vectors'] and 'error' not in sent[0]
 
 def test_a_question_of_one_kind_does_not_end_the_answer_to_another(view):
@@ -355,7 +355,7 @@ def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view
 @pytest.mark.slow
 def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):
     run = invented.run(tmp_path/'run')
-    explorer = ExplorerView([run], askers=[Asker(run)])
+    explorer = ExplorerView([run], sources=[ModelSource(run)])
     explorer.settle()
     widget(page, explorer)
     page.click(f'.sv-tab:has-text("{tab}")'); settled(page)

@@ -8,7 +8,7 @@ import pytest
 import invented
 from browser import browser, evaluate_json, load, new_page, page, send, settled # noqa: F401 (fixtures)
 from salviz.core.runs import Run
-from salviz.explorer.own import Asker
+from salviz.explorer.custom_sentences import ModelSource
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.view import ExplorerView
 from salviz.explorer.widget import Explorer
@@ -19,7 +19,7 @@ recorded, other = 'the film was great', 'the film was awful'
 @pytest.fixture
 def explorer(tiny_bert, tiny_tokenizer):
     "An explorer of two sentences and of the model that read them"
-    from salviz.analysis.look import explore
+    from salviz.explorer.model_explorer import explore
     return explore(tiny_bert(), tiny_tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient',
                    attribution=False)
 
@@ -52,7 +52,7 @@ class Kernel:
         settled(self.page)
         for question in self.asked():
             self.view._handle_custom_msg(question, [])
-            self.view._asking.flush()
+            self.view._replier.flush()
         told, self.sent = self.sent, []
         self.view.send = lambda content, buffers: self.sent.append((content, buffers))
         for content, buffers in told: self.tell(content, buffers)
@@ -85,26 +85,26 @@ def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
 def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
                                                                              tmp_path):
     from salviz.models.checkpoints import load_model
-    from salviz.analysis.look import explain_texts
+    from salviz.analysis.model_maps import explain_texts
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
-    asker = Asker(Run(run.path))
-    steps = [step for step, _ in asker.choices()]
-    assert steps == sorted(run.checkpoints) and len(steps) > 1 and asker.needs() == ''
-    answers = [asker([[recorded]], step, 'input_x_gradient')[0] for step in steps]
+    source = ModelSource(Run(run.path))
+    steps = [step for step, _ in source.choices()]
+    assert steps == sorted(run.checkpoints) and len(steps) > 1 and source.needs() == ''
+    answers = [source([[recorded]], step, 'input_x_gradient')[0] for step in steps]
     for step, answer in zip(steps, answers):
         expected, = explain_texts(*load_model(run, step), recorded, saliency='input_x_gradient', attribution=False)
         for name in ('attention', 'probabilities', 'saliency'):
             assert np.array_equal(answer.arrays[name], expected.arrays[name]), name
     assert not np.allclose(answers[0].arrays['probabilities'], answers[1].arrays['probabilities'])
     with pytest.raises(ValueError, match='there is no model 999 to ask; there is checkpoint of step'):
-        asker([[recorded]], 999, 'input_x_gradient')
+        source([[recorded]], 999, 'input_x_gradient')
 
 def test_asking_writes_nothing_into_the_run_and_leaves_the_model_as_it_was(tiny_bert, tiny_tokenizer, tmp_path):
     import torch
     run, model = invented.run(tmp_path/'run'), tiny_bert().train()
     before = {file: file.read_bytes() for file in run.path.rglob('*') if file.is_file()}
     weights, drawn = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
-    Asker(run, (model, tiny_tokenizer))([[recorded], [other]], 'now', 'integrated_gradients')
+    ModelSource(run, (model, tiny_tokenizer))([[recorded], [other]], 'now', 'integrated_gradients')
     assert before == {file: file.read_bytes() for file in run.path.rglob('*') if file.is_file()}
     assert model.training and all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
     assert torch.equal(drawn, torch.get_rng_state())
@@ -114,16 +114,16 @@ def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_be
     from salviz.training.live import start_training
     training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=1, snapshots=2,
                               epochs=200, batch_size=4)
-    mine, another = Asker(training.run, training=training), Asker(model=(tiny_bert(), tiny_tokenizer))
+    mine, another = ModelSource(training.run, training=training), ModelSource(model=(tiny_bert(), tiny_tokenizer))
     def until(state):
         end = time.monotonic() + 60
         while training.state != state and time.monotonic() < end: time.sleep(.01)
         assert training.state == state
     try:
         until('running')
-        for asker in (mine, another):
+        for source in (mine, another):
             with pytest.raises(RuntimeError, match='A training is going on'):
-                asker([[recorded]], 'now', 'input_x_gradient')
+                source([[recorded]], 'now', 'input_x_gradient')
         training.pause()
         until('paused')
         answer, = mine([[recorded]], 'now', 'input_x_gradient')
@@ -135,7 +135,7 @@ def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_be
     assert mine([[recorded]], 'now', 'input_x_gradient')
 
 def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
-    from salviz.analysis.look import explain_alike, explain_texts
+    from salviz.analysis.model_maps import explain_alike, explain_texts
     model = tiny_bert()
     a, b = explain_alike(model, tiny_tokenizer, [recorded, other], 'input_x_gradient')
     predicted = int(a.arrays['probabilities'].argmax())
@@ -159,10 +159,10 @@ def test_questions_that_nobody_can_have_typed_are_passed_over(explorer, wrong):
     view.send = lambda content, buffers: sent.append(content)
     good = dict(kind='own', id='x', run=0, texts=[[recorded]], choice='now', attribution='input_x_gradient', head=None)
     view._handle_custom_msg(good | wrong, [])
-    view._asking.flush()
+    view._replier.flush()
     assert sent == []
     view._handle_custom_msg(good, [])
-    view._asking.flush()
+    view._replier.flush()
     assert [content['more'] for content in sent] == [True, False]
 
 # --- in the browser
@@ -185,7 +185,7 @@ def test_a_sentence_is_typed_and_its_maps_saliency_and_answer_stand_beside_those
 
 @pytest.mark.slow
 def test_what_is_subtracted_are_the_numbers_of_the_model(opened, tiny_bert, tiny_tokenizer):
-    from salviz.analysis.look import explain_alike
+    from salviz.analysis.model_maps import explain_alike
     page, kernel = opened
     ask(page, other)
     kernel.answer()
@@ -271,7 +271,7 @@ def test_text_is_never_html(opened):
 @pytest.mark.slow
 def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
     run = invented.reconfigured(invented.run(tmp_path/'run'), model=dict(name='movie-minilm', layers=2, heads=3))
-    view = ExplorerView([run], askers=[Asker(run)])
+    view = ExplorerView([run], sources=[ModelSource(run)])
     view.settle()
     widget(page, view)
     said = page.inner_text('.sv-own-said')

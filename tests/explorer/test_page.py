@@ -12,8 +12,8 @@ from browser import browser, chromium, mount, new_page, page, settled # noqa: F4
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.page import page as page_text
-from salviz.explorer.described import meta, run_meta
-from salviz.explorer.packed import unpack_page
+from salviz.explorer.run_metadata import meta, run_meta
+from salviz.explorer.page_compression import unpack_page
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Run
 from salviz.views.maps import telling_entry

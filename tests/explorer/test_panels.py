@@ -13,8 +13,8 @@ from matplotlib.text import Text
 import invented
 import salviz
 from browser import browser, evaluate_json, load, new_page, page  # noqa: F401, fixtures
-from salviz.explorer.program import panel_of, panels, static_text
-from salviz.explorer.stills import Look, parts, picture
+from salviz.explorer.assets import panel_of, panels, static_text
+from salviz.explorer.static_images import Selection, parts, picture
 from salviz.figures.drawing import figure_kinds
 from salviz.figures.sheet import figure
 from salviz.views.base import attention_beside_saliency
@@ -35,7 +35,7 @@ class LongestToken {
 }
 
 export const longestPanel = {
-  name: 'longest', title: 'Longest token', order: 65, shows: 'text', still: 'attention_beside_saliency', page: 'below',
+  name: 'longest', title: 'Longest token', order: 65, shows: 'text', image: 'attention_beside_saliency', page: 'below',
   view: LongestToken,
 };
 '''
@@ -53,7 +53,7 @@ explorer = Explorer(run, panels=['longest', 'time'])
 explorer.to_html(sys.argv[1] + '/chosen.html')
 words = lambda figure: [o.get_text() for o in figure.findobj(Text)]
 print(json.dumps(dict(options=explorer.view.options, program=explorer.view._esm,
-                      still=words(explorer.picture('longest')), whole=words(explorer.picture()))))
+                      image=words(explorer.picture('longest')), whole=words(explorer.picture()))))
 '''
 
 @pytest.fixture(scope='module')
@@ -74,7 +74,7 @@ def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     assert json.loads(told['options'])['panels'] == ['longest', 'time']
     assert 'const longestPanel' in told['program'] and 'signalPanel, patchesPanel, evidencePanel' in told['program']
     order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
-    assert order.index('sentencePanel') < order.index('longestPanel') == order.index('ownPanel') - 1
+    assert order.index('sentencePanel') < order.index('longestPanel') == order.index('customSentencePanel') - 1
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['whole', 'chosen'])
@@ -91,7 +91,7 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
 @pytest.mark.slow
 def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
     _, told = house
-    without = {o.get_text() for o in picture(Look(invented.snapshot(30))).findobj(Text)}
+    without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
     own = {o.get_text() for o in figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
     assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
 
@@ -111,11 +111,11 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
 def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
     load(page, 'panels.js')
     assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')
-    assert {o.still for o in panels().values()} <= {*parts, 'whatif', *figure_kinds()}
+    assert {o.image for o in panels().values()} <= {*parts, 'whatif', *figure_kinds()}
 
 @pytest.mark.parametrize('line', ["name: 'x', title: 'X', order: 1, shows: 'text', stil: 'map',", "view: X,",
-                                  "name: 'x', title: 'X', order: 1, shows: 'words', still: 'map',",
-                                  "name: 'x', title: title, order: 1, shows: 'text', still: 'map',"])
+                                  "name: 'x', title: 'X', order: 1, shows: 'words', image: 'map',",
+                                  "name: 'x', title: title, order: 1, shows: 'text', image: 'map',"])
 def test_a_panel_that_does_not_say_what_it_is_is_refused_with_an_example(line):
-    with pytest.raises(ValueError, match="x.js: the line after .* must say name, title, order, shows, still"):
+    with pytest.raises(ValueError, match="x.js: the line after .* must say name, title, order, shows, image"):
         panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')

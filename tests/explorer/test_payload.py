@@ -12,14 +12,14 @@ from salviz.data.texts import load_text, subset
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.codes import (cube_code, cube_value, json_text, level_code, level_value, most_cells, order_code,
-                                   order_value, pool_cells)
+from salviz.explorer.quantisation import (cube_code, cube_value, json_text, level_code, level_value, most_cells,
+                                          order_code, order_value, pool_cells)
 from salviz.core.evidence import largest_saliency
-from salviz.explorer import described
-from salviz.explorer.described import as_run, meta, run_meta, saliency_scale
-from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer import run_metadata
+from salviz.explorer.run_metadata import as_run, meta, run_meta, saliency_scale
+from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.explorer.program import bundle, exported, static_text, styles
+from salviz.explorer.assets import bundle, exported, static_text, styles
 from salviz.core.runs import Run, Snapshot
 from salviz.training.trainer import train
 
@@ -53,7 +53,7 @@ def test_the_scale_of_saliency_is_that_of_the_whole_run_whether_it_was_logged_or
 
 def test_a_run_whose_snapshots_are_too_large_to_read_has_no_scale_of_its_own(tmp_path, monkeypatch):
     run = invented.run(tmp_path/'large')
-    monkeypatch.setattr(described, '_most_read', 1000)
+    monkeypatch.setattr(run_metadata, '_most_read', 1000)
     assert run_meta(run)['saliency'] == dict(limit=None, step=30)
     assert saliency_scale(as_run(list(run.snapshots())))['limit'] > 0, 'what is in memory is not read'
     for step in run.steps: run.log(dict(kind='record', step=step, largest_saliency=3.))

@@ -5,7 +5,7 @@ import pytest
 
 import invented
 from browser import browser, evaluate_json, load, mount, page, settled # noqa: F401 (fixtures)
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.metrics.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
 from salviz.views.base import explanation_beside_rationale

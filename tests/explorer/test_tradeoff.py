@@ -8,7 +8,7 @@ import invented
 from browser import browser, load, new_page, page  # noqa: F401, fixtures
 from salviz.core.runs import Run
 from salviz.explorer import Explorer
-from salviz.explorer.described import front_meta, runs_of_front
+from salviz.explorer.run_metadata import front_meta, runs_of_front
 from salviz.metrics.front import front_of
 
 hostile = '<img src=x onerror="document.title=1">'

@@ -14,7 +14,7 @@ from helpers import full_disk
 from overlap import check_legible, texts_of
 from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
 from salviz.figures.sheet import figure
-from salviz.explorer.stills import Look, picture
+from salviz.explorer.static_images import Selection, picture
 from salviz.core.runs import Snapshot
 from salviz.views.base import (attention_beside_saliency, discard_region, guided_heads, masked_sentence, pattern_shares,
                           saliency_distribution, scored_sentence, signal_view,
@@ -508,8 +508,8 @@ made = dict(image=invented.image, series=invented.series, tagged=invented.tagged
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', made)
 def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(kind):
-    check_legible(picture(Look(made[kind](20), other=made[kind](0))))
-    fig = picture(Look(made[kind](20), other=made[kind](0), rows=rows))
+    check_legible(picture(Selection(made[kind](20), other=made[kind](0))))
+    fig = picture(Selection(made[kind](20), other=made[kind](0), rows=rows))
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
     own = dict(image=r'masked copy $\tilde{\mathrm{X}}$', series='time step', tagged='answer', masked='answer',
                translated='target', scored='predicted', both='sentence, coloured by saliency')[kind]
@@ -521,7 +521,7 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
 
 @pytest.mark.slow
 def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reason():
-    image, text = Look(invented.image(20)), Look(invented.tagged())
+    image, text = Selection(invented.image(20)), Selection(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):
         with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
     with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
@@ -535,25 +535,25 @@ def test_the_notes_of_a_signal_stand_below_its_page():
     snap = invented.image(20)
     snap.arrays['saliency_map'][0, 0] = np.nan
     for panel in (None, 'signal'):
-        assert any('not finite' in o.get_text() for o in picture(Look(snap, rows=rows), panel).texts)
+        assert any('not finite' in o.get_text() for o in picture(Selection(snap, rows=rows), panel).texts)
 
 
 def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by_the_mean_row():
     snap = invented.both()
     del snap.arrays['saliency'], snap.info['pooled_row']
-    assert any('coloured by attention, mean over rows' in o.get_text() for o in picture(Look(snap), 'sentence').texts)
+    assert any('coloured by attention, mean over rows' in o.get_text() for o in picture(Selection(snap), 'sentence').texts)
 
 
 def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
     s = invented.snapshot()
     s.arrays['attention'] = np.full((2, 3, 8, 8), 1/8)
-    at = picture(Look(s), 'map').axes[0].images[0]
+    at = picture(Selection(s), 'map').axes[0].images[0]
     # four times what uniform attention has, on a square-root scale
     assert at.norm.vmax == pytest.approx(.5) and float(at.norm(1/8)) == pytest.approx(.5)
-    tiles = picture(Look(s), 'heads').axes[0].images[0].get_array()
+    tiles = picture(Selection(s), 'heads').axes[0].images[0].get_array()
     assert np.ma.filled(tiles, np.nan)[np.isfinite(np.ma.filled(tiles, np.nan))] == pytest.approx(.25)
     s.arrays['attention'] = np.tile(np.eye(8), (2, 3, 1, 1))
-    assert picture(Look(s), 'map').axes[0].images[0].norm.vmax == 1
+    assert picture(Selection(s), 'map').axes[0].images[0].norm.vmax == 1
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 import invented
 from every_kind import own_map
 from salviz.core.runs import Run
-from salviz.explorer.program import panel_names
+from salviz.explorer.assets import panel_names
 from salviz.explorer.widget import Explorer
 from salviz.figures.drawing import figure_kinds
 from salviz.figures.kinds import figure

@@ -15,7 +15,7 @@ from salviz.metrics.scores import span_metrics
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.tasks import best_span, longest_answer, task_of, tasks
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 from salviz.training.trainer import load_model, train
 from salviz.views.base import token_labels
 

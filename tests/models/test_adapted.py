@@ -18,7 +18,7 @@ from salviz.models.loading import longest_input, model_name, pooled_rows, twin, 
 from salviz.models.tasks import head_of, task_of
 from salviz.analysis.corpus import gradient_sizes, head_table
 from salviz.analysis.faithfulness import decision_flip, faithfulness
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 
 pytestmark = pytest.mark.numeric
 

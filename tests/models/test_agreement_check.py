@@ -16,7 +16,7 @@ from salviz.attribution.registry import known_attributions
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
 from salviz.analysis.faithfulness import faithfulness
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 from salviz.training import feed, job
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()

@@ -16,7 +16,7 @@ from helpers import same, state, word_tokenizer
 from salviz import FineTuning, Run, load_text, train
 from salviz.models import attention
 from salviz.models.attention import attention_layers, attention_parts, check_observable, observe
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 
 sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
              head_dim=8, intermediate_size=24, pad_token_id=0)

@@ -26,7 +26,7 @@ from salviz.models.corruption import small_model
 from salviz.models.loading import load_model_for
 from salviz.models.tasks import task_of, tasks
 from salviz.analysis.faithfulness import decision_flip, faithfulness
-from salviz.analysis.look import explain_texts
+from salviz.analysis.model_maps import explain_texts
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 from salviz.views.base import MultiLabelSentence, view_for

@@ -11,7 +11,7 @@ import torch
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
 from salviz.data.texts import Collator, data_classes, data_task, encode
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
 from salviz.metrics.tasks import Words
@@ -137,7 +137,7 @@ def test_the_run_of_a_task_that_is_not_known_opens_with_a_plain_view_that_says_s
     code = f'''
 import sys
 from salviz.core.runs import Run
-from salviz.explorer.described import meta
+from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.views.base import view_for
 run = Run({str(tmp_path/'run')!r})

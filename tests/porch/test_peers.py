@@ -59,7 +59,7 @@ def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_token
 
 def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monkeypatch):
     from salviz.explorer.widget import Explorer
-    files = looking(Explorer('ad-drop').look().snapshot, tmp_path)
+    files = looking(Explorer('ad-drop').selection().snapshot, tmp_path)
     assert all(path.stat().st_size > 10_000 for path, _ in files.values())
     monkeypatch.setattr(room, '_browser', lambda: None)
     assert seconds_to_paint(files) == {}

@@ -7,7 +7,7 @@ import pytest
 import invented
 from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.explorer.stills import Look
+from salviz.explorer.static_images import Selection
 from salviz.views.base import discard_region, word_fractions
 from salviz.views.maps import attention_map, telling_entry, triptych
 
@@ -94,7 +94,7 @@ def test_one_rule_chooses_the_head_of_figures_stills_and_frames():
         layer, head = telling_entry(s).values()
         assert f'layer {layer}, head {head}' in attention_map(s).title
         assert f'layer {layer}, head {head}' in triptych(s).title
-        assert (Look(s).entry['layer'], Look(s).entry['head']) == (layer, head)
+        assert (Selection(s).entry['layer'], Selection(s).entry['head']) == (layer, head)
         assert split_frame(pack_frame(s))[0]['info']['opened'] == [layer, head]
         some = telling_entry(s, [0, 1])
         assert split_frame(pack_frame(s, layers=[0, 1]))[0]['info']['opened'] == list(some.values())
@@ -108,5 +108,5 @@ def test_a_still_of_a_plain_epoch_opens_the_head_of_the_last_step_at_which_the_m
     run.save(invented.snapshot(20, 0, method='FineTuning'))
     last = run.snapshot(20, 0)
     assert 'attention_attribution' not in last.arrays
-    entry = Look(last, run=run).entry
+    entry = Selection(last, run=run).entry
     assert (entry['layer'], entry['head']) == tuple(telling_entry(run.snapshot(10, 0)).values())

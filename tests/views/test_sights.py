@@ -16,7 +16,7 @@ import salviz.figures.maps
 from overlap import check_legible
 from PIL import Image
 from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, shares, signed, signed_scale
-from salviz.explorer.stills import Look, picture
+from salviz.explorer.static_images import Selection, picture
 from salviz.core.runs import Run, Snapshot
 from salviz.views.maps import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
                            masked_pairs, pattern_residual, same_scale, telling_entry, triptych,
@@ -391,13 +391,13 @@ def test_the_same_view_is_the_same_bytes(kind):
                           ('compare', lambda s, o: compared(s, o, 1, 2))])
 def test_stills_of_the_explorer_show_the_numbers_of_the_views(panel, make):
     snap, other = invented.snapshot(20, method='ADDrop'), invented.snapshot(0, method='ADDrop')
-    fig, view = picture(Look(snap, other=other, entry=dict(kind='head', layer=1, head=2)), panel), make(snap, other)
+    fig, view = picture(Selection(snap, other=other, entry=dict(kind='head', layer=1, head=2)), panel), make(snap, other)
     assert np.array_equal([o for o in images(fig) if o.shape == (8, 8)], view.values, equal_nan=True)
 
 
 def test_the_still_of_all_heads_gives_each_its_own_scale():
     snap = invented.snapshot(20, method='ADDrop')
-    image = next(o for o in images(picture(Look(snap, what='attribution'), 'heads')) if o.shape == (18, 27))
+    image = next(o for o in images(picture(Selection(snap, what='attribution'), 'heads')) if o.shape == (18, 27))
     A = snap.arrays['attention_attribution']
     for l, h in product(range(2), range(3)):
         assert image[9*l:9*l + 8, 9*h:9*h + 8] == pytest.approx(A[l, h]/np.abs(A[l, h]).max())

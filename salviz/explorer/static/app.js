@@ -22,14 +22,14 @@ class AppPanel {
     this.ctx = ctx;
     this.missed = new Set([...Object.keys(ctx.state.get()), ...appEverything]);
     this.runs = new Set();
-    this.made = new panel.view(ctx);
-    this.el = this.made.el;
+    this.view = new panel.view(ctx);
+    this.el = this.view.el;
     if (this.help) this.explain();
   }
 
   // A question mark at the end of the panel's head, or at its top.
   explain() {
-    const {button, el} = panelHelp(this), {head} = this.made;
+    const {button, el} = panelHelp(this), {head} = this.view;
     if (head) head.append(button);
     if (head) head.after(el);
     else this.el.prepend(button, el);
@@ -46,7 +46,7 @@ class AppPanel {
     if (this.el.hidden || !this.el.clientWidth || !this.missed.size) return;
     const missed = this.missed;
     this.missed = new Set();
-    try { this.made.update(missed); } catch (e) { this.fail(e); throw e; }
+    try { this.view.update(missed); } catch (e) { this.fail(e); throw e; }
   }
 
   fail(e) {
@@ -65,15 +65,16 @@ function appKinds({probe, frame, run}) {
 }
 
 // Why the panels that were asked for are not there; nothing to say while others show the same example.
-function appMissing(made, fitting, {probe}) {
+function appMissing(panels, fitting, {probe}) {
   // Time is about the run: that it is there says nothing about the example.
-  const asked = made.filter(panel => panel.shows !== 'anything'
+  const requested = panels.filter(panel => panel.shows !== 'anything'
     || panel.fits && (panel.name !== 'time' || !fitting.includes(panel)));
-  const others = fitting.some(panel => asked.includes(panel)), isText = !probe?.modality || probe.modality === 'text';
-  if (!probe || !asked.length) return '';
-  if (!others && asked.every(panel => panel.absent)) return asked.map(panel => panel.absent).join(' ');
+  const others = fitting.some(panel => requested.includes(panel)),
+    isText = !probe?.modality || probe.modality === 'text';
+  if (!probe || !requested.length) return '';
+  if (!others && requested.every(panel => panel.absent)) return requested.map(panel => panel.absent).join(' ');
   if (others && !isText) return '';
-  const without = asked.filter(panel => !fitting.includes(panel) && ['maps', 'text'].includes(panel.shows));
+  const without = requested.filter(panel => !fitting.includes(panel) && ['maps', 'text'].includes(panel.shows));
   const maps = without.some(panel => panel.shows === 'maps');
   const signals = explorerPanels.find(panel => panel.shows === 'signals').name;
   if (isText && maps) return 'This model has no attention, so there are no maps.';
@@ -115,14 +116,14 @@ const appWhatIfNames = {topShare: 'share of the target', binarised: 'binary targ
 
 // As long as what-if settings are drawn, this says so wherever one looks; its button ends them.
 function whatIfBanner({state}) {
-  const said = elementOf('span'), el = elementOf('div', 'sv-banner', said,
+  const label = elementOf('span'), el = elementOf('div', 'sv-banner', label,
     buttonOf('Show what was recorded', 'end the what-if settings', () => state.set({whatIf: null})));
   el.setAttribute('role', 'status');
   const update = () => {
     el.hidden = !state.whatIf;
-    const given = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
+    const settings = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
       `${appWhatIfNames[name] ?? name} ${typeof value === 'number' ? shortNumber(value) : value}`);
-    setText(said, `What if: drawn with ${given.join(', ')}. This was not recorded.`);
+    setText(label, `What if: drawn with ${settings.join(', ')}. This was not recorded.`);
   };
   return {el, update};
 }
@@ -160,25 +161,25 @@ function appSettle(store, state, chosen) {
 }
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
-  request = () => {}, own = null, firstUse = false, isPage = false} = {}) {
+  request = () => {}, kernel = null, firstUse = false, isPage = false} = {}) {
   const shown = panels ?? panelNames, unknown = shown.filter(name => !panelNames.includes(name));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
   const root = elementOf('div', 'salviz'), missing = elementOf('p', 'sv-note sv-missing'),
     spoken = elementOf('div', 'sv-said');
   spoken.setAttribute('aria-live', 'polite');
-  const voice = appVoice(spoken), ctx = {store, state, plotly, request, own, isPage, announce: voice.say};
+  const voice = appVoice(spoken), ctx = {store, state, plotly, request, kernel, isPage, announce: voice.say};
   const chosen = {entry: null};
   appSettle(store, state, chosen);
 
-  const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
-  const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
-  const tour = new Tour(() => made.filter(panel => panel.fitting), panel => panel.tab && state.set({tab: panel.name}));
-  const keys = allKeys(made.filter(panel => panel.help), () => { keys.show(false); tour.start(); });
+  const all = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
+  const tabbed = all.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
+  const tour = new Tour(() => all.filter(panel => panel.fitting), panel => panel.tab && state.set({tab: panel.name}));
+  const keys = allKeys(all.filter(panel => panel.help), () => { keys.show(false); tour.start(); });
   const bar = toolbar(ctx, keys.button), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
   const banner = whatIfBanner(ctx);
   root.append(bar.el, keys.el, banner.el, missing, body, spoken);
   // Where the page is narrow, what shows a chosen head follows the heads.
-  for (const panel of made) {
+  for (const panel of all) {
     if (panel === tabbed[0]) body.append(side);
     (panel.tab ? side : body).append(panel.el);
   }
@@ -191,20 +192,20 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     root.dataset.theme = state.theme;
     const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
     seen.kinds = appKinds(seen);
-    const fitting = made.filter(panel => panel.hasToShow(seen)), open = tabbed.filter(panel => fitting.includes(panel));
+    const fitting = all.filter(panel => panel.hasToShow(seen)), open = tabbed.filter(panel => fitting.includes(panel));
     const tab = open.find(panel => panel.name === state.tab) ?? open[0];
     tabs.show(tab, open);
-    missing.textContent = appMissing(made, fitting, seen);
+    missing.textContent = appMissing(all, fitting, seen);
     missing.hidden = !missing.textContent;
     side.hidden = !open.length;
-    for (const panel of made) {
+    for (const panel of all) {
       panel.fitting = fitting.includes(panel);
       panel.el.hidden = !panel.fitting || panel.tab && panel !== tab;
     }
     keys.fit();
     bar.update(changed);
     banner.update();
-    for (const panel of made) panel.update(changed);
+    for (const panel of all) panel.update(changed);
     again(changed);
   };
   // When JupyterLab changes its theme there is no width for a moment, too short for an observer of sizes to notice.
@@ -227,7 +228,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     sizes.disconnect();
     clearTimeout(trying);
     voice.stop();
-    for (const panel of made) panel.made.destroy?.();
+    for (const panel of all) panel.view.destroy?.();
     root.remove();
   };
   return {state, store, root, destroy, tour};

@@ -68,7 +68,7 @@ function pageSay(el, text) {
 }
 
 // What the address asks for, null where it asks for nothing that can be shown.
-function pageAsked(el) {
+function pageLinkState(el) {
   try { return stateOfLink(location.hash); } catch (error) {
     pageSay(el,
       `The view in this page’s address could not be read (${error.message}); the page opens as it was saved.`);
@@ -93,7 +93,7 @@ export async function openPage(el, {source = document,
     isPage = source === document;
   store.load(pageJson(source, 'salviz-meta'));
   (pageJson(source, 'salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
-  const state = new State({...options.state, ...(isPage ? pageAsked(el) : null)});
+  const state = new State({...options.state, ...(isPage ? pageLinkState(el) : null)});
   const first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
   const failed = error => pageSay(el,
@@ -109,8 +109,8 @@ export async function openPage(el, {source = document,
   const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, isPage, firstUse: true});
   pageNumbered(el);
   const moved = () => {
-    const asked = pageAsked(el);
-    if (asked) state.set(asked);
+    const linked = pageLinkState(el);
+    if (linked) state.set(linked);
   };
   if (isPage) window.addEventListener('hashchange', moved);
   const destroy = () => {

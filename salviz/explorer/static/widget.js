@@ -2,7 +2,7 @@
 import {mountApp} from './app.js';
 import {Places} from './lib/places.js';
 import {plotlyLoader} from './lib/plotly.js';
-import {keepInSight} from './lib/sight.js';
+import {scrollIntoSight} from './lib/sight.js';
 import {State, wholeState} from './state/state.js';
 import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
@@ -18,7 +18,7 @@ function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffe
 function widgetJson(text, otherwise) { return text ? JSON.parse(text) : otherwise; }
 
 // What does not survive a reload: the theme is the page's, and nothing plays on its own.
-function widgetKept(state) { return JSON.stringify({...state.get(), theme: undefined, playing: undefined}); }
+function widgetSavedState(state) { return JSON.stringify({...state.get(), theme: undefined, playing: undefined}); }
 
 class WidgetSession {
   constructor(model) {
@@ -27,7 +27,7 @@ class WidgetSession {
     this.options = widgetJson(model.get('options'), {});
     this.state = new State(widgetJson(model.get('ui'), this.options.state ?? {}));
     this.held = new Map();
-    this.asked = new Set();
+    this.requested = new Set();
     this.plotly = plotlyLoader(async () => widgetBytes(model.get('plotly')));
     this.questions = 0;
     this.waiting = new Map();
@@ -82,10 +82,10 @@ class WidgetSession {
 
   request(what) {
     const key = JSON.stringify(what);
-    if (what.kind !== 'probe' && this.asked.has(key)) return;
-    this.asked.add(key);
-    try { Promise.resolve(this.model.send(what)).catch(() => this.asked.delete(key)); } catch { this.asked.delete(key);
-      }
+    if (what.kind !== 'probe' && this.requested.has(key)) return;
+    this.requested.add(key);
+    const failed = () => this.requested.delete(key);
+    try { Promise.resolve(this.model.send(what)).catch(failed); } catch { failed(); }
   }
 
   // What a model is asked (a sentence of the reader's own, vectors of a head): what the kernel offers for each run, and
@@ -94,10 +94,10 @@ class WidgetSession {
   offers() { return widgetJson(this.model.get('own'), []); }
 
   ask(question, answered) {
-    const {kind} = question, id = `${widgetName} ${this.questions += 1}`, asked = JSON.stringify(question),
-      before = this.waiting.get(kind), same = before?.asked === asked;
+    const {kind} = question, id = `${widgetName} ${this.questions += 1}`, key = JSON.stringify(question),
+      before = this.waiting.get(kind), same = before?.requested === key;
     if (!same) for (const tell of before?.listeners ?? []) tell({error: widgetElsewhere});
-    this.waiting.set(kind, {id, asked, listeners: [...same ? before.listeners : [], answered]});
+    this.waiting.set(kind, {id, requested: key, listeners: [...same ? before.listeners : [], answered]});
     return this.model.send({...question, id});
   }
 
@@ -112,10 +112,10 @@ class WidgetSession {
   save() {
     clearTimeout(this.saving);
     this.saving = setTimeout(() => {
-      const kept = widgetKept(this.state);
-      if (kept === this.model.get('ui')) return;
+      const saved = widgetSavedState(this.state);
+      if (saved === this.model.get('ui')) return;
       try {
-        this.model.set('ui', kept);
+        this.model.set('ui', saved);
         this.model.save_changes();
       } catch (error) { console.warn('salviz: the view could not be kept', error); }
     }, widgetSaveAfter);
@@ -127,9 +127,9 @@ function widgetView({store, state, options, plotly}, session, el) {
   if (options.height) Object.assign(box.style, {maxHeight: `${options.height}px`, overflow: 'auto'});
   el.append(box);
   const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
-    request: what => session.request(what), own: session, firstUse: true});
+    request: what => session.request(what), kernel: session, firstUse: true});
   // Another view of the same explorer was asked for by somebody who is there.
-  const offSight = session.seen ? () => {} : keepInSight(box);
+  const offSight = session.seen ? () => {} : scrollIntoSight(box);
   session.seen = true;
   const offTheme = watchTheme(theme => state.set({theme}));
   return () => {

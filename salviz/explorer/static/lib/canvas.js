@@ -154,20 +154,20 @@ export function textWidth(context, text) {
 }
 
 // `text` as it fits into `room` pixels, whole or cut with an ellipsis between two characters.
-export function fitText(context, text, room) {
-  if (textWidth(context, text) <= room) return text;
+export function fitText(context, text, width) {
+  if (textWidth(context, text) <= width) return text;
   const shapes = Array.from(shapeSplitter.segment(text), s => s.segment);
   let low = 0, high = shapes.length - 1;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (textWidth(context, `${shapes.slice(0, middle).join('')}…`) <= room) low = middle;
+    if (textWidth(context, `${shapes.slice(0, middle).join('')}…`) <= width) low = middle;
     else high = middle - 1;
   }
   return `${shapes.slice(0, low).join('')}…`;
 }
 
 // Room that the longest of `labels` needs, at most `most`.
-export function labelRoom(context, labels, font, most) {
+export function labelWidth(context, labels, font, most) {
   context.font = font;
   return Math.ceil(Math.min(most,
     Math.max(8, ...labels.map(label => Math.min(most, textWidth(context, shownToken(label)))))));
@@ -175,14 +175,14 @@ export function labelRoom(context, labels, font, most) {
 
 // Which of the labels from `first` to `end` can stand without touching, marked ones first: [[index, middle]].
 export function thinnedLabels(first, end, middle, pitch, marked = new Set(), need = labelPitch) {
-  const kept = [], stride = Math.max(1, Math.ceil(need / pitch - .05)), order = [];
+  const placed = [], stride = Math.max(1, Math.ceil(need / pitch - .05)), order = [];
   for (let i = first; i < end; i++) if (marked.has(i)) order.push(i);
   for (let i = Math.ceil(first / stride) * stride; i < end; i += stride) if (!marked.has(i)) order.push(i);
   for (const i of order) {
     const at = middle(i);
-    if (kept.every(([, other]) => Math.abs(other - at) >= Math.min(need, pitch * stride) - .6)) kept.push([i, at]);
+    if (placed.every(([, other]) => Math.abs(other - at) >= Math.min(need, pitch * stride) - .6)) placed.push([i, at]);
   }
-  return kept;
+  return placed;
 }
 
 // `labels`: [{label, special}]; `marked`: set of indices; a marked label is bold in the accent colour.
@@ -192,7 +192,7 @@ function labelStyle(context, {special}, isMarked, inks) {
 }
 
 // Keys: below their column's top edge at `y`, upright where they fit into their columns, else turned.
-export function columnLabels(context, grid, labels, {y, room, inks, marked = new Set()}) {
+export function columnLabels(context, grid, labels, {y, space, inks, marked = new Set()}) {
   const [first, end] = grid.columnsInView(), placed = [];
   context.font = inks.bold;
   const flat = labels.slice(first, end).every(({label}) => textWidth(context, shownToken(label)) <= grid.pitch - 6);
@@ -201,7 +201,7 @@ export function columnLabels(context, grid, labels, {y, room, inks, marked = new
     marked)) {
     if (at < grid.x || at > grid.x + grid.width) continue;
     labelStyle(context, labels[i], marked.has(i), inks);
-    const text = fitText(context, shownToken(labels[i].label), flat ? grid.pitch : room);
+    const text = fitText(context, shownToken(labels[i].label), flat ? grid.pitch : space);
     context.save();
     context.translate(at, y);
     if (!flat) context.rotate(-Math.PI / 2);
@@ -215,7 +215,7 @@ export function columnLabels(context, grid, labels, {y, room, inks, marked = new
 }
 
 // Queries: right-aligned at `x`.
-export function rowLabels(context, grid, labels, {x, room, inks, marked = new Set()}) {
+export function rowLabels(context, grid, labels, {x, space, inks, marked = new Set()}) {
   const [first, end] = grid.rowsInView(), placed = [];
   context.direction = 'ltr';
   context.textAlign = 'right';
@@ -224,7 +224,7 @@ export function rowLabels(context, grid, labels, {x, room, inks, marked = new Se
     marked)) {
     if (at < grid.y || at > grid.y + grid.height) continue;
     labelStyle(context, labels[i], marked.has(i), inks);
-    const text = fitText(context, shownToken(labels[i].label), room);
+    const text = fitText(context, shownToken(labels[i].label), space);
     context.fillText(text, x, at + .5);
     placed.push({index: i, at, text});
   }

@@ -10,7 +10,7 @@ export function plainKey(event, keys = arrowMoves) {
 }
 
 // JupyterLab has shortcuts of its own on these keys, and the page scrolls.
-export function keepKey(event) {
+export function claimKey(event) {
   event.preventDefault();
   event.stopPropagation();
 }
@@ -101,7 +101,7 @@ export class CellStage {
   keyed(event) {
     const move = plainKey(event), act = plainKey(event, this.keys);
     if (!this.grids.length || !move && !act) return;
-    keepKey(event);
+    claimKey(event);
     if (move) this.moveCursor(...move);
     else act();
   }

@@ -73,7 +73,7 @@ export function colourScaleOf({limit, signed = false, linear = false, palette = 
 }
 
 export function scalePlace(scale, value) {
-  const share = Math.min(1, Math.abs(value) / scale.limit), part = scale.linear ? share : Math.sqrt(share);
+  const fraction = Math.min(1, Math.abs(value) / scale.limit), part = scale.linear ? fraction : Math.sqrt(fraction);
   if (!scale.signed) return value > 0 ? part : 0;
   return value < 0 ? .5 - part / 2 : .5 + part / 2;
 }
@@ -87,8 +87,8 @@ export function paintScale(scale, values, out) {
   const {table, blank, limit, linear} = scale, over = 1 / limit,
     [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
   for (let k = 0; k < out.length; k++) {
-    const v = values[k], size = v < 0 ? -v : v, share = size < limit ? size * over : 1,
-      part = reach * (linear ? share : Math.sqrt(share));
+    const v = values[k], size = v < 0 ? -v : v, fraction = size < limit ? size * over : 1,
+      part = reach * (linear ? fraction : Math.sqrt(fraction));
     if (v - v !== 0) out[k] = blank;
     else if (v < 0) out[k] = scale.signed ? table[(zero - part + .5) | 0] : table[0];
     else out[k] = table[(zero + part + .5) | 0];
@@ -127,8 +127,8 @@ export function ordinal(k) {
   return `${k}${tail}`;
 }
 
-export function percent(share) {
-  return share > 0 && share < .0005 ? '< 0.1 %' : `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`; }
+export function percent(fraction) {
+  return fraction > 0 && fraction < .0005 ? '< 0.1 %' : `${(100 * fraction).toFixed(fraction < .0995 ? 1 : 0)} %`; }
 
 // Attention that is spread evenly over `tokens` must not look strong: the scale of its colours ends at no less than
 // four times an even share.
@@ -139,19 +139,19 @@ export function attentionLimit(limit, tokens) { return Math.max(limit, Math.min(
 // within the bar and take more of it than half of themselves; a 0 is short.
 export function scaleTicks(scale, gap = .18) {
   const ends = scale.signed ? [-scale.limit, 0, scale.limit] : [0, scale.limit],
-    kept = ends.map(v => [v, scalePlace(scale, v)]);
-  const zero = scalePlace(scale, 0), room = place => place === zero ? .75 * gap : place === 0 || place === 1 ? 1.6 * gap
-    : gap;
+    ticks = ends.map(v => [v, scalePlace(scale, v)]);
+  const zero = scalePlace(scale, 0),
+    gapAt = place => place === zero ? .75 * gap : place === 0 || place === 1 ? 1.6 * gap : gap;
   for (let power = Math.floor(Math.log10(scale.limit)); power > Math.log10(scale.limit) - 3; power--) {
     for (const digit of [5, 2, 1]) {
       for (const value of scale.signed ? [digit * 10 ** power, -digit * 10 ** power] : [digit * 10 ** power]) {
         const place = scalePlace(scale, value);
-        if (Math.abs(value) < scale.limit && kept.every(([, other]) => Math.abs(other - place) >= room(other)))
-          kept.push([value, place]);
+        if (Math.abs(value) < scale.limit && ticks.every(([, other]) => Math.abs(other - place) >= gapAt(other)))
+          ticks.push([value, place]);
       }
     }
   }
-  return kept.sort((a, b) => a[1] - b[1]);
+  return ticks.sort((a, b) => a[1] - b[1]);
 }
 
 // The scale as a horizontal bar with numbers below: `inks` from canvas.js, height about 26 px.
@@ -168,8 +168,8 @@ export function colourScale(context, scale, {x, y, width, bar = 9, title = '', t
   context.fillStyle = inks.muted;
   context.strokeStyle = inks.muted;
   context.textBaseline = 'top';
-  const room = Math.max(.12, 38 / width);
-  for (const [text, place] of ticks ?? scaleTicks(scale, room).map(([value, at]) => [shortNumber(value), at])) {
+  const gap = Math.max(.12, 38 / width);
+  for (const [text, place] of ticks ?? scaleTicks(scale, gap).map(([value, at]) => [shortNumber(value), at])) {
     const at = Math.round(x + place * width) + (place === 1 ? -.5 : .5);
     context.textAlign = place < .04 ? 'left' : place > .96 ? 'right' : 'center';
     context.beginPath();

@@ -1,5 +1,5 @@
 // What explains the explorer in place: a question mark in each panel, and the list of all keys.
-import {keepKey} from './cells.js';
+import {claimKey} from './cells.js';
 import {buttonOf, elementOf} from './controls.js';
 
 // Keys that work wherever the focus is within the explorer.
@@ -36,7 +36,7 @@ export class Unfolding {
 
   closed(e) {
     if (e.key !== 'Escape' || this.el.hidden) return;
-    keepKey(e);
+    claimKey(e);
     this.show(false);
     this.button.focus();
   }

@@ -4,11 +4,11 @@
 
 const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n ? k % n : k]);
 
-export function keptCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
+export function remainingCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
 
 // How many of a row's n keys are candidates where no attributions tie.
 export function candidateCount(n, p, region = 'high') {
-  return region === 'low_released' ? keptCount(n, 1 - p) : n - keptCount(n, p);
+  return region === 'low_released' ? remainingCount(n, 1 - p) : n - remainingCount(n, p);
 }
 
 // By the sorted row of a query: is an attribution in the candidate discard region?
@@ -102,12 +102,12 @@ function normalised(x) {
 }
 
 // What SalLM's loss asks of attention; all 0 where nothing is allowed, or not binarised and nothing is positive.
-export function saliencyTarget(saliency, allowed, topShare = .1, binarised = true) {
+export function saliencyTarget(saliency, allowed, topFraction = .1, binarised = true) {
   const n = saliency.length, target = new Float64Array(n);
   if (binarised) {
     let size = 0;
     for (let i = 0; i < n; i++) size += Number(counted(allowed, i, n));
-    target.set(topMask(saliency, Math.max(1, Math.ceil(size * topShare - 1e-6)), allowed));
+    target.set(topMask(saliency, Math.max(1, Math.ceil(size * topFraction - 1e-6)), allowed));
   } else for (let i = 0; i < n; i++) target[i] = counted(allowed, i, n) ? Math.max(0, saliency[i]) : 0;
   return normalised(target);
 }
@@ -127,8 +127,8 @@ export function ranksOf(x, counts = null) {
 // Rows that have several places but one number only: nothing in them is first or last. 1 where that is so.
 export function tiedRows(values, count) {
   return Uint8Array.from({length: values.length / count}, (_, r) => {
-    const known = Array.from(values.subarray(r * count, (r + 1) * count)).filter(Number.isFinite);
-    return Number(known.length > 1 && known.every(v => v === known[0]));
+    const finite = Array.from(values.subarray(r * count, (r + 1) * count)).filter(Number.isFinite);
+    return Number(finite.length > 1 && finite.every(v => v === finite[0]));
   });
 }
 
@@ -196,8 +196,8 @@ function multiplied(a, b, n) {
   const out = new Float64Array(n * n);
   for (let i = 0; i < n; i++) {
     for (let m = 0; m < n; m++) {
-      const share = a[i * n + m];
-      if (share) for (let j = 0; j < n; j++) out[i * n + j] += share * b[m * n + j];
+      const weight = a[i * n + m];
+      if (weight) for (let j = 0; j < n; j++) out[i * n + j] += weight * b[m * n + j];
     }
   }
   return out;
@@ -218,11 +218,11 @@ export function rollout(layers, n, residual = .5) {
 }
 
 // Saliency guided training: the floor(share · words) words of lowest saliency, the earlier first among equals.
-export function lowestWords(saliency, isWord, share, ranking = 'signed') {
+export function lowestWords(saliency, isWord, fraction, ranking = 'signed') {
   const out = new Uint8Array(saliency.length), words = [];
   for (let w = 0; w < saliency.length; w++) if (counted(isWord, w, saliency.length)) words.push(w);
   const value = ranking === 'magnitude' ? Float64Array.from(saliency, Math.abs) : saliency;
-  const k = Math.floor(words.length * share + 1e-6);
+  const k = Math.floor(words.length * fraction + 1e-6);
   for (const w of words.sort((a, b) => value[a] - value[b] || a - b).slice(0, k)) out[w] = 1;
   return out;
 }
@@ -248,20 +248,20 @@ function maskableWords(saliency, wordIds, segments) {
 // The word that replaces each low one: the kept one before it, else by `first` the 'next' one, none ('keep'), or the
 // mask token ('mask'): -1.
 function fillSource(words, low, first) {
-  const kept = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by;
+  const findWord = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by;
     return words[w]?.block === block ? w : -1; };
   return words.map((word, w) => {
     if (!low[w]) return -1;
-    const before = kept(w, -1, word.block);
-    return before >= 0 || first !== 'next' ? before : kept(w, 1, word.block);
+    const before = findWord(w, -1, word.block);
+    return before >= 0 || first !== 'next' ? before : findWord(w, 1, word.block);
   });
 }
 
 // Saliency guided training's masked copy: which tokens are replaced, and by the token at which place (-1: by the mask
 // token).
-export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first = 'next', segments = null}) {
+export function maskedWords(saliency, wordIds, {fraction, ranking = 'signed', first = 'next', segments = null}) {
   const {words, column} = maskableWords(saliency, wordIds, segments);
-  const low = lowestWords(words.map(w => w.saliency), null, share, ranking), source = fillSource(words, low, first);
+  const low = lowestWords(words.map(w => w.saliency), null, fraction, ranking), source = fillSource(words, low, first);
   const masked = new Uint8Array(wordIds.length), filled = Int32Array.from(wordIds, (_, i) => i);
   column.forEach((w, i) => {
     if (w < 0 || !low[w] || (source[w] < 0 && first !== 'mask')) return;
@@ -275,16 +275,16 @@ export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first
 // Share of the attention on the positions of a pattern, mean over the rows that it guides: not those that it leaves
 // empty
 // or wants everywhere.
-export function patternShare(attention, target, n) {
+export function patternFraction(attention, target, n) {
   let sum = 0, rows = 0;
   for (let start = 0; start < n * n; start += n) {
-    let on = 0, there = 0, all = 0;
+    let on = 0, onPattern = 0, all = 0;
     for (let k = start; k < start + n; k++) {
       all += attention[k];
-      if (target[k] > 0) { on++; there += attention[k]; }
+      if (target[k] > 0) { on++; onPattern += attention[k]; }
     }
     if (!(on > 0 && on < n) || all === 0) continue;
-    sum += there / all;
+    sum += onPattern / all;
     rows++;
   }
   return rows ? sum / rows : NaN;
@@ -326,11 +326,11 @@ function stretches(flags) {
 // F1 of the chosen stretches whose intersection with a marked one is at least half of their union.
 export function iouF1(chosen, marked) {
   const [a, b] = [stretches(chosen), stretches(marked)];
-  const share = ([from, to], [start, end]) => {
+  const overlap = ([from, to], [start, end]) => {
     const both = Math.max(0, Math.min(to, end) - Math.max(from, start));
     return both / (to - from + end - start - both);
   };
-  const hits = a.filter(one => b.some(other => share(one, other) >= .5)).length;
+  const hits = a.filter(one => b.some(other => overlap(one, other) >= .5)).length;
   return hits ? 2 * (hits / a.length) * (hits / b.length) / (hits / a.length + hits / b.length) : 0;
 }
 

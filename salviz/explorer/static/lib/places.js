@@ -22,18 +22,18 @@ export class Places {
 
   // An output that is drawn anew takes over the view of the one that it replaces.
   async take(place, id) {
-    const [left, view] = [...this.views].find(([old, made]) => made && !old.isConnected) ?? [];
+    const [left, view] = [...this.views].find(([old, shown]) => shown && !old.isConnected) ?? [];
     this.views.delete(left);
     this.views.set(place, view ?? null);
     if (view) return void this.show(place, view);
     try {
-      const made = await this.viewOf(id);
+      const view = await this.viewOf(id);
       if (!place.isConnected) {
         this.views.delete(place);
-        return void made.remove();
+        return void view.remove();
       }
-      this.views.set(place, made);
-      this.show(place, made);
+      this.views.set(place, view);
+      this.show(place, view);
     } catch (error) { console.warn('salviz: the live view could not be shown', error); }
   }
 

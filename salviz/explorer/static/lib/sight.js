@@ -1,7 +1,7 @@
 // When all cells of a notebook are run JupyterLab ends at the last one, and the explorer is far above. It is brought
 // back into sight, at the start and at the end of the run, unless the reader has turned to something else.
 
-const sightSoon = 100, sightTries = 50, sightOften = 400, sightRoom = 300, sightSettles = 4;
+const sightSoon = 100, sightTries = 50, sightOften = 400, sightMargin = 300, sightSettles = 4;
 
 function sightCells(notebook) { return [...notebook.querySelectorAll('.jp-Cell')]; }
 
@@ -19,13 +19,13 @@ function sightBusy(notebook) {
 function sightBring(box) {
   const outer = box.closest('.jp-WindowedPanel-outer');
   if (!outer || !box.clientHeight) return;
-  const [here, room] = [box, outer].map(el => el.getBoundingClientRect());
-  if (here.top >= room.top && here.top <= room.bottom - Math.min(sightRoom, here.height)) return;
-  outer.scrollTop += here.top - room.top - 8;
+  const [here, frame] = [box, outer].map(el => el.getBoundingClientRect());
+  if (here.top >= frame.top && here.top <= frame.bottom - Math.min(sightMargin, here.height)) return;
+  outer.scrollTop += here.top - frame.top - 8;
 }
 
 // Returns a function that ends it.
-export function keepInSight(box) {
+export function scrollIntoSight(box) {
   let timer = null, touched = null, notebook = null;
   const touch = event => { touched = event.target; };
   const events = ['pointerdown', 'keydown', 'wheel'];
@@ -42,11 +42,11 @@ export function keepInSight(box) {
   };
   // A widget is in the page, and has a height, only some time after it was made.
   const begin = left => {
-    const there = box.closest('.jp-Notebook');
-    if (left && !(there && box.clientHeight)) return void (timer = setTimeout(() => begin(left - 1), sightSoon));
+    const found = box.closest('.jp-Notebook');
+    if (left && !(found && box.clientHeight)) return void (timer = setTimeout(() => begin(left - 1), sightSoon));
     // Of several explorers the first that is shown.
-    if (!there || there.dataset.salvizInSight || !sightAllRun(box, there)) return void end();
-    notebook = there;
+    if (!found || found.dataset.salvizInSight || !sightAllRun(box, found)) return void end();
+    notebook = found;
     notebook.dataset.salvizInSight = 'true';
     return void follow(sightSettles);
   };

@@ -1,6 +1,6 @@
 // The tour of the explorer: one panel after the other is framed and explained in a line at its top, so that nothing is
 // covered. It opens by itself where it was never seen, and once closed not again.
-import {keepKey} from './cells.js';
+import {claimKey} from './cells.js';
 import {buttonOf, elementOf, setText} from './controls.js';
 
 const tourKey = 'salviz-tour', tourOrder = ['heads', 'map', 'signal', 'sentence', 'whatif', 'time'];
@@ -84,7 +84,7 @@ export class Tour {
 
   keyed(e) {
     if (e.key !== 'Escape') return;
-    keepKey(e);
+    claimKey(e);
     this.close();
   }
 

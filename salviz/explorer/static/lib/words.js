@@ -32,12 +32,12 @@ export function visibleText(text) {
 export function cutText(text, most = 28) {
   if (text.length <= most) return text;
   const letters = [...new Intl.Segmenter().segment(text.slice(0, most * 8))].map(s => s.segment);
-  let kept = '';
+  let shortened = '';
   for (const letter of letters.slice(0, most)) {
-    if (kept.length + letter.length > most * 4) break;
-    kept += letter;
+    if (shortened.length + letter.length > most * 4) break;
+    shortened += letter;
   }
-  return kept.length < text.length ? `${kept}…` : text;
+  return shortened.length < text.length ? `${shortened}…` : text;
 }
 
 const wordsRtl = /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
@@ -46,9 +46,9 @@ export function directionOf(texts) { return wordsRtl.test(texts.join(' ').slice(
 export function numberWords(x, digits = 3) {
   if (!Number.isFinite(x)) return 'undefined';
   if (x === 0) return '0';
-  const size = Math.abs(x), said = size >= 1e-4 && size < 1e5 ? String(Number(x.toPrecision(digits)))
+  const size = Math.abs(x), text = size >= 1e-4 && size < 1e5 ? String(Number(x.toPrecision(digits)))
     : x.toExponential(digits - 1);
-  return said.replace(/-/g, '−');
+  return text.replace(/-/g, '−');
 }
 
 export function countWords(n, one, many = `${one}s`) { return `${n} ${n === 1 ? one : many}`; }

@@ -49,7 +49,7 @@ class Compare {
     fillChoice(this.step, [['', 'the step in view'], ...steps.map(step => [step, String(step)])],
       state.compare?.step ?? '');
     this.stepField.hidden = !steps.length;
-    const why = this.look();
+    const why = this.load();
     this.note.textContent = why;
     this.note.hidden = !why;
     for (const el of [this.maps.el, this.maps.tip, this.words]) el.hidden = !this.items;
@@ -62,7 +62,7 @@ class Compare {
     this.words.textContent = this.sayChange();
   }
 
-  look() {
+  load() {
     const {store, state} = this.ctx, probe = store.probe(state.run, state.probe), {match} = this;
     this.items = null;
     this.frame = store.frameOf(state);
@@ -95,15 +95,15 @@ class Compare {
       side.values = blankBlocked(side.values, frames[i], state.entry, maps[i], this.units); });
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
     this.makeItems(what, probe, maps[0].signed);
-    const asked = state.compare.step, {step} = this.match.frame, nearest = asked !== null && asked !== step;
-    return nearest ? `Step ${asked} of ${title} is not here; step ${step} is the nearest that is.` : '';
+    const requested = state.compare.step, {step} = this.match.frame, nearest = requested !== null && requested !== step;
+    return nearest ? `Step ${requested} of ${title} is not here; step ${step} is the nearest that is.` : '';
   }
 
   makeItems(what, probe, signed) {
     const {state} = this.ctx,
       largest = Math.max(...this.sides.map(side => scaleLimit(side.frame, what, side.values, state)));
     const limit = what === 'attention' ? attentionLimit(largest, this.units.length) : largest;
-    const look = {palette: state.palette, theme: state.theme}, scale = colourScaleOf({limit, signed, ...look});
+    const style = {palette: state.palette, theme: state.theme}, scale = colourScaleOf({limit, signed, ...style});
     const asRecorded = {...state.get(), whatIf: null};
     const sides = this.sides.map(side => {
       const marks = this.units.some(u => u.block) ? null : overlaysOf(side.frame, asRecorded, state.entry, probe,
@@ -112,7 +112,7 @@ class Compare {
         && drawOverlays(context, grid, marks, state.overlays, state.theme)};
     });
     this.items = [...sides, {title: 'B − A', values: this.difference,
-      scale: colourScaleOf({limit: largestOf(this.difference), signed: true, ...look}), scaleTitle: 'B − A'}];
+      scale: colourScaleOf({limit: largestOf(this.difference), signed: true, ...style}), scaleTitle: 'B − A'}];
   }
 
   chooseRow(row) {
@@ -127,8 +127,8 @@ class Compare {
       where = `${entryTitle(this.ctx.state.entry)}, ${steps}, ${query} → ${key}`;
     if (!Number.isFinite(this.difference[k])) return `${where}: left out on one side`;
     const half = a.half(k) + b.half(k);
-    const said = side => valueWithStep(side.values[k], side.half(k));
-    return `${where}: A ${said(a)}, B ${said(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
+    const text = side => valueWithStep(side.values[k], side.half(k));
+    return `${where}: A ${text(a)}, B ${text(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
   }
 
   // Half of the summed differences of a row is the attention that went elsewhere.
@@ -148,7 +148,7 @@ class Compare {
 }
 
 export const comparePanel = {
-  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', still: 'compare',
+  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', image: 'compare',
   help: {says: [
     'A and B are the same map in two runs or at two steps on one scale; B − A is orange where B has more, blue '
       + 'where A has.',

@@ -8,12 +8,12 @@ const continuationKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'pale
 
 // {start, tokens, probability, others, saliency (values of each written token, or null), n} of a frame, else null.
 export function continuationOf(frame) {
-  const said = frame?.info?.continuation;
-  if (!said?.tokens?.length || !Number.isInteger(said.start)) return null;
+  const recorded = frame?.info?.continuation;
+  if (!recorded?.tokens?.length || !Number.isInteger(recorded.start)) return null;
   const tensor = frame.get('continuation_saliency'), [count, n] = tensor?.shape ?? [0, 0];
-  const values = tensor && count === said.tokens.length ? tensor.values() : null;
-  const saliency = values && said.tokens.map((_, g) => values.subarray(g * n, (g + 1) * n));
-  return {...said, saliency, n};
+  const values = tensor && count === recorded.tokens.length ? tensor.values() : null;
+  const saliency = values && recorded.tokens.map((_, g) => values.subarray(g * n, (g + 1) * n));
+  return {...recorded, saliency, n};
 }
 
 function hasContinuation(frame) { return Boolean(continuationOf(frame)); }
@@ -148,9 +148,9 @@ class Continuation {
   }
 
   read(i) {
-    const g = this.chosen(), known = this.values && i >= 0 && i < this.written.start + g;
+    const g = this.chosen(), hasValue = this.values && i >= 0 && i < this.written.start + g;
     const label = this.probe?.labels[i];
-    const words = known ? `${quoted(label)}: saliency ${shortNumber(this.values[i])} for ${quoted(this.shown)}`
+    const words = hasValue ? `${quoted(label)}: saliency ${shortNumber(this.values[i])} for ${quoted(this.shown)}`
       : i >= 0 && label !== undefined ? visibleText(label) : 'Choose a framed token; the map and the sentence show the '
         + 'row that the model read when it wrote it.';
     setText(this.reading, words);
@@ -158,7 +158,7 @@ class Continuation {
 }
 
 export const continuationPanel = {
-  name: 'continuation', title: 'Continuation', order: 62, shows: 'text', still: 'continuation', page: 'below',
+  name: 'continuation', title: 'Continuation', order: 62, shows: 'text', image: 'continuation', page: 'below',
   help: {says: [
     'What the model wrote behind the text, token by token: the chosen one is ringed, the tokens before it are '
       + 'coloured by what they did for its logit.',

@@ -1,6 +1,6 @@
 // Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
 import {pooledRow, rowOrMean} from '../state/derive.js';
-import {keepKey, plainKey} from '../lib/cells.js';
+import {claimKey, plainKey} from '../lib/cells.js';
 import {idle} from '../lib/idle.js';
 import {spearman} from '../lib/maths.js';
 import {countWords, numberWords} from '../lib/words.js';
@@ -91,8 +91,8 @@ function varies(y) { return y.length > 1 && y.some(v => v !== y[0]); }
 function lastRow(tensor, row, counts) {
   const [layers, heads, n] = tensor.shape, out = new Float64Array(n);
   for (let head = 0; head < heads; head++) {
-    const given = rowOrMean(tensor.at(layers - 1, head), n, row, counts);
-    for (let k = 0; k < n; k++) out[k] += given[k];
+    const values = rowOrMean(tensor.at(layers - 1, head), n, row, counts);
+    for (let k = 0; k < n; k++) out[k] += values[k];
   }
   return out.map(v => v / heads);
 }
@@ -110,7 +110,7 @@ export function frameAgreement(frame, special) {
 // Agreement of every shipped frame, a few at a time, so that nothing waits for it.
 class Agreements {
   constructor(store, onMore) {
-    Object.assign(this, {store, onMore, known: new Map(), asked: false});
+    Object.assign(this, {store, onMore, cache: new Map(), requested: false});
   }
 
   wanted(run) {
@@ -122,18 +122,18 @@ class Agreements {
   work(run, most = 8) {
     const end = performance.now() + most;
     for (const {key, probe, step} of this.wanted(run)) {
-      if (this.known.has(key)) continue;
+      if (this.cache.has(key)) continue;
       if (performance.now() > end) return this.later(run);
-      this.known.set(key, frameAgreement(this.store.frame(run, probe.id, step), probe.is_special));
+      this.cache.set(key, frameAgreement(this.store.frame(run, probe.id, step), probe.is_special));
     }
     return null;
   }
 
   later(run) {
-    if (this.asked) return;
-    this.asked = true;
+    if (this.requested) return;
+    this.requested = true;
     idle().then(() => {
-      this.asked = false;
+      this.requested = false;
       this.work(run);
       this.onMore();
     });
@@ -143,7 +143,7 @@ class Agreements {
     this.work(run);
     const bySteps = new Map(), probes = new Set();
     for (const {key, probe, step} of this.wanted(run)) {
-      const value = this.known.get(key);
+      const value = this.cache.get(key);
       if (!Number.isFinite(value)) continue;
       probes.add(probe.id);
       bySteps.set(step, [...(bySteps.get(step) ?? []), value]);
@@ -338,8 +338,8 @@ function legendButtons(el, curves, colours, hidden, toggle) {
 
 class Curves {
   constructor(ctx) {
-    Object.assign(this, {ctx, Plotly: null, asked: false, hidden: new Set(['validation macro-F1']), drawnAt: -Infinity,
-      timer: null});
+    Object.assign(this, {ctx, Plotly: null, requested: false, hidden: new Set(['validation macro-F1']),
+      drawnAt: -Infinity, timer: null});
     this.busy = Promise.resolve();
     this.legend = elementOf('div', 'sv-curve-keys');
     this.plot = elementOf('div', 'sv-curve-plot');
@@ -362,7 +362,7 @@ class Curves {
   }
 
   update(changed) {
-    if (!this.asked) this.ask();
+    if (!this.requested) this.ask();
     const at = keys => keys.some(key => changed.has(key));
     // More words above or below leave the curves as wide as they are.
     const resized = changed.has('size') && this.width !== this.el.clientWidth;
@@ -372,7 +372,7 @@ class Curves {
 
   // Plotly takes half a second to unpack and as long for its first drawing; the maps are there before.
   async ask() {
-    this.asked = true;
+    this.requested = true;
     await idle();
     let Plotly;
     try { Plotly = await this.ctx.plotly(); } catch (error) {
@@ -441,7 +441,7 @@ class Curves {
       this.ctx.announce(curveReading(this.readable.curves, step));
     } else if (plainKey(e, {Enter: true}) && this.readAt) this.jump(this.readAt.step);
     else return;
-    keepKey(e);
+    claimKey(e);
   }
 
   // The step that is read, with a line through all curves; null: none.
@@ -506,12 +506,12 @@ class Curves {
 }
 
 function curveNote(curves, run, log) {
-  const said = [];
-  if (run.cross_tuning) said.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
+  const notes = [];
+  if (run.cross_tuning) notes.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
   if (curves.some(isMeaned))
-    said.push('Lines are running means, every step stands behind them, faint.');
-  if (log) said.push('The losses differ by far, so their axis is logarithmic.');
-  return said.join(' ');
+    notes.push('Lines are running means, every step stands behind them, faint.');
+  if (log) notes.push('The losses differ by far, so their axis is logarithmic.');
+  return notes.join(' ');
 }
 
 function curveSummary(curves, last) {

@@ -10,21 +10,21 @@ const densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
 // {edges, sides: [{name, shares (of the cells in each bin), small (share near 0), largest (before scaling)}]}
 export function densityBins(sides) {
   const edges = Array.from({length: densityCount + 1}, (_, i) => 2 * i / densityCount - 1);
-  const made = sides.map(({values, name}) => {
-    const counts = new Float64Array(densityCount), known = values.filter(Number.isFinite), size = known.length || 1;
-    const largest = known.reduce((most, v) => Math.max(most, Math.abs(v)), 0),
-      scaled = Array.from(known, v => v / (largest || 1));
+  const binned = sides.map(({values, name}) => {
+    const counts = new Float64Array(densityCount), finite = values.filter(Number.isFinite), size = finite.length || 1;
+    const largest = finite.reduce((most, v) => Math.max(most, Math.abs(v)), 0),
+      scaled = Array.from(finite, v => v / (largest || 1));
     for (const v of scaled) counts[Math.min(densityCount - 1, Math.floor((v + 1) / 2 * densityCount))]++;
-    return {name, shares: [...counts].map(c => c / size),
+    return {name, fractions: [...counts].map(c => c / size),
       small: scaled.filter(v => Math.abs(v) <= densityNear).length / size, largest};
   });
-  return {edges, sides: made};
+  return {edges, sides: binned};
 }
 
-function densityPath(shares, {x, y, width, height}, most) {
-  const path = new Path2D(), pitch = width / shares.length;
-  shares.forEach((share, i) => {
-    const top = y + height * (1 - share / most);
+function densityPath(fractions, {x, y, width, height}, most) {
+  const path = new Path2D(), pitch = width / fractions.length;
+  fractions.forEach((fraction, i) => {
+    const top = y + height * (1 - fraction / most);
     if (i) path.lineTo(x + i * pitch, top);
     else path.moveTo(x, top);
     path.lineTo(x + (i + 1) * pitch, top);
@@ -63,10 +63,10 @@ export function drawDensity(sharp, bins, inks) {
   const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height);
   const place = {x: densityLeft, y: densityTop, width: Math.max(20, width - densityLeft - 8),
     height: height - densityTop - densityBottom};
-  const most = Math.max(...bins.sides.flatMap(side => side.shares), 1e-9);
+  const most = Math.max(...bins.sides.flatMap(side => side.fractions), 1e-9);
   densityAxes(context, place, most, inks);
-  bins.sides.forEach(({shares}, i) => {
-    const now = i === bins.sides.length - 1, path = densityPath(shares, place, most);
+  bins.sides.forEach(({fractions}, i) => {
+    const now = i === bins.sides.length - 1, path = densityPath(fractions, place, most);
     context.save();
     if (now) {
       const filled = new Path2D(path);
@@ -106,9 +106,9 @@ function densityNames(context, {sides}, place, inks) {
 // What the bin at a point holds, or what both histograms say as a whole.
 export function densityText({edges, sides}, place = null, [x] = []) {
   const i = place ? Math.floor((x - place.x) / place.width * densityCount) : -1;
-  const shares = sides.map(s => `${s.name} ${percent(s.shares[i])}`).join(', ');
+  const listed = sides.map(s => `${s.name} ${percent(s.fractions[i])}`).join(', ');
   if (i >= 0 && i < densityCount)
-    return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${shares} of the cells`;
+    return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${listed} of the cells`;
   const near = ({name, small, largest}) => `${name} ${percent(small)} (largest magnitude ${shortNumber(largest)})`;
   return `Cells within ±${densityNear} of zero: ${sides.map(near).join(', ')}.`;
 }

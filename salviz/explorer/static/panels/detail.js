@@ -1,12 +1,12 @@
 // Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and
 // tokens, and zoom.
-import {askedRow, entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
+import {targetRow, entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {ordinal, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quotedToken} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks, quotedToken} from '../lib/canvas.js';
 import {CellStage, spokenText} from '../lib/cells.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
-import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
+import {blankBlocked, cellWords, coloursOf, drawTokenMap, strongestValues, rankWords, scaleLimit} from './tokenmap.js';
 import {readingKey, readingPlace, shownUnits, tiedAtTop, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
 import {buttonOf, choiceOf, elementOf, labelled, rangeOf, tallest} from '../lib/controls.js';
@@ -24,7 +24,7 @@ class MapPanel {
   constructor(ctx) {
     this.ctx = ctx;
     this.zoom = null;
-    this.asked = new Set();
+    this.requested = new Set();
     this.painter = new CellPainter();
     this.cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce,
       spoken: cell => this.spokenCell(cell), first: () => this.firstCell(),
@@ -80,18 +80,18 @@ class MapPanel {
       || !this.what.both;
     this.title.textContent = entryTitle(this.entry);
     this.checks.update(this.frame);
-    const why = this.look();
+    const why = this.load();
     this.note.textContent = why;
     this.note.hidden = !why;
-    const there = Boolean(this.shown);
-    for (const el of [this.stage, this.tip, this.sum, this.words, this.zooms]) el.hidden = !there;
-    if (!there || !this.stage.clientWidth) return;
+    const isShown = Boolean(this.shown);
+    for (const el of [this.stage, this.tip, this.sum, this.words, this.zooms]) el.hidden = !isShown;
+    if (!isShown || !this.stage.clientWidth) return;
     this.say();
     this.draw();
   }
 
   // What is to be drawn; returns a sentence on what is missing.
-  look() {
+  load() {
     const {store, state} = this.ctx, {frame, probe, entry} = this;
     this.shown = null;
     if (!probe) return 'There is no sentence to show.';
@@ -121,12 +121,12 @@ class MapPanel {
   }
 
   unitSaliency() {
-    const given = saliencyOf(this.frame);
-    if (!given) return null;
-    const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + given.values[k], 0));
+    const saliency = saliencyOf(this.frame);
+    if (!saliency) return null;
+    const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + saliency.values[k], 0));
     const {store, state} = this.ctx, {limit: least, name: of} = store.saliencyScale(state);
     const ordinary = values.filter((v, k) => Number.isFinite(v) && !this.units[k].special).map(Math.abs);
-    return {values, name: given.name, of,
+    return {values, name: saliency.name, of,
       scale: colourScaleOf({limit: Math.max(least, ...ordinary), signed: true, theme: state.theme})};
   }
 
@@ -135,15 +135,15 @@ class MapPanel {
     if (!(map.pooled > 1)) return map.note;
     const {state} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = this.entry;
     const size = Math.ceil(this.probe.tokens.length / map.pooled);
-    const said = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest'
+    const notice = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest'
       : 'mean'} of ${size} × ${size} positions.`;
-    if (kind !== 'head') return `${said} Means over heads are made of thumbnails.`;
+    if (kind !== 'head') return `${notice} Means over heads are made of thumbnails.`;
     const key = JSON.stringify([run, probe, step, layer, head]);
-    if (!this.asked.has(key)) {
-      this.asked.add(key);
+    if (!this.requested.has(key)) {
+      this.requested.add(key);
       this.ctx.request({kind: 'map', run, probe, step, layer, head});
     }
-    return `${said} The whole map of this head is not here; a running kernel sends it.`;
+    return `${notice} The whole map of this head is not here; a running kernel sends it.`;
   }
 
   say() {
@@ -169,13 +169,13 @@ class MapPanel {
   topWords() {
     if (!this.shown) return '';
     const {state} = this.ctx, {values, count} = this.shown;
-    const rows = tiedAtTop(keptValues(values, count, state), count, state);
+    const rows = tiedAtTop(strongestValues(values, count, state), count, state);
     if (!rows) return '';
     return `Tied: in ${rows} of ${count} rows keys are equal at place ${state.top}, and all of them are shown.`;
   }
 
   sallmWords() {
-    const row = quotedToken(this.probe.labels[askedRow(this.frame)]);
+    const row = quotedToken(this.probe.labels[targetRow(this.frame)]);
     const tokens = this.frame.info?.task === 'causal_lm' ? 'the ordinary tokens of the prompt' : 'ordinary tokens';
     const target = `SalLM's target${this.sallm.recomputed ? ' (what if)' : ''}`;
     return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, `
@@ -190,7 +190,7 @@ class MapPanel {
     const {values, count, half} = this.shown, finite = v => Number.isFinite(v) ? v : 0;
     const row = r => columns.reduce(([v, h], c) => [v + finite(values[r * count + c]), h + finite(half(r * count + c))],
       [0, 0]);
-    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, own) => sum + own[i], 0) / rows.length,
+    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, one) => sum + one[i], 0) / rows.length,
       chosen = this.rowUnit();
     const names = columns.length > 4 ? `${columns.length} chosen keys`
       : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
@@ -219,12 +219,12 @@ class MapPanel {
   layout(inks) {
     const avail = this.stage.clientWidth, {count, row, column, span} = this.window(), {context} = this.sharp,
       labels = this.units.map(u => u.label);
-    const query = Math.max(this.sallm ? 62 : 0, labelRoom(context, labels, inks.bold, Math.min(120, avail * .2)));
+    const query = Math.max(this.sallm ? 62 : 0, labelWidth(context, labels, inks.bold, Math.min(120, avail * .2)));
     const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
     const height = Math.min(tallestMap, Math.max(tallest(this.el, tallestMap), count * readableCell));
     const side = Math.min(avail - left - 3, height, Math.max(180, count * widestCell));
     // Room for all labels, also those out of view: the map must not jump while it is dragged.
-    const longest = labelRoom(context, labels, inks.bold, longestLabel),
+    const longest = labelWidth(context, labels, inks.bold, longestLabel),
       key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
     const y = 15 + key + 6 + strip, below = y + side + (this.sallm ? 2 * (sallmStrip + 3) + 6 : 0);
     const grid = new CellGrid({x: left, y, width: side, height: side, columns: {count, from: column, span},
@@ -238,9 +238,9 @@ class MapPanel {
     const place = this.place = this.layout(inks), {grid, rooms, edge} = place;
     sharp.size(place.width, place.height);
     sharp.el.salviz = {grid, units: this.units, scale: this.colours};
-    const kept = keptValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
+    const values = strongestValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
     const rows = new Set(state.row === null ? [] : [row]);
-    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(kept, this.colours), units: this.units, inks, rooms,
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(values, this.colours), units: this.units, inks, rooms,
       edge, rows, columns});
     if (this.saliency) this.drawSaliency(inks);
     drawOverlays(sharp.context, grid, this.marks, state.overlays, state.theme);
@@ -308,7 +308,7 @@ class MapPanel {
   drawScales(inks) {
     const {context} = this.sharp, {grid, scaleY, width} = this.place;
     const names = {attention: 'attention', attribution: 'attention attribution', residual: 'attention − pattern'};
-    const room = width - 32, both = Boolean(this.saliency), part = Math.min(280, both ? (room - 36) / 2 : room);
+    const space = width - 32, both = Boolean(this.saliency), part = Math.min(280, both ? (space - 36) / 2 : space);
     const start = Math.min(grid.x, Math.max(16, width - (both ? 2 * part + 36 : part) - 16));
     colourScale(context, this.colours,
       {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
@@ -382,9 +382,9 @@ class MapPanel {
     if (at.kind === 'cell') return this.cellText(at);
     const value = {saliency: () => this.saliency.values[at.column ?? at.row],
       sallm: () => at.strip.values[at.column]}[at.kind]?.();
-    const said = Number.isFinite(value) ? shortNumber(value) : 'left out';
-    if (at.kind === 'saliency') return `${this.saliency.name} of ${quotedToken(unit.label)}: ${said}`;
-    if (at.kind === 'sallm') return `SalLM, ${at.strip.name} at ${quotedToken(unit.label)}: ${said}`;
+    const text = Number.isFinite(value) ? shortNumber(value) : 'left out';
+    if (at.kind === 'saliency') return `${this.saliency.name} of ${quotedToken(unit.label)}: ${text}`;
+    if (at.kind === 'sallm') return `SalLM, ${at.strip.name} at ${quotedToken(unit.label)}: ${text}`;
     if (at.kind === 'key') return `key ${quotedToken(unit.label, 200)}: click chooses it, with Shift several`;
     if (at.kind === 'query') return `query ${quotedToken(unit.label, 200)}: click chooses the row`;
     return '';
@@ -497,7 +497,7 @@ class MapPanel {
 }
 
 export const mapPanel = {
-  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', still: 'map', page: 'beside',
+  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', image: 'map', page: 'beside',
   help: {says: [
     'Each cell is the attention of a query (row) to a key (column), where a row sums to 1, or its attribution, on a '
       + 'square-root scale.',

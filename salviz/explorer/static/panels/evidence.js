@@ -2,7 +2,7 @@
 // of numbers.
 import {entryTitle, visibleTokens} from '../state/derive.js';
 import {colourScale, colourScaleOf, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {axisTitles, CellGrid, CellPainter, columnLabels, inksOf, labelRoom, quotedToken} from '../lib/canvas.js';
+import {axisTitles, CellGrid, CellPainter, columnLabels, inksOf, labelWidth, quotedToken} from '../lib/canvas.js';
 import {rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {coloursOf, readingKey, shownUnits} from './tokenmap.js';
@@ -11,20 +11,20 @@ import {choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/control
 
 const evidenceKeys = ['run', 'probe', 'step', 'entry', 'evidence', 'hideSpecial', 'scale', 'palette', 'theme', 'frames',
   'meta', 'size'];
-const ownPrefix = 'own/', evidenceTallest = 440, evidenceWidest = 40, evidenceCells = 480, evidenceLegend = 52;
+const customPrefix = 'own/', evidenceTallest = 440, evidenceWidest = 40, evidenceCells = 480, evidenceLegend = 52;
 
 // A snapshot keeps half precision: eleven bits of each number, and nothing far below the largest.
-const storedShare = 2 ** -11, storedLeast = 2 ** -38;
+const storedPrecision = 2 ** -11, storedLeast = 2 ** -38;
 
 // The tensors of a frame that are evidence of a method's own: {name: tensor}.
-export function ownTensors(frame) {
-  const own = (frame?.names ?? []).filter(name => name.startsWith(ownPrefix)
+export function customTensors(frame) {
+  const names = (frame?.names ?? []).filter(name => name.startsWith(customPrefix)
     && Array.isArray(frame.get(name).spec.axes));
-  return new Map(own.map(name => [name.slice(ownPrefix.length), frame.get(name)]));
+  return new Map(names.map(name => [name.slice(customPrefix.length), frame.get(name)]));
 }
 
-export function hasOwn(frame) {
-  return Boolean(frame?.names.some(name => name.startsWith(ownPrefix)) || frame?.info?.own_left?.length); }
+export function hasCustomEvidence(frame) {
+  return Boolean(frame?.names.some(name => name.startsWith(customPrefix)) || frame?.info?.own_left?.length); }
 
 function evidenceForm(axes) {
   if (axes.at(-1) === 'key') return {form: 'map', inside: 2};
@@ -67,7 +67,7 @@ export function evidenceSlice(tensor, places, inside) {
   const values = Float64Array.from(all, v => v * factor),
     top = Math.max(Math.abs(tensor.spec.low ?? 0), Math.abs(tensor.spec.high ?? 0));
   const rounded = tensor.codec === 'level8' || tensor.codec === 'f32';
-  const stored = v => rounded ? Math.max(Math.abs(v) * storedShare, top * storedLeast) : 0;
+  const stored = v => rounded ? Math.max(Math.abs(v) * storedPrecision, top * storedLeast) : 0;
   const half = k => (tensor.codec === 'level8' ? tensor.halfStep(codes[k], i, head) * factor : 0) + stored(values[k]);
   return {values, half, truth: tensor.codec === 'bits'};
 }
@@ -123,8 +123,8 @@ class EvidencePanel {
     const {store, state} = this.ctx;
     this.frame = store.frameOf(state);
     this.probe = store.probe(state.run, state.probe);
-    this.own = ownTensors(this.frame);
-    const why = this.look();
+    this.custom = customTensors(this.frame);
+    const why = this.load();
     setText(this.note, why);
     this.note.hidden = !why;
     this.fillChoices();
@@ -140,7 +140,7 @@ class EvidencePanel {
   }
 
   // What is shown; returns a sentence on what is missing.
-  look() {
+  load() {
     const {store, state} = this.ctx, {frame, probe} = this, left = frame?.info?.own_left ?? [];
     this.tensor = null;
     if (!probe) return 'There is nothing to show.';
@@ -149,9 +149,9 @@ class EvidencePanel {
     const elsewhere = left.map(([name, what]) => `${quotedToken(name)} (${what})`).join(', ');
     const more = elsewhere ? ` Too large, or of too many axes, for a plain picture; in the snapshot only: ${elsewhere}.`
       : '';
-    const name = this.own.has(state.evidence) ? state.evidence : this.own.keys().next().value;
+    const name = this.custom.has(state.evidence) ? state.evidence : this.custom.keys().next().value;
     if (name === undefined) return `No evidence of a method's own was recorded at step ${frame.step}.${more}`;
-    const tensor = this.own.get(name), {axes} = tensor.spec, {form, inside} = evidenceForm(axes);
+    const tensor = this.custom.get(name), {axes} = tensor.spec, {form, inside} = evidenceForm(axes);
     const outer = axes.slice(0, axes.length - inside),
       unknown = outer.find(axis => axis !== 'layer' && axis !== 'head');
     this.shownName = name;
@@ -179,7 +179,7 @@ class EvidencePanel {
   }
 
   fillChoices() {
-    const names = [...this.own.keys()];
+    const names = [...this.custom.keys()];
     fillChoice(this.name, names.map(name => [name, cutText(visibleText(name), 60)]), this.shownName ?? '');
     this.name.title = visibleText(this.shownName ?? '');
     this.fields[0].hidden = !names.length;
@@ -208,16 +208,16 @@ class EvidencePanel {
       values[cell] = slice.values[this.at[r] * n + this.at[c]];
     const inks = this.inks = inksOf(this.el, state.theme), {context} = this.sharp,
       labels = this.units.map(u => u.label), width = this.stage.clientWidth;
-    const query = labelRoom(context, labels, inks.bold, Math.min(96, width * .22)), left = 16 + query + 6;
+    const query = labelWidth(context, labels, inks.bold, Math.min(96, width * .22)), left = 16 + query + 6;
     const side = Math.max(40, Math.min(width - left - 4, evidenceTallest, Math.max(90, count * evidenceWidest)));
-    const longest = labelRoom(context, labels, inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
+    const longest = labelWidth(context, labels, inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
     const axis = {count, from: 0, span: count}, ratio = window.devicePixelRatio || 1, y = 14 + key + 5;
     this.grid = new CellGrid({x: left, y, width: side, height: side, columns: axis, rows: axis, ratio});
     this.sharp.size(width, y + side + evidenceLegend);
     this.painter.paint(context, this.grid, coloursOf(values, this.scale));
     this.crossOut(context, values, count);
-    columnLabels(context, this.grid, this.units, {y: y - 4, room: key, inks});
-    rowLabels(context, this.grid, this.units, {x: left - 5, room: query, inks});
+    columnLabels(context, this.grid, this.units, {y: y - 4, space: key, inks});
+    rowLabels(context, this.grid, this.units, {x: left - 5, space: query, inks});
     axisTitles(context, this.grid, {keyY: 0, queryX: 4, inks});
     const place = {x: left, y: y + side + 24, width: Math.min(220, side), inks};
     if (slice.truth) this.drawTruth(context, place);
@@ -270,22 +270,22 @@ class EvidencePanel {
   // ---- tokens
 
   drawTokens() {
-    const {slice, probe} = this, {state} = this.ctx, some = visibleTokens(probe, state),
-      shown = some.length ? some : probe.tokens.map((_, i) => i);
+    const {slice, probe} = this, {state} = this.ctx, visible = visibleTokens(probe, state),
+      shown = visible.length ? visible : probe.tokens.map((_, i) => i);
     this.line.replaceChildren(...shown.map(i => {
       const text = elementOf('bdi', '', chipText(probe.labels[i])), chip = elementOf('span', 'sv-chip', text);
       const number = slice.truth ? '' : Number.isFinite(slice.values[i]) ? shortNumber(slice.values[i]) : 'not finite';
-      const said = `${quotedToken(probe.labels[i])}: ${evidenceWord(slice, i)}`;
+      const title = `${quotedToken(probe.labels[i])}: ${evidenceWord(slice, i)}`;
       text.dir = 'auto';
       if (slice.truth) chip.classList.toggle('sv-own-holds', Boolean(slice.values[i]));
       paintToken(chip, Number.isFinite(slice.values[i]) ? scaleColour(this.scale, slice.values[i]) : null);
       const node = elementOf('span', 'sv-word sv-labelled', chip,
         ...(number ? [elementOf('span', 'sv-own-number', number)] : []));
       node.setAttribute('role', 'listitem');
-      node.setAttribute('aria-label', said);
+      node.setAttribute('aria-label', title);
       node.title = isCut(probe.labels[i]) ? `${visibleText(probe.labels[i].slice(0, 400))}: ${evidenceWord(slice, i)}`
-        : said;
-      node.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${said}`));
+        : title;
+      node.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${title}`));
       return node;
     }));
   }
@@ -328,11 +328,11 @@ class EvidencePanel {
   tableCell(k, inside, at, axes, names) {
     const {slice} = this, value = slice.values[k], cell = document.createElement('td');
     const where = axes.map((axis, a) => `${axis} ${visibleText(names[a][at[inside === 2 ? a : 1]])}`).join(', ');
-    const said = `${where ? `${where}: ` : ''}${evidenceWord(slice, k)}`;
+    const text = `${where ? `${where}: ` : ''}${evidenceWord(slice, k)}`;
     cell.textContent = slice.truth ? value ? 'yes' : 'no' : Number.isFinite(value) ? shortNumber(value) : 'not finite';
     if (inside) paintToken(cell, Number.isFinite(value) ? scaleColour(this.scale, value) : null);
-    cell.title = said;
-    cell.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${said}`));
+    cell.title = text;
+    cell.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${text}`));
     return cell;
   }
 
@@ -363,11 +363,11 @@ class EvidencePanel {
 }
 
 export const evidencePanel = {
-  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', still: 'evidence', page: 'below',
+  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', image: 'evidence', page: 'below',
   help: {says: [
     'What a method of its own recorded at this step, in a plain form: a map, tokens with numbers, or a table.',
     'Unit and sign are the method’s; the scale below says how large a colour is, not that it matters.'],
   keys: [['← ↑ ↓ →', 'in a map: from cell to cell']]},
-  fits: hasOwn, absent: 'No evidence of a method of its own was recorded in this run.',
+  fits: hasCustomEvidence, absent: 'No evidence of a method of its own was recorded in this run.',
   view: EvidencePanel,
 };

@@ -1,14 +1,14 @@
 // Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing,
 // sorting and filtering.
 import {doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
-import {keepKey, plainKey} from '../lib/cells.js';
+import {claimKey, plainKey} from '../lib/cells.js';
 import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, labelled, tallest} from '../lib/controls.js';
 import {patternEverywhere, patternWords} from './overlays.js';
 import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
-import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven} from '../state/derive.js';
-import {patternShares, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
+import {entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf, namedPattern} from '../state/derive.js';
+import {patternFractions, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
   'frames', 'meta', 'size',
@@ -190,9 +190,9 @@ class HeadsGrid {
     const avail = this.stage.clientWidth, ratio = window.devicePixelRatio || 1, left = this.flows ? 1 : 50,
       top = this.flows ? 2 : 30;
     const under = this.flows ? 25 : 0;
-    const room = (avail - left - 2) / this.columns - gridGap, cells = this.visible.length;
+    const space = (avail - left - 2) / this.columns - gridGap, cells = this.visible.length;
     const most = Math.min(largestTile, Math.max(24, tallest(this.el, tallestGrid) / this.rows - gridGap));
-    let side = Math.floor(Math.max(smallestTile, Math.min(most, room)) * ratio);
+    let side = Math.floor(Math.max(smallestTile, Math.min(most, space)) * ratio);
     // Cells of equal size where that costs little.
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
     const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 46,
@@ -256,8 +256,8 @@ class HeadsGrid {
     if (state.scale === 'map') for (const strength of picked) if (strength > most) most = strength;
     const key = `${signed ? tensor.scaleOf(i, head) : 1} ${most}`;
     if (!this.tables.has(key)) {
-      const known = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => known[code]);
-      const limit = state.scale === 'map' ? this.ownLimit(Math.abs(values[most])) : this.commonLimit();
+      const valueOf = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => valueOf[code]);
+      const limit = state.scale === 'map' ? this.visibleLimit(Math.abs(values[most])) : this.commonLimit();
       this.tables.set(key, coloursOf(values,
         colourScaleOf({limit, signed, palette: state.palette, theme: state.theme})));
     }
@@ -266,10 +266,10 @@ class HeadsGrid {
 
   commonLimit() {
     const {scale, what} = this.ctx.state;
-    return scale === 'unit' && what === 'attention' ? 1 : this.ownLimit(frameLimit(this.frame, what));
+    return scale === 'unit' && what === 'attention' ? 1 : this.visibleLimit(frameLimit(this.frame, what));
   }
 
-  ownLimit(limit) {
+  visibleLimit(limit) {
     const {store, state} = this.ctx;
     return state.what === 'attention' ? attentionLimit(limit, store.probe(state.run, state.probe).tokens.length)
       : limit;
@@ -279,7 +279,7 @@ class HeadsGrid {
   paintValues(values) {
     const {state} = this.ctx, {painter} = this, picked = painter.pickValues(values);
     let limit = state.scale === 'map' ? 0 : this.commonLimit();
-    if (state.scale === 'map') limit = this.ownLimit(largestOf(picked));
+    if (state.scale === 'map') limit = this.visibleLimit(largestOf(picked));
     const scale = colourScaleOf({limit, signed: state.what === 'attribution', palette: state.palette,
       theme: state.theme});
     paintScale(scale, picked, painter.colours);
@@ -318,7 +318,7 @@ class HeadsGrid {
   // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided
   // heads. A sentence's patterns stay.
   guidedHeads() {
-    const {store, state} = this.ctx, loss = lossShares(this.frame), overlaps = patternShares(this.frame),
+    const {store, state} = this.ctx, loss = lossFractions(this.frame), overlaps = patternFractions(this.frame),
       target = this.frame.get('pattern_target');
     if (!loss) return [];
     const labels = store.probe(state.run, state.probe).labels, n = labels.length;
@@ -328,9 +328,10 @@ class HeadsGrid {
       const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n,
         labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
-      if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
-      const share = overlaps[k], everywhere = !Number.isFinite(share) && patternEverywhere(this.frame, layer, head);
-      return [{layer, head, name: this.names.get(key), share, everywhere, loss: loss.shares[k]}];
+      if (!this.names.has(key)) this.names.set(key, namedPattern(this.frame, layer, head) ?? named());
+      const fraction = overlaps[k],
+        everywhere = !Number.isFinite(fraction) && patternEverywhere(this.frame, layer, head);
+      return [{layer, head, name: this.names.get(key), fraction, everywhere, loss: loss.fractions[k]}];
     });
   }
 
@@ -342,24 +343,25 @@ class HeadsGrid {
   sayPatterns() {
     const byName = new Map();
     for (const guided of this.guided) byName.set(guided.name, [...byName.get(guided.name) ?? [], guided]);
-    const said = [...byName].map(([name, heads]) => {
-      const known = heads.map(guided => guided.share).filter(Number.isFinite).sort((a, b) => a - b);
-      const ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
+    const notes = [...byName].map(([name, heads]) => {
+      const finite = heads.map(guided => guided.fraction).filter(Number.isFinite).sort((a, b) => a - b);
+      const ends = [...new Set([finite[0], finite.at(-1)].map(v => percent(v)))];
       const none = heads.every(guided => guided.everywhere) ? 'covers every position' : 'unknown';
-      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length
+      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${finite.length
         ? ends.join(' to ') : none}`;
     });
-    this.patterns.hidden = !said.length;
+    this.patterns.hidden = !notes.length;
     const about = 'Guided heads (corner) and their attention on the pattern';
-    this.patterns.textContent = said.length ? `${about}: ${said.join('; ')}. Bars: fractions of the pattern loss.` : '';
+    this.patterns.textContent = notes.length
+      ? `${about}: ${notes.join('; ')}. Bars: fractions of the pattern loss.` : '';
   }
 
   // The name of the pattern and the head's share of it, where there is room for them.
-  drawPatternName(tile, {name, share, everywhere}, inks) {
+  drawPatternName(tile, {name, fraction, everywhere}, inks) {
     const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
-      known = Number.isFinite(share);
-    const lines = known ? [shownToken(name), percent(share)] : [shownToken(name)];
-    if (css < 44 || !known && !everywhere) return;
+      hasFraction = Number.isFinite(fraction);
+    const lines = hasFraction ? [shownToken(name), percent(fraction)] : [shownToken(name)];
+    if (css < 44 || !hasFraction && !everywhere) return;
     Object.assign(context, {font: inks.small, textAlign: 'right', textBaseline: 'bottom'});
     Object.assign(context, {lineJoin: 'round', lineWidth: 3, strokeStyle: halo, fillStyle: ink});
     lines.forEach((line, i) => {
@@ -432,21 +434,21 @@ class HeadsGrid {
       context.fillText(css < 34 ? `${layer}.${head}` : `L${layer} H${head}`, tile.x + css / 2, tile.y + css + 7);
       context.fillStyle = inks.fg;
       const number = Number.isFinite(score) ? `${tied.has(score) ? '=' : ''}${shortNumber(score)}` : '–',
-        said = this.ctx.state.sort === 'order' ? '' : number;
-      context.fillText(said, tile.x + css / 2, tile.y + css + 18);
+        text = this.ctx.state.sort === 'order' ? '' : number;
+      context.fillText(text, tile.x + css / 2, tile.y + css + 18);
     }
   }
 
   drawLegend(inks) {
     const {state} = this.ctx, {context} = this.sharp, {left, foot, pitch, width} = this.place,
       signed = state.what === 'attribution';
-    const own = state.scale === 'map', limit = own ? 1 : this.commonLimit();
+    const perMap = state.scale === 'map', limit = perMap ? 1 : this.commonLimit();
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
-    const x = this.flows ? 8 : left, room = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
+    const x = this.flows ? 8 : left, space = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
     const ends = signed ? [['− own maximum', 0], ['0', .5], ['own maximum', 1]]
-      : [['0', 0], [`own maximum, ≥ ${shortNumber(this.ownLimit(0))}`, 1]];
-    const ticks = own ? ends : null;
-    colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, room)),
+      : [['0', 0], [`own maximum, ≥ ${shortNumber(this.visibleLimit(0))}`, 1]];
+    const ticks = perMap ? ends : null;
+    colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, space)),
       title: `${signed ? 'attention attribution' : 'attention'} (square-root scale)`, ticks, inks});
   }
 
@@ -472,7 +474,7 @@ class HeadsGrid {
     if (Number.isFinite(score)) parts.push(`${title}: ${shortNumber(score)}`);
     if (guided) {
       const everywhere = guided.everywhere ? ', which covers every position' : '';
-      const lies = Number.isFinite(guided.share) ? `, ${percent(guided.share)} of its attention lies there`
+      const lies = Number.isFinite(guided.fraction) ? `, ${percent(guided.fraction)} of its attention lies there`
         : everywhere;
       parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
     }
@@ -507,7 +509,7 @@ class HeadsGrid {
   keyed(e) {
     const move = plainKey(e) ?? plainKey(e, {Enter: [0, 0], ' ': [0, 0]});
     if (!move || !this.tiles?.length || !this.tensor) return;
-    keepKey(e);
+    claimKey(e);
     const at = this.tiles.find(t => sameEntry(t.entry, this.ctx.state.entry)) ?? this.tiles[0];
     const to = this.tiles.find(t => t.row === at.row + move[0] && t.column === at.column + move[1]);
     if (to) this.choose(to, true);
@@ -517,7 +519,7 @@ class HeadsGrid {
 }
 
 export const headsPanel = {
-  name: 'heads', title: 'Heads', order: 10, shows: 'maps', still: 'heads', page: 'beside',
+  name: 'heads', title: 'Heads', order: 10, shows: 'maps', image: 'heads', page: 'beside',
   help: {says: [
     'Each tile is the map of one head (rows query, columns key), of attention or its attribution, on a square-root '
       + 'scale; at the edges stand means.',

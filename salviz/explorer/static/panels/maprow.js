@@ -1,7 +1,7 @@
 // Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one
 // cursor for all.
 import {colourScale} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {coloursOf, drawTokenMap} from './tokenmap.js';
 
@@ -37,11 +37,11 @@ export class MapRow {
       labels = this.units.map(u => u.label);
     const {context} = this.sharp;
     const stacked = width < rowStacks, across = stacked ? 1 : this.items.length;
-    const query = labelRoom(context, labels, this.inks.bold, Math.min(90, width * .16));
+    const query = labelWidth(context, labels, this.inks.bold, Math.min(90, width * .16));
     const left = 16 + query + 6;
     const side = Math.min((width - left - 2 - (across - 1) * rowGap) / across, rowTallest,
       Math.max(90, count * rowWidestCell));
-    const longest = labelRoom(context, labels, this.inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
+    const longest = labelWidth(context, labels, this.inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
     const tall = rowTitle + 14 + key + 5 + side + rowLegend;
     const axis = {count, from: 0, span: count};
     const grids = this.items.map((_, i) => new CellGrid({x: left + (i % across) * (side + rowGap),

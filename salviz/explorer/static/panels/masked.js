@@ -14,8 +14,8 @@ function textNumbers(groups) {
 // Which word stands in the place of a replaced one: the nearest kept word whose pieces are found there; -1 for none,
 // such as the mask token.
 function copySource(i, groups, texts, replaced, tokens, masked) {
-  const kept = groups.map((_, j) => j).filter(j => texts[j] === texts[i] && !replaced[j]);
-  const nearest = [kept.filter(j => j < i).at(-1), kept.find(j => j > i)].filter(j => j !== undefined);
+  const unreplaced = groups.map((_, j) => j).filter(j => texts[j] === texts[i] && !replaced[j]);
+  const nearest = [unreplaced.filter(j => j < i).at(-1), unreplaced.find(j => j > i)].filter(j => j !== undefined);
   const fits = j => groups[i].tokens.every((p, k) =>
     masked[p] === tokens[groups[j].tokens[k % groups[j].tokens.length]]);
   return nearest.find(fits) ?? -1;
@@ -43,11 +43,12 @@ export function copyWords(probe, isMasked, tokens, masked, labels) {
 
 // The masked copy that the frame holds, or null.
 export function recordedCopy(frame, probe) {
-  const isMasked = frame?.get('is_masked')?.values(), {masked_tokens: masked, masked_labels: given} = frame?.info ?? {};
-  if (!isMasked || !(masked ?? given)) return null;
+  const isMasked = frame?.get('is_masked')?.values(),
+    {masked_tokens: masked, masked_labels: labelled} = frame?.info ?? {};
+  if (!isMasked || !(masked ?? labelled)) return null;
   const readable = new Map(probe.tokens.map((t, i) => [t, probe.labels[i]]));
-  const labels = given ?? masked.map(t => readable.get(t) ?? t);
-  return copyWords(probe, isMasked, masked ? probe.tokens : probe.labels, masked ?? given, labels);
+  const labels = labelled ?? masked.map(t => readable.get(t) ?? t);
+  return copyWords(probe, isMasked, masked ? probe.tokens : probe.labels, masked ?? labelled, labels);
 }
 
 export function copyCount(words) {
@@ -94,9 +95,9 @@ export function copyNode() {
   return node;
 }
 
-function barFill(className, share) {
+function barFill(className, fraction) {
   const fill = elementOf('span', className);
-  fill.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
+  fill.style.width = `${100 * Math.max(0, Math.min(1, fraction))}%`;
   return fill;
 }
 
@@ -123,9 +124,9 @@ export function classBars(frame, classes) {
   const list = elementOf('ul', words?.several ? 'sv-classes sv-threshold' : 'sv-classes', ...rows);
   const el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
-  const said = `Filled: X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
+  const text = `Filled: X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
     words?.several ? ' (mean over classes)' : ''}`;
-  if (q) el.append(elementOf('p', 'sv-note', said));
+  if (q) el.append(elementOf('p', 'sv-note', text));
   const threshold = 'Each class has a probability of its own; it is predicted above 0.5 (the line).';
   if (words?.several) el.append(elementOf('p', 'sv-note', threshold));
   return el;

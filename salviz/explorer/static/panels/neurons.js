@@ -1,18 +1,18 @@
 // Panel 'neurons': why a query attends to a key, as products of the numbers of their vectors; asked of a model where
 // there is one, once for each head: its queries and keys are chosen here.
 import {colourScale, colourScaleOf, paintScale, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
 import {CellStage, spokenText} from '../lib/cells.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
 import {chipText, countWords, numberWords} from '../lib/words.js';
 import {decodeFrame} from '../state/codec.js';
 import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
-import {lateAfter, lateWords, modelNeeds, modelOffer} from './own.js';
+import {lateAfter, lateWords, modelNeeds, modelOffer} from './customsentence.js';
 import {HeadProducts} from './products.js';
 
 const neuronsOf = ['run', 'probe', 'step', 'entry', 'row', 'tokens', 'theme', 'frames', 'meta', 'size'];
-const neuronsSoon = 200, neuronsKept = 8, neuronsLeading = 5;
+const neuronsSoon = 200, neuronsCached = 8, neuronsLeading = 5;
 const neuronRows = {least: 12, most: 20, all: 560}, neuronColumns = {least: 2, most: 24}, vectorRow = 15;
 const neuronsHelp = 'Arrow keys move between keys (up, down) and neurons (left, right), Enter chooses the key.';
 
@@ -34,17 +34,17 @@ class Neurons {
     this.title = elementOf('h3', 'sv-title');
     this.again = buttonOf('ask again', 'compute queries and keys again', () => this.askAgain());
     this.head = elementOf('div', 'sv-head', this.title, this.again);
-    this.choice = choiceOf([], () => this.look());
+    this.choice = choiceOf([], () => this.load());
     this.choiceField = labelled('ask', this.choice);
     this.queries = choiceOf([], query => this.ctx.state.set({row: Number(query)}));
     this.keys = choiceOf([], key => this.chooseKey(Number(key)));
     this.pair = elementOf('span', 'sv-neurons-pair', labelled('query', this.queries), labelled('key', this.keys));
     this.controls = elementOf('div', 'sv-controls', this.choiceField, this.pair);
-    this.said = elementOf('p', 'sv-note');
-    this.said.setAttribute('role', 'status');
+    this.status = elementOf('p', 'sv-note');
+    this.status.setAttribute('role', 'status');
     this.sum = elementOf('p', 'sv-rowsum');
     this.about = elementOf('p', 'sv-note');
-    this.el.append(this.head, this.controls, this.said, this.sum, this.stage, this.tip, this.about);
+    this.el.append(this.head, this.controls, this.status, this.sum, this.stage, this.tip, this.about);
   }
 
   update(changed) {
@@ -54,15 +54,15 @@ class Neurons {
     this.probe = store.probe(state.run, state.probe);
     setText(this.title, `Query × key: ${entryTitle(state.entry)}`);
     this.fill(changed.has('step') || changed.has('run'));
-    this.look();
+    this.load();
   }
 
   // Of several models, that of the step in view where it was kept.
   fill(fresh) {
     const {store, state} = this.ctx, {choices = []} = modelOffer(this.ctx) ?? {},
-      there = value => choices.some(([place]) => String(place) === String(value)), step = store.stepOf(state);
-    const kept = there(this.choice.value) ? this.choice.value : choices.at(-1)?.[0] ?? '';
-    fillChoice(this.choice, choices, fresh && there(step) ? step : kept);
+      isOffered = value => choices.some(([place]) => String(place) === String(value)), step = store.stepOf(state);
+    const previous = isOffered(this.choice.value) ? this.choice.value : choices.at(-1)?.[0] ?? '';
+    fillChoice(this.choice, choices, fresh && isOffered(step) ? step : previous);
     this.choiceField.hidden = choices.length < 2;
   }
 
@@ -77,10 +77,10 @@ class Neurons {
     return {kind: 'vectors', run, texts: this.probe.texts, choice, layer, head, length: this.probe.tokens.length};
   }
 
-  look() {
+  load() {
     const question = this.question(), text = JSON.stringify(question);
-    if (text !== this.asked) {
-      this.asked = text;
+    if (text !== this.requested) {
+      this.requested = text;
       this.turn++;
       clearTimeout(this.soon);
       this.rest(typeof question === 'string' ? question : '');
@@ -95,8 +95,8 @@ class Neurons {
 
   askAgain() {
     this.answers.clear();
-    this.asked = '';
-    this.look();
+    this.requested = '';
+    this.load();
   }
 
   // The newest question counts; what an earlier one is answered comes too late.
@@ -104,21 +104,21 @@ class Neurons {
     const turn = this.turn;
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
-      await this.ctx.own.ask(question, given => { if (turn === this.turn) this.take(given); });
+      await this.ctx.kernel.ask(question, answer => { if (turn === this.turn) this.take(answer); });
     } catch (error) {
       if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
     }
   }
 
-  take(given) {
-    if (given.error) return void this.rest(given.error, true);
+  take(answer) {
+    if (answer.error) return void this.rest(answer.error, true);
     const {tokens} = this.probe;
-    if (JSON.stringify(given.tokens) !== JSON.stringify(tokens))
-      return void this.rest(`${given.of} reads this sentence as other tokens than those in view `
-        + `(${chipText(given.tokens.join(' '), 60)}), so its queries and keys are not theirs.`, true);
-    const numbers = new HeadProducts(decodeFrame(given.frames[0]));
-    this.answers.set(this.asked, {of: given.of, numbers, recorded: this.recorded(), compared: {}});
-    if (this.answers.size > neuronsKept) this.answers.delete(this.answers.keys().next().value);
+    if (JSON.stringify(answer.tokens) !== JSON.stringify(tokens))
+      return void this.rest(`${answer.of} reads this sentence as other tokens than those in view `
+        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys are not theirs.`, true);
+    const numbers = new HeadProducts(decodeFrame(answer.frames[0]));
+    this.answers.set(this.requested, {of: answer.of, numbers, recorded: this.recorded(), compared: {}});
+    if (this.answers.size > neuronsCached) this.answers.delete(this.answers.keys().next().value);
     this.rest('');
     this.show();
   }
@@ -126,23 +126,23 @@ class Neurons {
   recorded() { return this.ctx.store.run(this.ctx.state.run).recorded.length; }
 
   wait(text) {
-    setText(this.said, text);
-    this.said.classList.remove('sv-failed');
+    setText(this.status, text);
+    this.status.classList.remove('sv-failed');
     this.el.setAttribute('aria-busy', 'true');
   }
 
   rest(text, failed = false) {
     clearTimeout(this.late);
-    setText(this.said, text);
-    this.said.classList.toggle('sv-failed', failed);
+    setText(this.status, text);
+    this.status.classList.toggle('sv-failed', failed);
     this.el.removeAttribute('aria-busy');
   }
 
   show() {
-    const answer = this.answers.get(this.asked), there = Boolean(answer);
-    for (const part of [this.pair, this.sum, this.stage, this.tip, this.about]) part.hidden = !there;
-    this.said.hidden = !this.said.textContent;
-    if (!there) return;
+    const answer = this.answers.get(this.requested), hasAnswer = Boolean(answer);
+    for (const part of [this.pair, this.sum, this.stage, this.tip, this.about]) part.hidden = !hasAnswer;
+    this.status.hidden = !this.status.textContent;
+    if (!hasAnswer) return;
     const {state} = this.ctx, {numbers} = answer;
     this.numbers = numbers;
     const within = (count, ...places) => places.find(at => at >= 0 && at < count && at !== null);
@@ -184,17 +184,17 @@ class Neurons {
   // Which model computed this, and whether its weights are those in view.
   tellOrigin(answer) {
     const {of, numbers, recorded} = answer, unlike = this.unlike(answer), {probe: {labels}, frame} = this;
-    const said = [`Computed now, by ${of}; no queries and keys are recorded.`];
+    const notes = [`Computed now, by ${of}; no queries and keys are recorded.`];
     if (this.choice.value === 'now' && this.recorded() > recorded)
-      said[0] = `Computed by ${of}, when it was asked; further steps were recorded since: ask again.`;
+      notes[0] = `Computed by ${of}, when it was asked; further steps were recorded since: ask again.`;
     if (unlike) {
       const [query, key] = [unlike.query, unlike.key].map(i => quotedToken(labels[i], 20));
-      said.push(`These are not the recorded weights: from ${query} to ${key} it is `
+      notes.push(`These are not the recorded weights: from ${query} to ${key} it is `
         + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, and at step ${frame.step} `
         + `${valueWithStep(unlike.recorded, unlike.half)} was recorded.`);
-    } else said.push(unlike === null ? `Its weights are those recorded at step ${frame.step}, up to rounding.`
+    } else notes.push(unlike === null ? `Its weights are those recorded at step ${frame.step}, up to rounding.`
       : 'The whole map of this head is not here, so its weights cannot be compared with those recorded.');
-    setText(this.about, said.join(' '));
+    setText(this.about, notes.join(' '));
     this.about.classList.toggle('sv-neurons-other', Boolean(unlike));
   }
 
@@ -202,7 +202,7 @@ class Neurons {
   layout(inks) {
     const {numbers: {keys, size}, probe: {labels}} = this, ratio = window.devicePixelRatio || 1;
     const avail = this.stage.clientWidth, {context} = this.sharp,
-      label = Math.max(58, labelRoom(context, labels, inks.bold, Math.min(110, avail * .22)));
+      label = Math.max(58, labelWidth(context, labels, inks.bold, Math.min(110, avail * .22)));
     const left = label + 6 + 88, pitch = Math.max(neuronRows.least, Math.min(neuronRows.most, neuronRows.all / keys)),
       across = Math.min(size * neuronColumns.most, Math.max(size * neuronColumns.least, avail - left - 3));
     const columns = {count: size, from: 0, span: size},
@@ -231,7 +231,7 @@ class Neurons {
     sharp.el.salviz = {grid: products, vectors, scales: this.scales, query, key, numbers};
     sharp.el.setAttribute('aria-label', `Products of query ${quotedToken(this.probe.labels[query])} with `
       + `${countWords(numbers.keys, 'key')}, ${countWords(numbers.size, 'neuron')} each. ${neuronsHelp}`);
-    this.cells.show([products], theme, `${this.asked} ${query}`);
+    this.cells.show([products], theme, `${this.requested} ${query}`);
   }
 
   paint(grid, scale, values, inks) {
@@ -245,7 +245,7 @@ class Neurons {
   drawWords(inks) {
     const {numbers, query, key, probe, place: {label, vectors, products}} = this, {context} = this.sharp;
     const units = probe.labels.map((text, i) => ({label: text, special: Boolean(probe.is_special[i])}));
-    rowLabels(context, products, units, {x: label, room: label, inks, marked: new Set([key])});
+    rowLabels(context, products, units, {x: label, space: label, inks, marked: new Set([key])});
     const write = (text, x, y, ink = inks.fg, font = inks.font) => {
       Object.assign(context, {font, fillStyle: ink, textAlign: 'right', textBaseline: 'middle'});
       context.fillText(text, x, y);
@@ -327,7 +327,7 @@ function neuronsWeight(weight) { return weight > 0 && weight < .0005 ? '<0.001' 
 function neuronsCut(text) { return chipText(text, 12); }
 
 export const neuronsPanel = {
-  name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', still: 'map',
+  name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', image: 'map',
   help: {says: [
     'Each row is a key and each column a neuron of the chosen head: orange products of query and key raise the score '
       + 'and blue ones lower it, and the softmax of the scores of all keys is the row of attention.',

@@ -1,8 +1,9 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
 // and what they mean in words.
-import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares} from '../state/derive.js';
-import {askedRow, mayBeMarked, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
-import {keptCount} from '../lib/maths.js';
+import {layersOf, lossFractions, mapOf, methodArgs, methodNames, patternFractions} from '../state/derive.js';
+import {namedPattern} from '../state/derive.js';
+import {targetRow, mayBeMarked, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
+import {remainingCount} from '../lib/maths.js';
 import {percent, shortNumber} from '../lib/colour.js';
 import {doubleStroke, overlayInks} from '../lib/canvas.js';
 import {elementOf, labelled, tickBox} from '../lib/controls.js';
@@ -37,7 +38,7 @@ export function overlaysOf(frame, state, entry, probe, units) {
   marks.tied = tiedRegion(frame, region, entry, n);
   marks.ties = marks.tied?.rows && !region.recomputed ? unitMask(marks.tied.mask, n, units) : null;
   if (!target || target.n !== n) return marks;
-  marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer,
+  marks.pattern = target.recomputed ? target.name : namedPattern(frame, entry.layer,
     entry.head) ?? patternWords(target.values, n, probe.labels);
   marks.target = Float32Array.from({length: count * count}, (_, k) => {
     const queries = units[Math.floor(k / count)].tokens, keys = units[k % count].tokens;
@@ -58,7 +59,7 @@ export function tiedRegion(frame, region, entry, n) {
     const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]),
       allowed = row.filter(Boolean);
     const many = inside.length > 1 && inside.length === allowed.length && inside.every(rank => rank === inside[0]);
-    if (!many && !moreThanAsked(frame, inside.length, allowed.length)) continue;
+    if (!many && !hasTooMany(frame, inside.length, allowed.length)) continue;
     rows++;
     cells += inside.length;
     mask.set(candidates.subarray(r * n, (r + 1) * n), r * n);
@@ -66,9 +67,10 @@ export function tiedRegion(frame, region, entry, n) {
   return {rows, cells, mask, of: n};
 }
 
-function moreThanAsked(frame, candidates, allowed) {
+function hasTooMany(frame, candidates, allowed) {
   const {p, attribution} = methodArgs(frame, 'ADDrop');
-  return Number.isFinite(p) && attribution !== 'random' && candidates > Math.max(1, allowed - keptCount(allowed, p));
+  const most = Math.max(1, allowed - remainingCount(allowed, p));
+  return Number.isFinite(p) && attribution !== 'random' && candidates > most;
 }
 
 // The name of a recorded pattern, from its shape.
@@ -95,8 +97,8 @@ export function blockedKeys(frame, layer) {
   const tensor = frame.get('attention'), i = tensor?.layers.indexOf(layer) ?? -1;
   if (i < 0) return null;
   if (!blockedOnce.has(frame)) blockedOnce.set(frame, new Map());
-  const known = blockedOnce.get(frame);
-  if (known.has(layer)) return known.get(layer);
+  const cached = blockedOnce.get(frame);
+  if (cached.has(layer)) return cached.get(layer);
   const blocked = new Uint8Array(tensor.mapSize).fill(1);
   let left = blocked.length;
   for (let head = 0; head < tensor.shape[1] && left; head++) {
@@ -106,7 +108,7 @@ export function blockedKeys(frame, layer) {
       blocked[k] &= Number(codes[k] === 0);
     }
   }
-  known.set(layer, left ? blocked : null);
+  cached.set(layer, left ? blocked : null);
   return left ? blocked : null;
 }
 
@@ -204,13 +206,13 @@ export function drawOverlays(context, grid, marks, shown, theme) {
 // Which overlays the frame has anything for.
 export function overlaysIn(frame, state) {
   if (!frame) return new Set();
-  const has = name => frame.names.some(known => known.split('/')[0] === name),
+  const has = name => frame.names.some(recorded => recorded.split('/')[0] === name),
     guided = has('pattern_target') || Boolean(state.whatIf?.pattern);
   const region = has('discard_candidates') || Boolean(state.whatIf && has('attribution_ranks'));
-  const there = {candidates: region, discarded: has('discarded') || region && Boolean(state.whatIf), target: guided,
+  const available = {candidates: region, discarded: has('discarded') || region && Boolean(state.whatIf), target: guided,
     residual: has('pattern_target'),
     saliency: Boolean(saliencyOf(frame)), regularised: has('saliency_target')};
-  return new Set(Object.keys(overlayTitles).filter(name => there[name]));
+  return new Set(Object.keys(overlayTitles).filter(name => available[name]));
 }
 
 // Checkboxes for the overlays that the frame has.
@@ -224,10 +226,10 @@ export function overlayChecks({state}) {
     el.append(labelled(title, boxes[name], 'sv-check'));
   }
   const update = frame => {
-    const there = overlaysIn(frame, state);
-    el.hidden = !there.size;
+    const available = overlaysIn(frame, state);
+    el.hidden = !available.size;
     for (const [name, box] of Object.entries(boxes)) {
-      box.parentElement.hidden = !there.has(name);
+      box.parentElement.hidden = !available.has(name);
       box.checked = Boolean(state.overlays[name]);
     }
   };
@@ -237,14 +239,14 @@ export function overlayChecks({state}) {
 function regionWords(frame, state, marks) {
   if (!marks.candidates) return '';
   const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
-  const given = ['p', 'q'].filter(name => Number.isFinite(of[name])).map(name => `${name} = ${shortNumber(of[name])}`);
+  const args = ['p', 'q'].filter(name => Number.isFinite(of[name])).map(name => `${name} = ${shortNumber(of[name])}`);
   const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
-  const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
+  const counts = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
   const draw = Number.isFinite(frame.info.seed) && marks.discarded
     ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
   const how = marks.recomputed ? 'What if: ' : '';
-  return `${how}${share}${drawn}${draw}${given.length ? ` (${given.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
+  return `${how}${counts}${drawn}${draw}${args.length ? ` (${args.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
 }
 
 function tieWords({rows, of}) {
@@ -255,13 +257,15 @@ function tieWords({rows, of}) {
 
 function patternLossWords(frame, entry, marks) {
   if (!marks.target) return '';
-  const said = `Pattern: ${marks.pattern}.`, shares = lossShares(frame), i = shares?.layers.indexOf(entry.layer) ?? -1;
-  if (i < 0 || !shares.guided[i * shares.heads + entry.head]) return `${said} The training does not guide this head.`;
-  const at = i * shares.heads + entry.head, overlap = patternShares(frame)[at];
+  const losses = lossFractions(frame), i = losses?.layers.indexOf(entry.layer) ?? -1;
+  const pattern = `Pattern: ${marks.pattern}.`;
+  if (i < 0 || !losses.guided[i * losses.heads + entry.head])
+    return `${pattern} The training does not guide this head.`;
+  const at = i * losses.heads + entry.head, overlap = patternFractions(frame)[at];
   const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
   const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.`
     : everywhere;
-  return `${said}${follows} This head has ${percent(shares.shares[at])} of the pattern loss of this sentence.`;
+  return `${pattern}${follows} This head has ${percent(losses.fractions[at])} of the pattern loss of this sentence.`;
 }
 
 // One or two sentences on what the overlays show, or why there is nothing to show.
@@ -270,12 +274,12 @@ export function overlayWords(frame, state, entry, marks) {
   const methodRegion = overlaysIn(frame, state).has('candidates'), guides = overlaysIn(frame, state).has('target');
   if (!marks) return methodRegion || guides ? `Choose one head to see its ${methodRegion ? 'discard region'
     : 'pattern'}.` : '';
-  const said = [];
-  if (methodRegion) said.push(regionWords(frame, state, marks) || missingRegion(frame, entry));
-  if (guides) said.push(patternLossWords(frame, entry, marks) || 'This head is not guided.');
+  const notes = [];
+  if (methodRegion) notes.push(regionWords(frame, state, marks) || missingRegion(frame, entry));
+  if (guides) notes.push(patternLossWords(frame, entry, marks) || 'This head is not guided.');
   if (methodNames(frame).includes('ADDrop') && !methodRegion)
-    said.push(`No discard region at this step${plainPhase(frame)}.`);
-  return said.join(' ');
+    notes.push(`No discard region at this step${plainPhase(frame)}.`);
+  return notes.join(' ');
 }
 
 function plainPhase({info: {phase}}) {
@@ -290,9 +294,9 @@ function missingRegion(frame, entry) {
 
 // SalLM's target beside the row that it pulls: both over the tokens that may be marked, each summing to 1.
 export function sallmRows(frame, state, special, rowMap) {
-  const target = sallmTarget(frame, state, special), asked = askedRow(frame);
-  if (!target || !rowMap?.values || rowMap.n !== special.length || asked === null) return null;
-  const n = rowMap.n, row = rowMap.values.slice(asked * n, (asked + 1) * n), counts = mayBeMarked(frame, special);
+  const target = sallmTarget(frame, state, special), at = targetRow(frame);
+  if (!target || !rowMap?.values || rowMap.n !== special.length || at === null) return null;
+  const n = rowMap.n, row = rowMap.values.slice(at * n, (at + 1) * n), counts = mayBeMarked(frame, special);
   const normal = values => {
     const total = values.reduce((sum, v, i) => sum + (counts[i] ? v : 0), 0);
     return Float32Array.from(values, (v, i) => !counts[i] ? NaN : total > 0 ? v / total : 0);

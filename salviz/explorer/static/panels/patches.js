@@ -11,7 +11,7 @@ import {largestOf} from './tokenmap.js';
 
 const patchKeys = ['run', 'probe', 'step', 'entry', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
 const patchGap = 24, patchTitle = 20, patchLegend = 48, patchTallest = 300, patchStacks = 460, patchThree = 760;
-const patchTitleRoom = 240, imageShare = .4;
+const patchTitleWidth = 240, imageOpacity = .4;
 
 // [value, title] of what can be chosen; what was chosen elsewhere, such as a mean over some heads, is one of them.
 function patchEntries(frame, chosen) {
@@ -28,7 +28,7 @@ function patchOptions(entries) { return entries.map(entry => [JSON.stringify(ent
 // A colour with some of the grey of the pixel below it.
 function withPixel(colour, pixel) {
   const part = (v, at) => (v >> at) & 255, grey = (part(pixel, 0) + part(pixel, 8) + part(pixel, 16)) / 3;
-  const mixed = at => Math.round((1 - imageShare) * part(colour, at) + imageShare * grey) << at;
+  const mixed = at => Math.round((1 - imageOpacity) * part(colour, at) + imageOpacity * grey) << at;
   return ((255 << 24) | mixed(16) | mixed(8) | mixed(0)) >>> 0;
 }
 
@@ -70,7 +70,7 @@ class PatchesPanel {
     if (!patchKeys.some(key => changed.has(key))) return;
     const {store, state} = this.ctx;
     this.frame = store.frameOf(state);
-    const why = this.look();
+    const why = this.load();
     this.note.textContent = why;
     this.note.hidden = !why;
     for (const el of [this.stage, this.tip, this.words]) el.hidden = Boolean(why);
@@ -81,7 +81,7 @@ class PatchesPanel {
   }
 
   // What is to be drawn; returns a sentence on what is missing.
-  look() {
+  load() {
     const {store, state} = this.ctx, {frame} = this;
     if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded here yet.';
     this.grid = frame.info?.patches;
@@ -97,7 +97,7 @@ class PatchesPanel {
     if (map.pooled > 1) return this.missingFull();
     this.map = map;
     this.row = map.values.subarray(this.query * count, (this.query + 1) * count);
-    this.asked = this.targetOf(count);
+    this.target = this.targetOf(count);
     this.over.checked = state.overlays.image ?? false;
     this.saliency = this.shown.saliency && this.summed(this.shown.saliency);
     return '';
@@ -142,9 +142,9 @@ class PatchesPanel {
   layout() {
     const {shown, grid} = this, width = this.stage.clientWidth, count = this.saliency ? 3 : 2;
     const across = width < patchStacks ? 1 : width < patchThree ? 2 : count;
-    const room = (width - 4 - (across - 1) * patchGap) / across;
-    const side = Math.min(room, patchTallest * shown.columns / shown.rows), high = side * shown.rows / shown.columns;
-    const slot = Math.min(room, Math.max(side, patchTitleRoom)), tall = patchTitle + high + patchLegend;
+    const space = (width - 4 - (across - 1) * patchGap) / across;
+    const side = Math.min(space, patchTallest * shown.columns / shown.rows), high = side * shown.rows / shown.columns;
+    const slot = Math.min(space, Math.max(side, patchTitleWidth)), tall = patchTitle + high + patchLegend;
     const place = (i, rows, columns) => new CellGrid({x: 2 + (i % across) * (slot + patchGap),
       y: Math.floor(i / across) * tall + patchTitle, width: side, height: high,
       columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows},
@@ -167,7 +167,7 @@ class PatchesPanel {
       const one = place.grids[i];
       this.drawLines(one);
       if (i < 2) this.drawRegion(one);
-      if (i < 2 && this.asked) drawTarget(context, one, this.asked.subarray(grid.first), inks.theme);
+      if (i < 2 && this.target) drawTarget(context, one, this.target.subarray(grid.first), inks.theme);
       Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
       context.fillText(fitText(context, title, place.slot), one.x, one.y - 4);
     });
@@ -261,22 +261,22 @@ class PatchesPanel {
     const {grid, row, map, query} = this, {candidates, discarded} = this.region(),
       total = x => x.reduce((a, b) => a + b, 0);
     const others = Array.from({length: grid.first}, (_, k) => `${this.nameOf(k)} ${this.valueOf(k)}`);
-    const said = others.length ? [`Not on the grid, from ${this.nameOf(query)}: to ${others.join(', to ')}.`] : [];
-    if (map.note) said.push(`Rollout goes ${map.note}; it has no step of precision.`);
-    if (candidates) said.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
+    const notes = others.length ? [`Not on the grid, from ${this.nameOf(query)}: to ${others.join(', to ')}.`] : [];
+    if (map.note) notes.push(`Rollout goes ${map.note}; it has no step of precision.`);
+    if (candidates) notes.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
       + `discarded: ${total(discarded ?? [])}, crossed out where they are on the grid.`);
-    said.push(...this.guidanceWords());
-    said.push('The colours follow the square root of attention, up to the largest patch of this query.');
-    if (this.over.checked) said.push('They are mixed with the image; without it they are those of the scale.');
-    return said.join(' ');
+    notes.push(...this.guidanceWords());
+    notes.push('The colours follow the square root of attention, up to the largest patch of this query.');
+    if (this.over.checked) notes.push('They are mixed with the image; without it they are those of the scale.');
+    return notes.join(' ');
   }
 
   guidanceWords() {
     const {entry} = this.ctx.state;
     if (entry.kind !== 'head' || !isGuided(this.frame, entry.layer, entry.head)) return [];
-    if (!this.asked) return ['This head is guided, and asked for nothing from here.'];
-    const share = this.asked.reduce((sum, v, token) => sum + (v > 0 ? this.row[token] : 0), 0);
-    return [`This head is guided towards the keys with a dot, which have ${shortNumber(share)} of its attention.`];
+    if (!this.target) return ['This head is guided, and asked for nothing from here.'];
+    const fraction = this.target.reduce((sum, v, token) => sum + (v > 0 ? this.row[token] : 0), 0);
+    return [`This head is guided towards the keys with a dot, which have ${shortNumber(fraction)} of its attention.`];
   }
 
   valueOf(token) {
@@ -294,7 +294,7 @@ class PatchesPanel {
 }
 
 export const patchesPanel = {
-  name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'patch_attention', page: 'below',
+  name: 'patches', title: 'Patches', order: 75, shows: 'signals', image: 'patch_attention', page: 'below',
   help: {says: [
     'The image in the patches that the model reads, how much the chosen one attends to each, and their saliency.',
     'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],

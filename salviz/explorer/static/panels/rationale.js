@@ -16,21 +16,21 @@ const agreementKinds = [['auprc', 'AUPRC', 'sv-auprc'], ['f1', 'F1', 'sv-token-f
   ['iou', 'span F1 (IoU ≥ 0.5)', 'sv-span-f1']];
 const curveLeft = 26, curveRight = 8, curveTop = 8, curveHigh = 80;
 
-function ownValues(frame, name) {
+function evidenceValues(frame, name) {
   const tensor = methodNames(frame).includes('RationaleGuided') && evidenceOf(frame, `own/${name}`, 'RationaleGuided');
   return tensor && tensor.shape.length === 1 ? evidenceSlice(tensor, [], 1).values : null;
 }
 
 // Which share of the annotators marked each token, null where the data have no rationale; older runs and other methods
 // tell only what counts as marked.
-function sharesMarked(frame) {
+function markedFractions(frame) {
   const flags = frame?.get('rationale')?.values();
-  return flags ? {flags, shares: ownValues(frame, 'rationale_target') ?? flags} : null;
+  return flags ? {flags, fractions: evidenceValues(frame, 'rationale_target') ?? flags} : null;
 }
 
 // {values [n] or null, note}: the explanation `name` of a frame.
 function explanationOf(frame, probe, state, name) {
-  if (name === 'explanation') return {values: ownValues(frame, name), note: ''};
+  if (name === 'explanation') return {values: evidenceValues(frame, name), note: ''};
   if (name === 'saliency') return {values: saliencyOf(frame)?.values ?? null, note: ''};
   const entry = name === 'rollout' ? {kind: 'rollout', layer: null, head: 0} : state.entry;
   const {values, note} = attentionOfRow(frame, probe, {...state.get(), entry});
@@ -39,16 +39,16 @@ function explanationOf(frame, probe, state, name) {
 
 // What there is to say of one step: values and marks of the units, and how well they agree over the ordinary ones.
 export function agreementAt(frame, probe, state, name) {
-  const rationale = sharesMarked(frame), {values, note} = explanationOf(frame, probe, state, name);
+  const rationale = markedFractions(frame), {values, note} = explanationOf(frame, probe, state, name);
   if (!rationale || !values) return {rationale, values: null, note};
   const units = unitsOf(probe, state), lost = values.filter(v => !Number.isFinite(v)).length;
   const sums = units.map(u => u.tokens.reduce((sum, i) => sum + (Number.isFinite(values[i]) ? values[i] : 0), 0));
   const most = x => units.map(u => Math.max(...u.tokens.map(i => x[i])));
-  const shares = most(rationale.shares), flags = most(rationale.flags);
+  const fractions = most(rationale.fractions), flags = most(rationale.flags);
   const ordinary = units.flatMap((u, k) => u.special ? [] : [k]);
   const agreement = pointedAt(ordinary.map(k => sums[k]), ordinary.map(k => flags[k]));
   const chosen = new Set(ordinary.filter((_, at) => agreement.chosen?.[at]));
-  return {rationale, units, values: sums, shares, flags, ordinary, agreement, chosen, lost, note};
+  return {rationale, units, values: sums, fractions, flags, ordinary, agreement, chosen, lost, note};
 }
 
 // Why a number is missing, or what it does not mean.
@@ -66,7 +66,7 @@ function hasRationale(frame, store) {
 
 class Rationale {
   constructor(ctx) {
-    Object.assign(this, {ctx, chips: [], known: new Map(), knownFor: null});
+    Object.assign(this, {ctx, chips: [], cache: new Map(), cacheKey: null});
     this.choice = choiceOf(explanationChoices, explanation => ctx.state.set({explanation}));
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Rationale'),
       labelled('compared with', this.choice));
@@ -83,7 +83,7 @@ class Rationale {
     this.el = elementOf('section', 'sv-panel sv-rationale', this.head, this.line, this.reading, this.numbers, this.note,
       this.curve, this.scale, this.legend);
     this.el.setAttribute('aria-label', 'Rationale');
-    this.off = ctx.store.on('frames', ({run, probe, step}) => this.known.delete(`${run}/${probe}/${step}`));
+    this.off = ctx.store.on('frames', ({run, probe, step}) => this.cache.delete(`${run}/${probe}/${step}`));
     this.listen();
   }
 
@@ -113,7 +113,7 @@ class Rationale {
     this.probe = store.probe(state.run, state.probe);
     this.unit = state.mergeWords ? 'word' : 'token';
     this.fillChoice();
-    const why = this.look();
+    const why = this.load();
     for (const part of this.parts) part.hidden = Boolean(why);
     if (why) return void this.sayNote(why);
     this.build();
@@ -124,15 +124,15 @@ class Rationale {
 
   fillChoice() {
     const {state} = this.ctx, {frame, probe} = this;
-    const there = name => Boolean(frame && probe && explanationOf(frame, probe, state, name).values);
-    for (const option of this.choice.options) option.disabled = Boolean(frame) && !there(option.value);
+    const isRecorded = name => Boolean(frame && probe && explanationOf(frame, probe, state, name).values);
+    for (const option of this.choice.options) option.disabled = Boolean(frame) && !isRecorded(option.value);
     const names = explanationChoices.map(([name]) => name);
-    this.name = names.includes(state.explanation) ? state.explanation : names.find(there) ?? names[0];
+    this.name = names.includes(state.explanation) ? state.explanation : names.find(isRecorded) ?? names[0];
     this.choice.value = this.name;
   }
 
   // What is shown; returns a sentence on what is missing.
-  look() {
+  load() {
     const {store, state} = this.ctx, {frame, probe} = this;
     if (!frame || !probe) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing was recorded yet.';
     this.shown = agreementAt(frame, probe, state, this.name);
@@ -163,7 +163,7 @@ class Rationale {
   }
 
   paint() {
-    const {state} = this.ctx, {values, shares, flags, ordinary, chosen, units, agreement} = this.shown;
+    const {state} = this.ctx, {values, fractions, flags, ordinary, chosen, units, agreement} = this.shown;
     const shown = ordinary.map(k => values[k]), signed = this.name === 'saliency' || shown.some(v => v < 0);
     const limit = agreement.isFlat ? 0 : Math.max(0, ...shown.map(Math.abs));
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
@@ -172,20 +172,21 @@ class Rationale {
       paintToken(chip, unit.special || !limit ? null : scaleColour(scale, values[k]));
       chip.classList.toggle('sv-pointed', chosen.has(k));
       chip.setAttribute('aria-label', this.wordsOf(k));
-      bar.style.height = unit.special || !shares[k] ? '0' : `${Math.max(3, Math.round(9 * shares[k]))}px`;
-      bar.hidden = unit.special || !shares[k];
+      bar.style.height = unit.special || !fractions[k] ? '0' : `${Math.max(3, Math.round(9 * fractions[k]))}px`;
+      bar.hidden = unit.special || !fractions[k];
       bar.classList.toggle('sv-few', !flags[k]);
     });
     this.scale.hidden = !limit;
     this.scale.replaceChildren(...(limit ? [scaleBar(scale, 'of this sentence')] : []));
   }
 
-  isSoft() { return this.shown.shares.some(share => share > 0 && share < 1); }
+  isSoft() { return this.shown.fractions.some(fraction => fraction > 0 && fraction < 1); }
 
   wordsOf(k) {
-    const {units, values, shares, flags, chosen} = this.shown, {label, special} = units[k];
+    const {units, values, fractions, flags, chosen} = this.shown, {label, special} = units[k];
     if (special) return `${quoted(label)} (special): nobody can mark it`;
-    const by = this.isSoft() ? `marked by ${percent(shares[k])} of the annotators` : flags[k] ? 'marked' : 'not marked';
+    const by = this.isSoft() ? `marked by ${percent(fractions[k])} of the annotators`
+      : flags[k] ? 'marked' : 'not marked';
     return `${quoted(label)}: ${shortNumber(values[k])}${chosen.has(k) ? ', among the highest' : ''}; ${by}`;
   }
 
@@ -201,12 +202,12 @@ class Rationale {
 
   say() {
     const {agreement, lost} = this.shown, {unit} = this;
-    this.numbers.replaceChildren(...agreementKinds.map(([kind, name, look]) => {
+    this.numbers.replaceChildren(...agreementKinds.map(([kind, name, style]) => {
       const chance = {auprc: agreement.random, f1: agreement.k / agreement.n}[kind];
       const random = Number.isFinite(agreement[kind]) && chance !== undefined
         ? ` (a random order: ${numberWords(chance, 2)} on average)` : '';
       const called = kind === 'f1' ? `${unit} F1` : name;
-      return elementOf('li', '', elementOf('span', `sv-swatch ${look}`),
+      return elementOf('li', '', elementOf('span', `sv-swatch ${style}`),
         elementOf('span', '', `${called} ${numberWords(agreement[kind], 2)}${random}`));
     }));
     const gone = lost ? `${countWords(lost, 'value is', 'values are')} not finite and counted as 0.` : '';
@@ -229,15 +230,15 @@ class Rationale {
   }
 
   legendWords() {
-    const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, said = [this.what()];
-    if (!isFlat) said.push('The colours are scaled to this sentence at this step.');
-    said.push(this.isSoft()
+    const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, notes = [this.what()];
+    if (!isFlat) notes.push('The colours are scaled to this sentence at this step.');
+    notes.push(this.isSoft()
       ? `Bar below a ${unit}: the share of the annotators who marked it; filled ones, from one half on, count as `
         + `marked (${k} of ${countWords(n, unit)}).`
       : `Underlined: what the rationale of the data marks (${k} of ${countWords(n, unit)}).`);
-    if (chosen) said.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as are marked.`);
-    if (this.unit === 'word') said.push('Words are sums over their pieces, marked if a piece is.');
-    return said.join(' ');
+    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as are marked.`);
+    if (this.unit === 'word') notes.push('Words are sums over their pieces, marked if a piece is.');
+    return notes.join(' ');
   }
 
   // ---- over the steps
@@ -246,25 +247,25 @@ class Rationale {
   overSteps() {
     const {store, state} = this.ctx, {run, probe, entry, row, mergeWords} = state;
     const key = JSON.stringify([run, probe, this.name, entry, row, mergeWords]);
-    if (key !== this.knownFor) this.known.clear();
-    this.knownFor = key;
+    if (key !== this.cacheKey) this.cache.clear();
+    this.cacheKey = key;
     return store.shipped(run, probe).map(step => {
       const place = `${run}/${probe}/${step}`;
-      if (!this.known.has(place)) {
+      if (!this.cache.has(place)) {
         const {agreement = null} = agreementAt(store.frame(run, probe, step), this.probe, state, this.name);
-        this.known.set(place, agreement);
+        this.cache.set(place, agreement);
       }
-      return {step, agreement: this.known.get(place)};
+      return {step, agreement: this.cache.get(place)};
     });
   }
 
   drawCurve() {
     const rows = this.overSteps(), {store, state} = this.ctx, width = this.curve.clientWidth || 300;
-    const there = agreementKinds.filter(([kind]) => rows.some(row => Number.isFinite(row.agreement?.[kind])));
-    this.curve.toggleAttribute('hidden', rows.length < 2 || !there.length);
+    const kinds = agreementKinds.filter(([kind]) => rows.some(row => Number.isFinite(row.agreement?.[kind])));
+    this.curve.toggleAttribute('hidden', rows.length < 2 || !kinds.length);
     if (this.curve.hasAttribute('hidden')) return;
-    const [first, last] = [rows[0].step, rows.at(-1).step], room = width - curveLeft - curveRight;
-    const x = step => curveLeft + room * (step - first) / (last - first), y = v => curveTop + curveHigh * (1 - v);
+    const [first, last] = [rows[0].step, rows.at(-1).step], space = width - curveLeft - curveRight;
+    const x = step => curveLeft + space * (step - first) / (last - first), y = v => curveTop + curveHigh * (1 - v);
     const text = (words, at, anchor) => {
       const node = svgNode('text', {...at, 'text-anchor': anchor});
       node.textContent = words;
@@ -274,36 +275,36 @@ class Rationale {
       svgNode('line', {x1: curveLeft, x2: width - curveRight, y1: y(v), y2: y(v), class: 'sv-agreement-axis'}),
       text(String(v), {x: curveLeft - 4, y: y(v) + 4}, 'end')]);
     nodes.push(text(`step ${first}`, {x: curveLeft, y: 107}, 'start'), text(String(last), {x: x(last), y: 107}, 'end'));
-    for (const [kind, , look] of there) nodes.push(...this.lineOf(rows, kind, look, x, y));
+    for (const [kind, , style] of kinds) nodes.push(...this.lineOf(rows, kind, style, x, y));
     const now = x(store.stepOf(state));
     nodes.push(svgNode('line', {x1: now, x2: now, y1: curveTop, y2: curveTop + curveHigh, class: 'sv-agreement-now'}));
     this.curve.replaceChildren(...nodes);
-    this.curve.setAttribute('aria-label', `agreement from step ${first} to ${last}: ${there.map(([kind, name]) =>
+    this.curve.setAttribute('aria-label', `agreement from step ${first} to ${last}: ${kinds.map(([kind, name]) =>
       `${name} from ${rows.map(r => r.agreement?.[kind]).filter(Number.isFinite).map(v => numberWords(v, 2))
         .filter((_, i, all) => !i || i === all.length - 1).join(' to ')}`).join(', ')}`);
   }
 
   // A line that breaks where there is no number; a number between two gaps is a dot.
-  lineOf(rows, kind, look, x, y) {
+  lineOf(rows, kind, style, x, y) {
     const value = row => row?.agreement?.[kind] ?? NaN, random = rows.find(row => row.agreement)?.agreement.random;
     let path = '', isDrawing = false;
     for (const row of rows) {
-      const known = Number.isFinite(value(row));
-      if (known) path += `${isDrawing ? 'L' : 'M'}${x(row.step)} ${y(value(row))}`;
-      isDrawing = known;
+      const hasValue = Number.isFinite(value(row));
+      if (hasValue) path += `${isDrawing ? 'L' : 'M'}${x(row.step)} ${y(value(row))}`;
+      isDrawing = hasValue;
     }
     const alone = rows.filter((row, i) => Number.isFinite(value(row))
       && [rows[i - 1], rows[i + 1]].every(other => !Number.isFinite(value(other))));
     const dots = alone.map(row => svgNode('circle', {cx: x(row.step), cy: y(value(row)), r: 2.5,
-      class: `sv-agreement-dot ${look}`}));
+      class: `sv-agreement-dot ${style}`}));
     const chance = kind === 'auprc' && Number.isFinite(random) ? [svgNode('line', {x1: x(rows[0].step),
-      x2: x(rows.at(-1).step), y1: y(random), y2: y(random), class: `sv-agreement-random ${look}`})] : [];
-    return [...chance, svgNode('path', {d: path, class: `sv-agreement-line ${look}`}), ...dots];
+      x2: x(rows.at(-1).step), y1: y(random), y2: y(random), class: `sv-agreement-random ${style}`})] : [];
+    return [...chance, svgNode('path', {d: path, class: `sv-agreement-line ${style}`}), ...dots];
   }
 }
 
 export const rationalePanel = {
-  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', still: 'explanation_beside_rationale', page: 'below',
+  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', image: 'explanation_beside_rationale', page: 'below',
   help: {says: [
     'The sentence coloured by what the model rests on, underlined where people marked it, and how well the two agree '
       + 'at this step and over the steps.',

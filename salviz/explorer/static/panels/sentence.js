@@ -40,7 +40,7 @@ export function attentionOfRow(frame, probe, state) {
 }
 
 // Values of units divided by the sum of their magnitudes over ordinary tokens; special tokens have none.
-export function sharesOf(values, units) {
+export function fractionsOf(values, units) {
   const total = values.reduce((sum, v, k) => sum + (units[k].special || !Number.isFinite(v) ? 0 : Math.abs(v)), 0);
   return values.map((v, k) => units[k].special ? NaN : total > 0 ? v / total : 0);
 }
@@ -51,18 +51,18 @@ function unitSums(values, units) { return values && units.map(u => sumOver(value
 
 // Everything that is said about the units of a sentence at one step.
 export function sentenceValues(frame, probe, state, units = unitsOf(probe, state)) {
-  const given = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
+  const source = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
     pieces: []};
-  const saliency = unitSums(given?.values, units), attention = unitSums(row.values, units);
-  const saliencyShares = saliency && sharesOf(saliency, units),
-    attentionShares = attention && sharesOf(attention, units);
-  const difference = saliency && attention && attentionShares.map((a, k) => a - Math.abs(saliencyShares[k]));
+  const saliency = unitSums(source?.values, units), attention = unitSums(row.values, units);
+  const saliencyFractions = saliency && fractionsOf(saliency, units),
+    attentionFractions = attention && fractionsOf(attention, units);
+  const difference = saliency && attention && attentionFractions.map((a, k) => a - Math.abs(saliencyFractions[k]));
   const rationale = unitSums(rationaleOf(frame, probe), units)?.map(f => Number(f > 0)) ?? null;
   const all = row.values && sumOver(row.values, row.values.map((_, i) => i));
-  const specialShare = row.values && sumOver(row.values, probe.is_special.flatMap((s, i) => s ? [i] : [])) / all;
+  const specialFraction = row.values && sumOver(row.values, probe.is_special.flatMap((s, i) => s ? [i] : [])) / all;
   const {note, pieces} = row;
-  const shares = {saliencyShares, attentionShares, specialShare};
-  return {units, saliency, attention, rationale, difference, ...shares, name: given?.name, row: row.values, note,
+  const fractions = {saliencyFractions, attentionFractions, specialFraction};
+  return {units, saliency, attention, rationale, difference, ...fractions, name: source?.name, row: row.values, note,
     pieces};
 }
 
@@ -85,29 +85,30 @@ export function rowName(frame, probe, pieces) {
 
 export function saliencyWords(frame, values) {
   const {saliency_method: by, words} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
-  const own = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
-  const of = own ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
-  return `Saliency (${of}): ${signWords(own ? {words} : frame.info)}`;
+  const isMethods = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
+  const of = isMethods ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
+  return `Saliency (${of}): ${signWords(isMethods ? {words} : frame.info)}`;
 }
 
 function legendWords(frame, probe, state, values, scaleWords) {
-  const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
+  const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, notes = [];
   if (state.colour === 'saliency') {
-    said.push(saliencyWords(frame, values));
-    if (scaleWords) said.push(scaleWords);
+    notes.push(saliencyWords(frame, values));
+    if (scaleWords) notes.push(scaleWords);
   }
-  if (state.colour === 'attention') said.push(`${from}.`);
+  if (state.colour === 'attention') notes.push(`${from}.`);
   if (state.colour === 'difference')
-    said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
-  if (state.colour === 'rationale') said.push('Coloured: what the rationale of the data marks.');
-  if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialShare))
-    said.push(`Special tokens are left out of the scale; they get ${percent(values.specialShare)} of the attention.`);
+    notes.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
+  if (state.colour === 'rationale') notes.push('Coloured: what the rationale of the data marks.');
+  if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialFraction))
+    notes.push('Special tokens are left out of the scale; they get '
+      + `${percent(values.specialFraction)} of the attention.`);
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
-    said.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
+    notes.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
   if (state.mergeWords)
-    said.push(`Words are sums over their pieces${state.colour === 'saliency'
+    notes.push(`Words are sums over their pieces${state.colour === 'saliency'
       ? '' : '; as a query, the mean of them'}.`);
-  return said.join(' ');
+  return notes.join(' ');
 }
 
 const missingColour = {
@@ -117,12 +118,12 @@ const missingColour = {
 };
 
 function unitWords(values, k, frame, probe) {
-  const {saliency, attention, difference, saliencyShares, attentionShares, units} = values, parts = [];
-  const share = shares => units[k].special ? '' : ` (${percent(Math.abs(shares[k]))})`;
-  if (saliency) parts.push(`saliency ${shortNumber(saliency[k])}${share(saliencyShares)}`);
+  const {saliency, attention, difference, saliencyFractions, attentionFractions, units} = values, parts = [];
+  const fraction = fractions => units[k].special ? '' : ` (${percent(Math.abs(fractions[k]))})`;
+  if (saliency) parts.push(`saliency ${shortNumber(saliency[k])}${fraction(saliencyFractions)}`);
   if (attention)
     parts.push(`attention from ${rowName(frame, probe,
-      values.pieces)} ${shortNumber(attention[k])}${share(attentionShares)}`);
+      values.pieces)} ${shortNumber(attention[k])}${fraction(attentionFractions)}`);
   if (difference && !units[k].special)
     parts.push(`difference ${difference[k] > 0 ? '+' : ''}${shortNumber(difference[k])}`);
   return parts.join(', ');
@@ -148,9 +149,9 @@ class Sentence {
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
     this.clear = elementOf('button', 'sv-clear', 'choose nothing');
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
-    this.ownScale = tickBox(on => state.set({ownScale: on}));
-    this.ownScaleField = labelled('scale of its own', this.ownScale, 'sv-check');
-    this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.ownScaleField,
+    this.scaleBox = tickBox(on => state.set({ownScale: on}));
+    this.scaleField = labelled('scale of its own', this.scaleBox, 'sv-check');
+    this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.scaleField,
       this.clear);
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
@@ -322,8 +323,8 @@ class Sentence {
       step = store.stepOf(state);
     for (const option of this.colour.options) option.disabled = Boolean(frame) && !values[option.value];
     this.colour.value = state.colour;
-    this.ownScale.checked = state.ownScale;
-    this.ownScaleField.hidden = state.colour !== 'saliency';
+    this.scaleBox.checked = state.ownScale;
+    this.scaleField.hidden = state.colour !== 'saliency';
     this.clear.hidden = state.row === null && !state.tokens.length;
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
     const here = state.colour === 'saliency' && frame?.info?.awaited;
@@ -333,7 +334,7 @@ class Sentence {
       : legendWords(frame, probe, state, values, store.saliencyScale(state).words) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));
     setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean)
-      .map(said => said.replace(/[^.]$/, '$&.')).join(' '));
+      .map(note => note.replace(/[^.]$/, '$&.')).join(' '));
     this.saySum();
     this.read(this.hovered);
   }
@@ -342,12 +343,12 @@ class Sentence {
     const {state, announce} = this.ctx, {frame, probe, values} = this;
     const chosen = this.units.filter(u => u.tokens.some(i => state.tokens.includes(i)));
     const total = values.row && sumOver(values.row, state.tokens), names = listWords(chosen.map(u => u.label));
-    const said = total === null || !chosen.length ? '' : `${rowName(frame, probe,
+    const text = total === null || !chosen.length ? '' : `${rowName(frame, probe,
       values.pieces)} pays ${shortNumber(total)} of its attention to `
       + `${countWords(chosen.length, state.mergeWords ? 'chosen word'
         : 'chosen token')}: ${names} (${entryTitle(state.entry)}).`;
-    setText(this.sum, said);
-    if (this.speak) announce(said || `row ${rowName(frame, probe, values.pieces)}`);
+    setText(this.sum, text);
+    if (this.speak) announce(text || `row ${rowName(frame, probe, values.pieces)}`);
     this.speak = false;
   }
 
@@ -362,8 +363,8 @@ class Sentence {
     const chosen = values.pieces.length ? rowName(frame, probe, values.pieces) : 'the mean over all rows';
     const row = frame && values.row ? `Row: ${chosen}.` : '';
     setText(this.reading, unit ? `${quoted(unit.label)}${unit.special ? ' (special)' : ''}: ${about}` : row);
-    const kept = unit ?? this.units.find(u => u.tokens.includes(this.ctx.state.row));
-    setText(this.full, kept && isCut(kept.label) ? visibleText(kept.label) : '');
+    const current = unit ?? this.units.find(u => u.tokens.includes(this.ctx.state.row));
+    setText(this.full, current && isCut(current.label) ? visibleText(current.label) : '');
     this.full.hidden = !this.full.textContent;
   }
 }
@@ -379,7 +380,7 @@ function sentenceChip(unit) {
 }
 
 export const sentencePanel = {
-  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
+  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', image: 'sentence', page: 'below',
   help: {says: [
     'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
       + 'difference, or by the rationale of the data, on the scale below.',

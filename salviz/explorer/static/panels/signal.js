@@ -1,9 +1,9 @@
 // Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how
 // gradients are distributed.
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
-import {CellStage, keepKey, plainKey} from '../lib/cells.js';
+import {CellStage, claimKey, plainKey} from '../lib/cells.js';
 import {methodArgs, methodNames} from '../state/derive.js';
 import {outcomeOf} from './answers.js';
 import {densityBins, densityCount, densityText, drawDensity} from './density.js';
@@ -85,7 +85,7 @@ class SignalPanel {
 
   update(changed) {
     if (!signalKeys.some(key => changed.has(key))) return;
-    const {store, state} = this.ctx, why = this.look();
+    const {store, state} = this.ctx, why = this.load();
     this.note.textContent = why;
     this.note.hidden = !why;
     for (const el of [this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words])
@@ -102,7 +102,7 @@ class SignalPanel {
     this.words.textContent = this.sayWords();
   }
 
-  look() {
+  load() {
     const {store, state} = this.ctx;
     this.shown = null;
     this.probe = store.probe(state.run, state.probe);
@@ -115,14 +115,14 @@ class SignalPanel {
 
   showChecks() {
     const {overlays} = this.ctx.state, {shown} = this;
-    const there = {informative: shown.informative, masked: shown.isMasked && shown.masked};
+    const available = {informative: shown.informative, masked: shown.isMasked && shown.masked};
     this.boxes.masked.nextSibling.textContent = `${signalMarks.masked} (${this.roomy(this.place.grids[0])
       ? 'dots' : 'tinted blue'})`;
     for (const [name, box] of Object.entries(this.boxes)) {
       box.checked = overlays[name] ?? true;
-      box.parentElement.hidden = !there[name];
+      box.parentElement.hidden = !available[name];
     }
-    this.checks.hidden = !Object.values(there).some(Boolean);
+    this.checks.hidden = !Object.values(available).some(Boolean);
   }
 
   // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as
@@ -169,19 +169,19 @@ class SignalPanel {
     const {shown} = this, width = this.stage.clientWidth, pairs = items.length > 3 && width < signalPairs;
     const across = width < signalStacks ? 1 : pairs ? 2 : items.length;
     const labels = shown.rowNames?.map(row => row.label);
-    const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
-    const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown,
+    const left = labels ? 26 + labelWidth(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
+    const space = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown,
       ratio = window.devicePixelRatio || 1;
     const image = shown.modality === 'image',
-      cell = Math.min(signalCell, room / columns, image ? signalTallest / rows : Infinity);
-    const mapWidth = image ? cell * columns : room,
+      cell = Math.min(signalCell, space / columns, image ? signalTallest / rows : Infinity);
+    const mapWidth = image ? cell * columns : space,
       mapHeight = image ? cell * rows : Math.min(signalTallest, Math.max(60, rows * 18));
     const under = image ? 8 : 30, tall = signalTitle + mapHeight + under + signalLegend;
-    const pitch = signalGap + (image ? Math.min(room, Math.max(mapWidth, 230)) : room);
+    const pitch = signalGap + (image ? Math.min(space, Math.max(mapWidth, 230)) : space);
     const grids = items.map((_, i) => new CellGrid({x: left + (i % across) * pitch,
       y: Math.floor(i / across) * tall + signalTitle, width: mapWidth, height: mapHeight,
       columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows}, ratio}));
-    const titles = across > 1 ? pitch - 8 : room;
+    const titles = across > 1 ? pitch - 8 : space;
     return {grids, width, height: Math.ceil(items.length / across) * tall, across, under, left, titles};
   }
 
@@ -268,7 +268,7 @@ class SignalPanel {
     const {inks, shown} = this, {context} = this.sharp,
       marked = new Set(this.feature() === null ? [] : [this.feature()]);
     if (first) {
-      rowLabels(context, grid, shown.rowNames, {x: grid.x - 8, room: grid.x - 26, inks, marked});
+      rowLabels(context, grid, shown.rowNames, {x: grid.x - 8, space: grid.x - 26, inks, marked});
       Object.assign(context, {font: inks.small, fillStyle: inks.muted, textAlign: 'center', textBaseline: 'top'});
       context.save();
       context.translate(2, grid.y + grid.height / 2);
@@ -311,9 +311,9 @@ class SignalPanel {
   copied() { return Boolean(this.shown.masked) && this.lineStage.clientWidth > 3 * this.shown.columns; }
 
   drawLine() {
-    const row = this.feature(), {shown} = this, there = row !== null && Boolean(shown.input);
-    this.lineTitle.hidden = this.lineStage.hidden = !there;
-    if (!there) return;
+    const row = this.feature(), {shown} = this, isShown = row !== null && Boolean(shown.input);
+    this.lineTitle.hidden = this.lineStage.hidden = !isShown;
+    if (!isShown) return;
     const name = shown.rowNames[row].label, copy = this.copied() ? '; dashed: the masked copy' : '';
     this.lineTitle.textContent = `Feature ${quotedToken(name)} over time, coloured by saliency${copy}`;
     this.line.size(this.lineStage.clientWidth, featureHeight);
@@ -327,11 +327,11 @@ class SignalPanel {
     const first = start === undefined || start === frame.step
       ? null : signalOf(store.frame(state.run, state.probe, start));
     const side = (signal, step) => signal?.saliency ? [{values: signal.saliency.values, name: `step ${step}`}] : [];
-    const kept = [...side(first, start), ...side(shown, frame.step)];
+    const sides = [...side(first, start), ...side(shown, frame.step)];
     this.densityBox.hidden = !shown.saliency;
     if (!shown.saliency) return;
-    this.bins = densityBins(kept);
-    this.densityTitle.textContent = kept.length > 1
+    this.bins = densityBins(sides);
+    this.densityTitle.textContent = sides.length > 1
       ? `Distribution of saliency: before (step ${start}) and now (step ${frame.step})`
       : 'Distribution of saliency at the first recorded step; other steps stand beside it';
     this.density.size(this.densityStage.clientWidth, densityHeight);
@@ -342,37 +342,37 @@ class SignalPanel {
   }
 
   sayWords() {
-    const {shown, frame} = this, said = [],
+    const {shown, frame} = this, notes = [],
       {saliency_method: method, words, explains: explained = words?.explained} = frame.info ?? {};
     const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
-    if (shown.saliency) said.push(`Saliency${how}: ${signWords(frame.info, true)}`);
+    if (shown.saliency) notes.push(`Saliency${how}: ${signWords(frame.info, true)}`);
     if (shown.colours)
-      said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
-    if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
-    if (shown.isMasked) said.push(this.sayMasked());
+      notes.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
+    if (shown.averaged) notes.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
+    if (shown.isMasked) notes.push(this.sayMasked());
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
-      said.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
-    if (shown.informative) said.push('The outline is where the data were made to tell the class.');
-    if (!frame.info?.patches) said.push(`A network for ${this.probe.modality === 'series'
+      notes.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
+    if (shown.informative) notes.push('The outline is where the data were made to tell the class.');
+    if (!frame.info?.patches) notes.push(`A network for ${this.probe.modality === 'series'
       ? 'series' : 'images'} has no tokens, and no attention was recorded, `
       + 'so the panels of heads, maps and sentences are not shown.');
     const about = [...frame.info?.notes ?? [], frame.info?.awaited ?? ''].filter(Boolean);
-    return [...said, ...about.map(note => note.replace(/[^.]$/, '$&.'))].join(' ');
+    return [...notes, ...about.map(note => note.replace(/[^.]$/, '$&.'))].join(' ');
   }
 
   // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is
   // predicted.
   sayMasked() {
     const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0),
-      said = `${masked} of ${shown.isMasked.length} cells are masked`;
-    if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
+      counts = `${masked} of ${shown.isMasked.length} cells are masked`;
+    if (!methodNames(frame).includes('SaliencyGuided')) return `${counts}.`;
     const {ranking, score, unit} = methodArgs(frame, 'SaliencyGuided'), isSized = ranking === 'magnitude';
     const patches = unit === 'patch' && `of the patches with the lowest sum${isSized ? ' of absolute values' : ''}`;
     const low = patches || (isSized ? 'closest to zero' : 'lowest'), of = this.rankedClass();
-    if (!shown.ranking) return `${said}, those ${patches ? `${low} of saliency` : `whose saliency is ${low}`}.`;
+    if (!shown.ranking) return `${counts}, those ${patches ? `${low} of saliency` : `whose saliency is ${low}`}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
-    return `${said}, those ${low} in the saliency that ranks${about}.`;
+    return `${counts}, those ${low} in the saliency that ranks${about}.`;
   }
 
   // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
@@ -380,12 +380,12 @@ class SignalPanel {
     const {shown} = this, k = row * shown.columns + column, parts = [];
     const where = shown.rowNames ? `time ${column}, feature ${quotedToken(shown.rowNames[row].label)}`
       : `row ${row}, column ${column}`;
-    const said = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k],
+    const text = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k],
       map.half(k))
       : map.channels.map((channel, c) => `${channelNames[c]} ${valueWithStep(channel[k], map.half(k, c))}`).join(', ');
-    if (shown.input) parts.push(`input ${said(shown.input)}`);
-    for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${said(map)}`);
-    if (shown.masked) parts.push(`masked input ${said(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)'
+    if (shown.input) parts.push(`input ${text(shown.input)}`);
+    for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${text(map)}`);
+    if (shown.masked) parts.push(`masked input ${text(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)'
       : ' (kept)' : ''}`);
     if (shown.informative?.[k]) parts.push('informative');
     return `${where}: ${parts.join('; ')}`;
@@ -409,7 +409,7 @@ class SignalPanel {
   readBin(e) {
     const by = plainKey(e, {ArrowLeft: -1, ArrowRight: 1});
     if (!by || !this.densityPlace) return;
-    keepKey(e);
+    claimKey(e);
     this.bin = Math.max(0, Math.min(densityCount - 1, (this.bin ?? -1) + by));
     const {x, width} = this.densityPlace, text = densityText(this.bins, this.densityPlace,
       [x + (this.bin + .5) * width / densityCount]);
@@ -419,7 +419,7 @@ class SignalPanel {
 }
 
 export const signalPanel = {
-  name: 'signal', title: 'Signal', order: 70, shows: 'signals', still: 'signal', page: 'below',
+  name: 'signal', title: 'Signal', order: 70, shows: 'signals', image: 'signal', page: 'below',
   help: {says: [
     'The input, its saliency and, where training masks it, the masked copy, cell by cell, each with its scale below.',
     'Saliency says to what the score reacts here, not where the class is; where the data tell the place, it is '

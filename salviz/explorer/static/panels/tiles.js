@@ -92,15 +92,15 @@ export class GridMeans {
     if (this.frame === frame && this.name === name) return this.maps;
     const tensor = frame.get(name), [layers, heads] = tensor.shape, size = tensor.mapSize;
     const blank = count => Array.from({length: count}, () => new Float64Array(size));
-    const made = {heads: blank(layers), layers: blank(heads), all: new Float64Array(size)};
+    const means = {heads: blank(layers), layers: blank(heads), all: new Float64Array(size)};
     for (let i = 0; i < layers; i++) {
       for (let h = 0; h < heads; h++)
-        addCodes(tensor.codes(i, h), codeValues(tensor, i, h), made.heads[i], made.layers[h]);
-      addShare(made.heads[i], made.all, heads, layers);
+        addCodes(tensor.codes(i, h), codeValues(tensor, i, h), means.heads[i], means.layers[h]);
+      addWeighted(means.heads[i], means.all, heads, layers);
     }
-    for (const map of made.layers) for (let k = 0; k < size; k++) map[k] /= layers;
-    Object.assign(this, {frame, name, maps: made});
-    return made;
+    for (const map of means.layers) for (let k = 0; k < size; k++) map[k] /= layers;
+    Object.assign(this, {frame, name, maps: means});
+    return means;
   }
 }
 
@@ -112,7 +112,7 @@ function addCodes(codes, values, a, b) {
   }
 }
 
-function addShare(map, all, heads, layers) {
+function addWeighted(map, all, heads, layers) {
   for (let k = 0; k < map.length; k++) {
     map[k] /= heads;
     all[k] += map[k] / layers;

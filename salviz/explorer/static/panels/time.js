@@ -91,8 +91,8 @@ function moveStep(ctx, by) {
 }
 
 // As much of an epoch's name as has room, in pixels.
-function epochName(name, epoch, room) {
-  return [name, `epoch ${epoch}`, String(epoch)].find(text => text.length * epochLetter + 4 <= room) ?? '';
+function epochName(name, epoch, width) {
+  return [name, `epoch ${epoch}`, String(epoch)].find(text => text.length * epochLetter + 4 <= width) ?? '';
 }
 
 // Epochs as bands and recorded steps as dots; those that are not on this page are hollow and say why.
@@ -179,7 +179,7 @@ class Time {
     const {store, state} = this.ctx, all = store.steps(state.run, state.probe);
     const nearest = store.nearest(state.run, state.probe, value);
     const meant = all.reduce((best, s) => Math.abs(s - value) < Math.abs(best - value) ? s : best, all[0]);
-    this.said = {step: nearest, text: meant === undefined ? '' : store.why(state.run, state.probe, meant)};
+    this.notice = {step: nearest, text: meant === undefined ? '' : store.why(state.run, state.probe, meant)};
     if (nearest !== null) state.set({step: nearest, playing: false});
     this.show();
   }
@@ -216,7 +216,7 @@ class Time {
     if (!all.length && run.live) return 'Nothing has been recorded yet; the first step appears here by itself.';
     if (!all.length) return 'This run recorded no step of this example.';
     if (step !== null && !store.has(state.run, state.probe, step)) return store.why(state.run, state.probe, step);
-    if (this.said?.text && this.said.step === step) return this.said.text;
+    if (this.notice?.text && this.notice.step === step) return this.notice.text;
     const away = all.length - steps.length;
     return away ? `${countWords(away, 'recorded step')} (hollow) ${away === 1 ? 'is' : 'are'} not on this page.` : '';
   }
@@ -227,7 +227,7 @@ class Time {
       this.last = lastStep(store, state.run, state.probe);
       this.range.max = this.last;
       this.range.disabled = !store.shipped(state.run, state.probe).length;
-      if (changed.has('probe') || changed.has('run')) this.said = null;
+      if (changed.has('probe') || changed.has('run')) this.notice = null;
       if (['meta', 'frames', 'rows', 'run', 'probe', 'size'].some(key => changed.has(key))) this.redraw();
       this.show();
       this.player.update();
@@ -252,7 +252,7 @@ class Time {
 }
 
 export const timePanel = {
-  name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  name: 'time', title: 'Time', order: 90, shows: 'anything', image: 'time', page: 'below', plotly: true,
   fits: (frame, store, state) => isTrained(store, state),
   absent: 'This model was not trained here, so there are no steps and no curves.',
   help: {says: [

@@ -51,7 +51,7 @@ export function blankBlocked(values, frame, entry, map, units) {
 }
 
 // Values that the reader asked to leave out become NaN; the numbers themselves stay for the pointer.
-export function keptValues(values, count, {top, threshold}) {
+export function strongestValues(values, count, {top, threshold}) {
   if (!(top > 0 && top < count) && !(threshold > 0)) return values;
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);
   for (let r = 0; top > 0 && r < count; r++) {
@@ -69,10 +69,10 @@ function leastOfTop(row, top) {
 }
 
 // In how many rows more than `top` keys are left, since they are equal.
-export function tiedAtTop(kept, count, {top}) {
+export function tiedAtTop(shown, count, {top}) {
   if (!(top > 0 && top < count)) return 0;
-  const left = r => kept.subarray(r * count, (r + 1) * count).filter(Number.isFinite).length;
-  return Array.from({length: kept.length / count}, (_, r) => left(r)).filter(keys => keys > top).length;
+  const left = r => shown.subarray(r * count, (r + 1) * count).filter(Number.isFinite).length;
+  return Array.from({length: shown.length / count}, (_, r) => left(r)).filter(keys => keys > top).length;
 }
 
 export function largestOf(values) {
@@ -111,8 +111,8 @@ export function drawTokenMap(sharp, painter, grid,
   queries = true}) {
   const {context} = sharp;
   painter.paint(context, grid, colours);
-  columnLabels(context, grid, units, {y: grid.y - edge, room: rooms.key, inks, marked: columns});
-  if (queries) rowLabels(context, grid, units, {x: grid.x - edge - 1, room: rooms.query, inks, marked: rows});
+  columnLabels(context, grid, units, {y: grid.y - edge, space: rooms.key, inks, marked: columns});
+  if (queries) rowLabels(context, grid, units, {x: grid.x - edge - 1, space: rooms.query, inks, marked: rows});
   context.strokeStyle = inks.line;
   context.lineWidth = 1;
   context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);

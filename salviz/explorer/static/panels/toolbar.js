@@ -1,5 +1,5 @@
 // What stands above the panels: which run and sentence, how tokens are shown, which colours.
-import {keepMenu} from './keep.js';
+import {exportMenu} from './exportview.js';
 import {isTrained, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
@@ -34,14 +34,14 @@ function shortText(text, most = 60) { return text.length > most ? `${text.slice(
 
 // A sentence by its words, an image or a series by its class.
 export function probeTitle(probe, classes = []) {
-  const known = classes[probe.label] ?? '', given = !(probe.modality in toolbarNames) ? probe.texts.join(' | ') : known
-    && `label ${known}`;
-  return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
+  const className = classes[probe.label] ?? '', label = className && `label ${className}`;
+  const text = probe.modality in toolbarNames ? label : probe.texts.join(' | ');
+  return text ? `${probe.id}: ${shortText(visibleText(text.slice(0, 400)))}` : `${probe.id}`;
 }
 
 // `more`: what else stands there.
 export function toolbar(ctx, ...more) {
-  const {store, state} = ctx, keep = keepMenu(ctx);
+  const {store, state} = ctx, exporter = exportMenu(ctx);
   const el = document.createElement('div'), where = document.createElement('span');
   const knows = document.createElement('p');
   el.className = 'sv-toolbar';
@@ -55,7 +55,7 @@ export function toolbar(ctx, ...more) {
     v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
-  el.append(run.el, probe.el, where, special.el, words.el, palette.el, keep.el, ...more, knows);
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el, exporter.el, ...more, knows);
 
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));
@@ -71,7 +71,7 @@ export function toolbar(ctx, ...more) {
     special.show(!state.hideSpecial);
     words.show(state.mergeWords);
     where.textContent = toolbarWhere(store, state);
-    keep.update();
+    exporter.update();
     const {text = '', close = false} = store.run(state.run)?.knows ?? {};
     setText(knows, `Best checkpoint: ${text}.`).hidden = !text;
     knows.classList.toggle('sv-failed', close);

@@ -1,5 +1,5 @@
 // Panel 'tradeoff': two measures over a setting, a point for each value; a point opens its run.
-import {keepKey, plainKey} from '../lib/cells.js';
+import {claimKey, plainKey} from '../lib/cells.js';
 import {elementOf, setText} from '../lib/controls.js';
 import {cutText, numberWords, visibleText} from '../lib/words.js';
 
@@ -133,7 +133,7 @@ class TradeOff {
       nodes.push(tradeNode('line', {x1: left, x2: width - right, y1: y, y2: y, class: 'sv-trade-grid'}),
         text({x: left - 6, y: y + 4, 'text-anchor': 'end'}, numberWords(t)));
     }
-    const cut = (words, room) => cutText(words, Math.floor(room / tradeLetter));
+    const cut = (words, width) => cutText(words, Math.floor(width / tradeLetter));
     const middle = (top + base) / 2;
     return [...nodes, text({x: (left + width - right) / 2, y: base + 32, 'text-anchor': 'middle'},
       cut(this.front.x, width - left - right)),
@@ -208,7 +208,7 @@ class TradeOff {
     if (at < 0) return;
     if (plainKey(e, {Enter: true, ' ': true})) {
       this.open(this.ordered[at]);
-      return void keepKey(e);
+      return void claimKey(e);
     }
     const back = at - 1, on = at + 1,
       to = plainKey(e, {ArrowLeft: back, ArrowDown: back, ArrowRight: on, ArrowUp: on, Home: 0, End: end});
@@ -217,12 +217,12 @@ class TradeOff {
       nodes = [...this.svg.querySelectorAll('.sv-trade-point')];
     for (const node of nodes) node.setAttribute('tabindex', node.dataset.value === name ? 0 : -1);
     nodes.find(node => node.dataset.value === name).focus();
-    keepKey(e);
+    claimKey(e);
   }
 }
 
 export const tradeoffPanel = {
-  name: 'tradeoff', title: 'Trade-off', order: 85, shows: 'anything', still: 'tradeoff',
+  name: 'tradeoff', title: 'Trade-off', order: 85, shows: 'anything', image: 'tradeoff',
   fits: (frame, store) => Boolean(store.meta.front),
   absent: 'There is no front here; Explorer(pareto(study)) opens one.',
   help: {says: [

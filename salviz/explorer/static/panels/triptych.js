@@ -4,7 +4,7 @@
 import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, columnLabels, inksOf, labelRoom, quotedToken, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, columnLabels, inksOf, labelWidth, quotedToken, SharpCanvas} from '../lib/canvas.js';
 import {blankBlocked, largestOf, readingKey, readingPlace, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
 import {tiesPath} from './overlays.js';
@@ -36,7 +36,7 @@ function tiedByRanks(frame, entry, units) {
 }
 
 // Each row over the units that count, summing to 1; the others are NaN.
-export function rowShares(values, count, counts) {
+export function rowFractions(values, count, counts) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < values.length / count; r++) {
     let total = 0;
@@ -74,7 +74,7 @@ class Triptych {
 
   update(changed) {
     if (!triptychKeys.some(key => changed.has(key))) return;
-    const {store, state} = this.ctx, why = this.look();
+    const {store, state} = this.ctx, why = this.load();
     this.title.textContent = entryTitle(state.entry);
     this.note.textContent = why;
     this.note.hidden = !why;
@@ -90,7 +90,7 @@ class Triptych {
     this.words.textContent = this.sayAgreement();
   }
 
-  look() {
+  load() {
     const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe);
     Object.assign(this, {frame, items: null});
     if (!probe) return 'There is no sentence to show.';
@@ -98,13 +98,14 @@ class Triptych {
       || 'Nothing is recorded for this sentence yet.';
     const attention = mapOf(frame, state.entry, 'attention'), attribution = mapOf(frame, state.entry, 'attribution'),
       saliency = saliencyOf(frame);
-    const there = {attribution: Boolean(attribution.values && attribution.n === attention.n),
+    const available = {attribution: Boolean(attribution.values && attribution.n === attention.n),
       saliency: Boolean(saliency)};
     if (!attention.values) return attention.note;
-    this.kind = there[this.wanted] ? this.wanted : there.attribution ? 'attribution' : 'saliency';
+    this.kind = available[this.wanted] ? this.wanted : available.attribution ? 'attribution' : 'saliency';
     this.beside.value = this.kind;
-    [...this.beside.options].forEach(option => { option.disabled = !there[option.value]; });
-    if (!there[this.kind]) return `Neither attribution of attention nor saliency was recorded at step ${frame.step}.`;
+    [...this.beside.options].forEach(option => { option.disabled = !available[option.value]; });
+    if (!available[this.kind])
+      return `Neither attribution of attention nor saliency was recorded at step ${frame.step}.`;
     this.units = shownUnits(probe, state, attention);
     this.attention = unitMap(attention, this.units);
     this.attention.values = blankBlocked(this.attention.values, frame, state.entry, attention, this.units);
@@ -129,19 +130,19 @@ class Triptych {
   }
 
   besideAttribution(frame, map, attentionMap) {
-    const {state} = this.ctx, made = unitMap(map, this.units), count = this.units.length;
-    const values = blankBlocked(made.values, frame, state.entry, attentionMap, this.units),
+    const {state} = this.ctx, attribution = unitMap(map, this.units), count = this.units.length;
+    const values = blankBlocked(attribution.values, frame, state.entry, attentionMap, this.units),
       a = rowPlaces(this.attention.values, count);
-    const b = rowPlaces(values, count), known = tiedByRanks(frame, state.entry, this.units),
+    const b = rowPlaces(values, count), isTied = tiedByRanks(frame, state.entry, this.units),
       inAttention = tiedRows(this.attention.values, count);
-    const inAttribution = tiedRows(values, count).map((tied, r) => Number(tied && known(r)));
+    const inAttribution = tiedRows(values, count).map((tied, r) => Number(tied && isTied(r)));
     this.tied = inAttribution.map((tied, r) => Number(tied || inAttention[r]));
     this.unread = inAttribution.every((tied, r) => !this.tied[r] || tied && values.subarray(r * count,
       (r + 1) * count).every(v => !v));
     const difference = a.map((v, k) => this.tied[Math.floor(k / count)] ? NaN : v - b[k]);
     this.items = [this.attentionItem(frame),
       {title: 'attribution', values, scale: this.scale(null, true, scaleLimit(frame, 'attribution', values, state)),
-        scaleTitle: 'attention attribution', half: made.half},
+        scaleTitle: 'attention attribution', half: attribution.half},
       {title: 'difference of ranks', values: difference, scale: this.scale(null, true, 1),
         scaleTitle: 'rank of attention − attribution',
         half: () => 0, missing: row => this.tied[row] ? 'tied' : 'left out',
@@ -169,12 +170,13 @@ class Triptych {
     const count = this.units.length, counts = this.units.map(u => !u.special);
     this.tied = null;
     const over = this.units.map(u => u.tokens.reduce((sum, k) => sum + Math.abs(saliency.values[k]), 0));
-    const shares = rowShares(Float32Array.from({length: count * count}, (_, k) => over[k % count]), count, counts);
-    const own = rowShares(this.attention.values, count, counts);
-    const difference = own.map((v, k) => v - shares[k]);
+    const repeated = Float32Array.from({length: count * count}, (_, k) => over[k % count]);
+    const fractions = rowFractions(repeated, count, counts);
+    const attention = rowFractions(this.attention.values, count, counts);
+    const difference = attention.map((v, k) => v - fractions[k]);
     this.items = [this.attentionItem(frame),
-      {title: '|saliency|', values: shares, scale: this.scale(shares, false), scaleTitle: 'share, alike in all rows',
-        half: () => NaN},
+      {title: '|saliency|', values: fractions, scale: this.scale(fractions, false),
+        scaleTitle: 'share, alike in all rows', half: () => NaN},
       {title: 'difference', values: difference, scale: this.scale(difference, true),
         scaleTitle: 'attention − |saliency|', half: () => NaN}];
     this.saliencyName = saliency.name;
@@ -190,18 +192,18 @@ class Triptych {
 
   bandText(column) {
     const value = item => this.band(item)[column];
-    const said = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item))
+    const values = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item))
       : 'left out'}`);
     const where = readingPlace(this.ctx.state.entry, this.frame.step);
-    return `${where}, mean over rows → ${quotedToken(this.units[column].label)}: ${said.join(', ')}`;
+    return `${where}, mean over rows → ${quotedToken(this.units[column].label)}: ${values.join(', ')}`;
   }
 
   cellText(row, column) {
     const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
     const gap = missing => missing ? missing(row) : 'left out';
-    const said = this.items.map(({title, values, half, missing}) =>
+    const parts = this.items.map(({title, values, half, missing}) =>
       `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : gap(missing)}`);
-    return `${readingPlace(this.ctx.state.entry, this.frame.step)}, ${query} → ${key}: ${said.join(', ')}`;
+    return `${readingPlace(this.ctx.state.entry, this.frame.step)}, ${query} → ${key}: ${parts.join(', ')}`;
   }
 
   // Three rows of cells with the tokens above them: the chosen row of each map.
@@ -209,22 +211,22 @@ class Triptych {
     const {state} = this.ctx, inks = inksOf(this.el, state.theme), {bands, units, items} = this,
       width = this.bandStage.clientWidth;
     const {context} = bands;
-    const names = items.map(item => item.title), left = labelRoom(context, names, inks.font, 130) + 12,
+    const names = items.map(item => item.title), left = labelWidth(context, names, inks.font, 130) + 12,
       count = units.length;
     const cell = Math.min(64, (width - left - 2) / count);
-    const longest = labelRoom(context, units.map(u => u.label), inks.bold, 90),
+    const longest = labelWidth(context, units.map(u => u.label), inks.bold, 90),
       key = longest <= cell - 6 ? 12 : longest, y = key + 6;
     bands.size(width, y + 3 * (bandHeight + bandGap) + 2);
     this.bandGrids = items.map((_, i) => new CellGrid({x: left, y: y + i * (bandHeight + bandGap), width: cell * count,
       height: bandHeight,
       ratio: bands.ratio,
       columns: {count, from: 0, span: count}, rows: {count: 1, from: 0, span: 1}}));
-    columnLabels(context, this.bandGrids[0], units, {y: y - 4, room: key, inks, marked: new Set([this.row])});
+    columnLabels(context, this.bandGrids[0], units, {y: y - 4, space: key, inks, marked: new Set([this.row])});
     items.forEach((item, i) => this.drawBand(item, this.bandGrids[i], inks));
     const cells = band => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(band[c])}`)
       .join(', ');
-    const said = items.map(item => `${item.title}: ${cells(this.band(item))}`);
-    bands.el.setAttribute('aria-label', said.join('. '));
+    const values = items.map(item => `${item.title}: ${cells(this.band(item))}`);
+    bands.el.setAttribute('aria-label', values.join('. '));
     bands.el.salviz = {grids: this.bandGrids, row: this.row};
     const mean = 'The mean over all rows: this task reads no single one';
     this.bandTitle.textContent = this.row < 0 ? mean : `The row of ${quotedToken(units[this.row].label)}`;
@@ -258,15 +260,15 @@ class Triptych {
     const how = this.kind === 'attribution'
       ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
       : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
-    const said = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
+    const text = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
     const where = this.row < 0 ? 'on average over rows' : 'in this row';
-    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. `
+    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${text}. `
       + `${how}${this.tieWords()}`;
   }
 }
 
 export const triptychPanel = {
-  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', still: 'triptych',
+  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', image: 'triptych',
   help: {says: [
     'Attention, an explanation of the same tokens beside it, and their signed difference; each has its scale below.',
     'The difference compares ranks or shares within a row, as they have no common unit; where the two differ, neither '

@@ -15,20 +15,20 @@ const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf',
 class WhatIfMask extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'Saliency guided training: which words are masked', 'SaliencyGuided');
-    this.share = whatIfSlider('masked share', 100, maskedShare => this.change({maskedShare}));
+    this.fraction = whatIfSlider('masked share', 100, maskedShare => this.change({maskedShare}));
     const rankings = [['signed', 'signed: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
     this.first = choiceOf([['next', 'the next kept word'], ['keep', 'keep the word'], ['mask', 'the mask token']],
       first => this.change({first}));
-    this.controls.append(this.share.el, labelled('lowest', this.ranking),
+    this.controls.append(this.fraction.el, labelled('lowest', this.ranking),
       labelled('without a kept word before', this.first));
     this.lines = elementOf('div', 'sv-mask-lines');
     this.result.append(this.lines);
   }
 
   get now() {
-    const {masked_share: share = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
-    return {maskedShare: settings.maskedShare ?? share, ranking: settings.ranking ?? ranking,
+    const {masked_share: fraction = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
+    return {maskedShare: settings.maskedShare ?? fraction, ranking: settings.ranking ?? ranking,
       first: settings.first ?? first};
   }
 
@@ -39,32 +39,33 @@ class WhatIfMask extends WhatIfGroup {
   show() {
     const {frame, probe, now} = this;
     this.was = recordedCopy(frame, probe);
-    this.made = recomputedCopy(probe, this.saliency.values(), now);
-    this.share.show(now.maskedShare);
+    this.recomputed = recomputedCopy(probe, this.saliency.values(), now);
+    this.fraction.show(now.maskedShare);
     this.ranking.value = now.ranking;
     this.first.value = now.first;
-    const {of} = copyCount(this.made), k = Math.floor(of * now.maskedShare + 1e-6);
+    const {of} = copyCount(this.recomputed), k = Math.floor(of * now.maskedShare + 1e-6);
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
       `Of ${of} words the ${k} with the ${lowest} (masked share ${now.maskedShare.toFixed(2)}, `
         + `rounded down) give their `
       + 'place to the kept word before them. Training asks that the prediction stays the same.');
     setText(this.counts, this.sayCounts());
-    this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what if', this.made, this.was));
+    this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what if', this.recomputed, this.was));
   }
 
   sayCounts() {
-    const made = copyCount(this.made), differ = this.made.filter((w, i) => copyDiffers(w, this.was?.[i])).length;
+    const counts = copyCount(this.recomputed),
+      differ = this.recomputed.filter((w, i) => copyDiffers(w, this.was?.[i])).length;
     const differs = countWords(differ, 'place differs', 'places differ');
     const recorded = this.was ? `recorded: ${copyCount(this.was).replaced}; ${differs}`
       : 'this run recorded no masked copy';
-    return `What if: ${made.replaced} of ${countWords(made.of, 'word')} replaced; ${recorded}.`;
+    return `What if: ${counts.replaced} of ${countWords(counts.of, 'word')} replaced; ${recorded}.`;
   }
 }
 
 // The masked copy that training would have made with other settings.
 export function recomputedCopy(probe, saliency, {maskedShare, ranking, first}) {
-  const {masked, source} = maskedWords(saliency, probe.word_ids, {share: maskedShare, ranking, first}),
+  const {masked, source} = maskedWords(saliency, probe.word_ids, {fraction: maskedShare, ranking, first}),
     mask = 'the mask token';
   const after = list => probe.tokens.map((_, i) => source[i] < 0 ? mask : list[source[i]]);
   return copyWords(probe, masked, probe.tokens, after(probe.tokens), after(probe.labels));
@@ -109,16 +110,16 @@ class WhatIfThreshold extends WhatIfGroup {
     const {threshold, palette, theme} = this.ctx.state, map = mapOf(this.frame, this.head, 'attention');
     this.map = map;
     this.slider.show(Math.sqrt(threshold));
-    const kept = map.values.filter(v => v >= threshold), share = percent(maskSum(kept) / maskSum(map.values));
-    const count = `${kept.length} of ${map.values.length} positions are at least ${shortNumber(threshold)}`;
-    const words = `${map.title}: ${count}; they hold ${share} of the attention.`;
+    const above = map.values.filter(v => v >= threshold), percentage = percent(maskSum(above) / maskSum(map.values));
+    const count = `${above.length} of ${map.values.length} positions are at least ${shortNumber(threshold)}`;
+    const words = `${map.title}: ${count}; they hold ${percentage} of the attention.`;
     const scale = colourScaleOf({limit: largest(map.values), palette, theme});
     setText(this.lesson,
       'Values below the threshold are blank, here and on the map: what remains is where this head looks.');
     setText(this.counts, words);
     const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank),
       draw: () => {}, words});
-    this.maps.draw(map.n, [side(-1), side(threshold)], this.room, this.probe, theme);
+    this.maps.draw(map.n, [side(-1), side(threshold)], this.space, this.probe, theme);
   }
 }
 
@@ -140,10 +141,10 @@ class WhatIf {
   order(methods) {
     if (methods.join() === this.ordered) return;
     this.ordered = methods.join();
-    const own = this.groups.filter(g => methods.includes(g.method)),
+    const ofMethods = this.groups.filter(g => methods.includes(g.method)),
       rest = this.groups.filter(g => !methods.includes(g.method));
-    this.list.replaceChildren(...[...own, ...rest].map(g => g.el));
-    const first = own[0] ?? this.groups.find(g => g.frame && !g.why()) ?? rest[0];
+    this.list.replaceChildren(...[...ofMethods, ...rest].map(g => g.el));
+    const first = ofMethods[0] ?? this.groups.find(g => g.frame && !g.why()) ?? rest[0];
     for (const group of this.groups) group.el.open = group === first;
   }
 
@@ -159,15 +160,15 @@ class WhatIf {
       frame ? `${entryTitle(state.entry)}, step ${frame.step}. Recomputed in the browser; nothing in the run changes.`
         : '');
     if (!frame || !probe) return;
-    const room = this.list.clientWidth - 24;
+    const space = this.list.clientWidth - 24;
     for (const group of this.groups) Object.assign(group, {frame, probe});
     this.order(frame.info.method ? methodNames(frame) : store.run(state.run).method.split(' + '));
-    for (const group of this.groups) group.update(frame, probe, room);
+    for (const group of this.groups) group.update(frame, probe, space);
   }
 }
 
 export const whatIfPanel = {
-  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', still: 'whatif',
+  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
     'Other settings of a method, recomputed from the arrays of this step and drawn beside what was recorded.',
     'Nothing is trained anew: it shows what the rule would have chosen here, not what a model trained so would do.'],

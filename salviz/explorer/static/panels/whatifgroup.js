@@ -1,5 +1,5 @@
 // What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
-import {CellGrid, CellPainter, columnLabels, inksOf, labelRoom, rowLabels} from '../lib/canvas.js';
+import {CellGrid, CellPainter, columnLabels, inksOf, labelWidth, rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
 import {quoted} from '../lib/words.js';
@@ -24,8 +24,8 @@ export function whyNoMap(map) { return map.values ? map.pooled > 1 ? chosenOnly(
 export function largest(values) { return values.reduce((top, v) => Math.max(top, Math.abs(v)), 0); }
 
 function withoutEmpty(whatIf) {
-  const kept = Object.fromEntries(Object.entries(whatIf).filter(([, v]) => v !== undefined && v !== null && v !== ''));
-  return Object.keys(kept).length ? kept : null;
+  const set = Object.fromEntries(Object.entries(whatIf).filter(([, v]) => v !== undefined && v !== null && v !== ''));
+  return Object.keys(set).length ? set : null;
 }
 
 export function maskSum(mask) {
@@ -51,13 +51,13 @@ export class WhatIfPair {
       cells.sharp.el.addEventListener('pointerleave', () => setText(this.reading, ''));
   }
 
-  edge(room) { return Math.max(120, Math.min(380, Math.floor((room - 22) / 2))); }
+  edge(space) { return Math.max(120, Math.min(380, Math.floor((space - 22) / 2))); }
 
   // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
-  draw(n, sides, room, {labels, is_special: special}, theme) {
-    const edge = this.edge(room), inks = inksOf(this.el, theme), {context} = this.sides[0].cells.sharp;
+  draw(n, sides, space, {labels, is_special: special}, theme) {
+    const edge = this.edge(space), inks = inksOf(this.el, theme), {context} = this.sides[0].cells.sharp;
     const units = labels.map((label, i) => ({label, special: special[i]}));
-    const [left, top] = [.25, .22].map(part => labelRoom(context, labels, inks.bold, edge * part) + 6);
+    const [left, top] = [.25, .22].map(part => labelWidth(context, labels, inks.bold, edge * part) + 6);
     const side = edge - left - 1;
     sides.forEach(({colours, draw, words, nothing}, i) => {
       const {cells, title} = this.sides[i], canvas = cells.sharp;
@@ -67,8 +67,8 @@ export class WhatIfPair {
       const grid = new CellGrid({x: left, y: top, width: side, height: side, columns: axis, rows: axis, ratio});
       this.painter.paint(canvas.context, grid, colours);
       draw(canvas.context, grid);
-      columnLabels(canvas.context, grid, units, {y: top - 4, room: top - 6, inks});
-      rowLabels(canvas.context, grid, units, {x: left - 4, room: left - 6, inks});
+      columnLabels(canvas.context, grid, units, {y: top - 4, space: top - 6, inks});
+      rowLabels(canvas.context, grid, units, {x: left - 4, space: left - 6, inks});
       canvas.el.setAttribute('aria-label', `${words} Arrow keys move from cell to cell.`);
       cells.show([grid], theme);
     });
@@ -95,7 +95,7 @@ export class WhatIfGroup {
     this.body = elementOf('div', 'sv-group-body', this.lesson, this.controls, this.counts, this.result);
     this.el = elementOf('details', 'sv-group', this.summary, this.missing, this.body);
     this.el.addEventListener('toggle', () => {
-      if (this.el.open && this.frame) this.update(this.frame, this.probe, this.room); });
+      if (this.el.open && this.frame) this.update(this.frame, this.probe, this.space); });
   }
 
   set(changes) { this.ctx.state.set({whatIf: withoutEmpty({...this.ctx.state.whatIf, ...changes})}); }
@@ -103,8 +103,8 @@ export class WhatIfGroup {
   get settings() { return this.ctx.state.whatIf ?? {}; }
   get head() { return this.ctx.state.entry; }
 
-  update(frame, probe, room) {
-    Object.assign(this, {frame, probe, room});
+  update(frame, probe, space) {
+    Object.assign(this, {frame, probe, space});
     const why = this.why();
     this.body.hidden = Boolean(why);
     this.missing.hidden = !why;

@@ -59,9 +59,9 @@ export class WhatIfRegion extends WhatIfGroup {
   show() {
     const {frame, probe, now} = this, {layer, head} = this.head, state = this.ctx.state;
     this.was = regionOf(frame, {...state.get(), whatIf: null}, layer, head, probe.is_special);
-    this.made = regionWith(frame, probe.is_special, now, layer, head);
+    this.recomputed = regionWith(frame, probe.is_special, now, layer, head);
     this.keyCounts = this.allowedCounts();
-    this.small = this.maps.edge(this.room) / this.made.n < 3;
+    this.small = this.maps.edge(this.space) / this.recomputed.n < 3;
     for (const name of ['p', 'q']) this[name].show(now[name]);
     this.region.value = now.region;
     this.protect.checked = now.protect;
@@ -74,7 +74,7 @@ export class WhatIfRegion extends WhatIfGroup {
     const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = candidateCount(n, p, region);
     const side = region === 'high' ? 'highest' : 'lowest',
       darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
-    const share = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect
+    const meaning = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect
       ? ' (special ones not counted)' : ''}, `
       + (many ? `${many}, those with the ${side} attribution.` : 'none, so every key is kept.');
     const draw = many
@@ -85,12 +85,12 @@ export class WhatIfRegion extends WhatIfGroup {
       : 'lightest'} are dropped.`
       : `Outlined: candidates; crosses: dropped; the ${darker} the colour, `
         + 'the higher the attribution’s rank in its row.';
-    return `${share}${this.tieWords()}${draw} ${marks}`;
+    return `${meaning}${this.tieWords()}${draw} ${marks}`;
   }
 
   // In the last layer only the row that the classifier reads has attributions other than 0.
   tieWords() {
-    const {n, candidates, leftOut} = this.made, {p, region} = this.now, unreadRows = maskSum(leftOut);
+    const {n, candidates, leftOut} = this.recomputed, {p, region} = this.now, unreadRows = maskSum(leftOut);
     const out = unreadRows ? ` Left out: ${countWords(unreadRows, 'row')} of ${n}, which the score does not depend on.`
       : '';
     const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
@@ -104,7 +104,8 @@ export class WhatIfRegion extends WhatIfGroup {
   }
 
   allowedCounts() {
-    const {n, allowed} = this.made, {protect} = this.now, counts = this.probe.is_special.map(s => !(protect && s));
+    const {n, allowed} = this.recomputed, {protect} = this.now,
+      counts = this.probe.is_special.map(s => !(protect && s));
     return Array.from({length: n}, (_, i) => {
       let sum = 0;
       for (let j = 0; j < n; j++) if (allowed[i * n + j] && counts[j]) sum++;
@@ -113,21 +114,21 @@ export class WhatIfRegion extends WhatIfGroup {
   }
 
   countWords() {
-    const {was, made, frame} = this, dropped = mask => mask ? `, ${maskSum(mask)} dropped` : '';
+    const {was, recomputed, frame} = this, dropped = mask => mask ? `, ${maskSum(mask)} dropped` : '';
     const count = ({candidates, discarded}) => `${countWords(maskSum(candidates), 'candidate')}${dropped(discarded)}`;
-    const differ = `${maskDiffer(made.candidates, was.candidates)} candidates and ${maskDiffer(made.discarded,
-      was.discarded)} drops differ`;
+    const differ = `${maskDiffer(recomputed.candidates, was.candidates)} candidates and `
+      + `${maskDiffer(recomputed.discarded, was.discarded)} drops differ`;
     const recorded = was.candidates ? `recorded: ${count(was)}; ${differ}`
       : 'this run recorded no region, it was not trained with AD-DROP';
     const half = frame.info.ranks === 'stored values' ? halfRanks : '';
-    const draw = made.discarded ? '' : ' There is no draw: seed, step or example number was not recorded.';
-    return `What if, ${this.headWords()}: ${count(made)}; ${recorded}.${draw}${half}`;
+    const draw = recomputed.discarded ? '' : ' There is no draw: seed, step or example number was not recorded.';
+    return `What if, ${this.headWords()}: ${count(recomputed)}; ${recorded}.${draw}${half}`;
   }
 
   // The scale has places by the square root; ranks should be even steps.
   rankColours() {
     const {layer, head} = this.head, {palette, theme} = this.ctx.state, ranks = ranksOfHead(this.frame, layer, head),
-      n = this.made.n;
+      n = this.recomputed.n;
     const scale = colourScaleOf({limit: 1, palette, theme}),
       tops = Array.from({length: n}, (_, i) => Math.max(...ranks.subarray(i * n, i * n + n)));
     const place = (r, k) => Math.round(.75 * 255 * (r - 1) / Math.max(1, tops[Math.floor(k / n)] - 1));
@@ -137,12 +138,12 @@ export class WhatIfRegion extends WhatIfGroup {
   // Cells of a long sentence are too small for outlines and crosses: the marks are the colours.
   markColours({candidates, discarded}) {
     const {palette, theme} = this.ctx.state, {table} = colourScaleOf({limit: 1, palette, theme});
-    return Uint32Array.from({length: this.made.n ** 2},
+    return Uint32Array.from({length: this.recomputed.n ** 2},
       (_, k) => discarded?.[k] ? table[255] : candidates?.[k] ? table[100] : table[0]);
   }
 
   draw() {
-    const {theme} = this.ctx.state, {was, made, small} = this, ranked = small ? null : this.rankColours();
+    const {theme} = this.ctx.state, {was, recomputed, small} = this, ranked = small ? null : this.rankColours();
     const marks = ({candidates, discarded}) => (context, grid) => {
       if (candidates) drawRegion(context, grid, candidates, theme);
       if (discarded) drawCrosses(context, grid, discarded, theme);
@@ -151,14 +152,15 @@ export class WhatIfRegion extends WhatIfGroup {
       colours: ranked ?? this.markColours(region), words, draw: small ? () => {} : marks(region),
         nothing: region.candidates ? '' : 'no region',
     });
-    this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())],
-      this.room, this.probe, theme);
+    const sides = [side(was, `recorded region of ${this.headWords()}`), side(recomputed, this.countWords())];
+    this.maps.draw(recomputed.n, sides, this.space, this.probe, theme);
   }
 
   cellWords(i, j) {
-    const k = i * this.made.n + j, inRegion = r => r.discarded?.[k] ? 'dropped' : 'candidate';
-    const said = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'nothing recorded';
+    const k = i * this.recomputed.n + j, inRegion = r => r.discarded?.[k] ? 'dropped' : 'candidate';
+    const text = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'nothing recorded';
     const ranks = ranksOfHead(this.frame, this.head.layer, this.head.head);
-    return `${this.pair(i, j)}: rank ${ranks[k] || 'none'}; recorded: ${said(this.was)}; what if: ${said(this.made)}`;
+    return `${this.pair(i, j)}: rank ${ranks[k] || 'none'}; recorded: ${text(this.was)}; `
+      + `what if: ${text(this.recomputed)}`;
   }
 }

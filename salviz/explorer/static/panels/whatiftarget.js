@@ -5,8 +5,8 @@ import {kl} from '../lib/maths.js';
 import {chipText, listWords, paintToken} from '../lib/words.js';
 import {drawTarget, patternWords} from './overlays.js';
 import {largest, WhatIfGroup, WhatIfPair, whatIfSlider, whyNoMap} from './whatifgroup.js';
-import {evidenceOf, mapOf, methodNames, patternGiven, patternOf} from '../state/derive.js';
-import {askedRow, mayBeMarked, ranksBySize, sallmTarget} from '../state/derive.js';
+import {evidenceOf, mapOf, methodNames, namedPattern, patternOf} from '../state/derive.js';
+import {targetRow, mayBeMarked, ranksBySize, sallmTarget} from '../state/derive.js';
 import {targetOf} from '../state/derive.js';
 
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
@@ -49,7 +49,8 @@ export class WhatIfPattern extends WhatIfGroup {
     this.attention = mapOf(frame, this.head, 'attention');
     this.was = targetOf(frame, {...state.get(), whatIf: null}, layer, head, probe);
     const values = chosen ? patternOf(chosen, probe, rules.boundary, rules.multiple) : null;
-    this.made = chosen ? values && {values: Float32Array.from(values), n: this.attention.n, name: chosen} : this.was;
+    const pattern = values && {values: Float32Array.from(values), n: this.attention.n, name: chosen};
+    this.recomputed = chosen ? pattern : this.was;
     this.pattern.value = chosen;
     this.boundary.value = rules.boundary;
     this.multiple.value = rules.multiple;
@@ -60,7 +61,7 @@ export class WhatIfPattern extends WhatIfGroup {
     setText(this.lesson,
       `Guidance adds the squared residual, attention minus pattern, to the loss: `
         + `the head is pulled towards the dots. ${asks}`
-      + (this.made || this.was
+      + (this.recomputed || this.was
         ? ' Colour: the residual, orange where there is more attention than asked for, blue where there is less.'
           : ''));
     setText(this.counts, this.lossWords());
@@ -75,52 +76,54 @@ export class WhatIfPattern extends WhatIfGroup {
   }
 
   lossWords() {
-    const said = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, made} = this,
+    const text = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, recomputed} = this,
       where = this.headWords();
-    const name = was && (patternGiven(this.frame, this.head.layer, this.head.head) ?? patternWords(was.values, was.n,
+    const {layer, head} = this.head;
+    const name = was && (namedPattern(this.frame, layer, head) ?? patternWords(was.values, was.n,
       this.probe.labels));
-    const recorded = was ? `recorded (${name}): ${said(was)}` : 'recorded: this head is not guided';
+    const recorded = was ? `recorded (${name}): ${text(was)}` : 'recorded: this head is not guided';
     if (!this.settings.pattern) return `${where}, ${recorded}.`;
-    return `What if, ${where}: ${made ? said(made)
+    return `What if, ${where}: ${recomputed ? text(recomputed)
       : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
   }
 
   // Colour is the residual where there is a target, else the attention.
   draw() {
     const {theme, palette} = this.ctx.state, {values} = this.attention,
-      residuals = [this.was, this.made].map(t => this.residual(t));
+      residuals = [this.was, this.recomputed].map(t => this.residual(t));
     const signed = colourScaleOf({limit: Math.max(...residuals.map(r => r ? largest(r) : 0)), signed: true, theme});
     const plain = colourScaleOf({limit: largest(values), palette, theme});
-    const painted = (some, scale) => Uint32Array.from(some, v => scaleColour(scale, v));
-    const sides = [this.was, this.made].map((target, i) => ({
+    const painted = (values, scale) => Uint32Array.from(values, v => scaleColour(scale, v));
+    const sides = [this.was, this.recomputed].map((target, i) => ({
       colours: residuals[i] ? painted(residuals[i], signed) : painted(values, plain),
       draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(),
         nothing: target ? '' : 'no pattern',
     }));
-    this.maps.draw(this.attention.n, sides, this.room, this.probe, theme);
+    this.maps.draw(this.attention.n, sides, this.space, this.probe, theme);
   }
 
   cellWords(i, j) {
     const k = i * this.attention.n + j, a = this.attention.values[k];
     const of = t => t ? `target ${shortNumber(t.values[k])}, residual ${shortNumber(a - t.values[k])}` : 'no target';
-    return `${this.pair(i, j)}: attention ${shortNumber(a)}; recorded: ${of(this.was)}; what if: ${of(this.made)}`;
+    return `${this.pair(i, j)}: attention ${shortNumber(a)}; recorded: ${of(this.was)}; `
+      + `what if: ${of(this.recomputed)}`;
   }
 }
 
 export class WhatIfTarget extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'SalLM: target that attention should follow', 'SalLM');
-    this.share = whatIfSlider('top share', 100,
+    this.fraction = whatIfSlider('top share', 100,
       v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
     this.binarised = tickBox(binarised => this.set({binarised, topShare: this.now.topShare}));
-    this.controls.append(this.share.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
+    this.controls.append(this.fraction.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
     this.line = elementOf('div', 'sv-target-line');
     this.result.append(this.line);
   }
 
   get now() {
-    const {top_share: share = .1, binarised = true} = this.args;
-    return {topShare: this.settings.topShare ?? share, binarised: this.settings.binarised ?? binarised};
+    const {top_share: fraction = .1, binarised = true} = this.args;
+    return {topShare: this.settings.topShare ?? fraction, binarised: this.settings.binarised ?? binarised};
   }
 
   get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
@@ -129,9 +132,9 @@ export class WhatIfTarget extends WhatIfGroup {
   show() {
     const {state} = this.ctx, {frame, probe, now} = this, special = probe.is_special;
     this.was = sallmTarget(frame, {...state.get(), whatIf: null}, special)?.values ?? null;
-    this.made = sallmTarget(frame, {...state.get(), whatIf: {...now}}, special).values;
-    this.share.show(now.topShare);
-    this.share.range.disabled = !now.binarised;
+    this.recomputed = sallmTarget(frame, {...state.get(), whatIf: {...now}}, special).values;
+    this.fraction.show(now.topShare);
+    this.fraction.range.disabled = !now.binarised;
     this.binarised.checked = now.binarised;
     const highest = ranksBySize(frame) ? 'largest' : 'highest';
     const count = mayBeMarked(frame, special).filter(Boolean).length;
@@ -141,11 +144,11 @@ export class WhatIfTarget extends WhatIfGroup {
     const marks = marked === 1
       ? `Of ${count} tokens the one with the ${highest} saliency${teacher} gets the whole target`
       : `Of ${count} tokens the ${marked} with the ${highest} saliency${teacher} get equal shares of the target`;
-    const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
+    const settings = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
       : ranksBySize(frame) ? `The target is the size of the saliency${teacher}, in proportion`
         : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
     const row = frame.get('own/asked_row') ? 'that says what is explained' : 'that the classifier reads';
-    setText(this.lesson, `${made}. The loss pulls the attention of the row ${row} towards it.`);
+    setText(this.lesson, `${settings}. The loss pulls the attention of the row ${row} towards it.`);
     setText(this.counts, this.lossWords());
     this.draw();
   }
@@ -154,7 +157,7 @@ export class WhatIfTarget extends WhatIfGroup {
   loss(target) {
     const layer = this.frame.layers('attention').at(-1), map = mapOf(this.frame, {kind: 'heads', layer}, 'attention');
     if (!target || !map.values || map.pooled > 1) return NaN;
-    const row = askedRow(this.frame);
+    const row = targetRow(this.frame);
     if (row === null) return NaN;
     const counts = mayBeMarked(this.frame, this.probe.is_special);
     return kl(target, map.values.subarray(row * map.n, (row + 1) * map.n), counts.map(Boolean));
@@ -165,14 +168,14 @@ export class WhatIfTarget extends WhatIfGroup {
     const loss = target => Number.isFinite(this.loss(target))
       ? `, KL(target ‖ attention) ${shortNumber(this.loss(target))}` : '';
     const recorded = this.was ? `recorded: ${names(this.was)}${loss(this.was)}` : 'this run recorded no target';
-    return `What if: ${names(this.made)}${loss(this.made)}; ${recorded}.`;
+    return `What if: ${names(this.recomputed)}${loss(this.recomputed)}; ${recorded}.`;
   }
 
   draw() {
     const {palette, theme} = this.ctx.state, ordinary = this.probe.is_special.flatMap((s, i) => s ? [] : [i]);
-    const limit = Math.max(largest(this.made), this.was ? largest(this.was) : 0),
+    const limit = Math.max(largest(this.recomputed), this.was ? largest(this.was) : 0),
       scale = colourScaleOf({limit, palette, theme});
-    const rows = [['recorded', this.was], ['what if', this.made]].map(([name, target]) => {
+    const rows = [['recorded', this.was], ['what if', this.recomputed]].map(([name, target]) => {
       const chips = ordinary.map(i => targetChip(this.probe.labels[i], target ? target[i] : NaN, scale));
       return elementOf('div', 'sv-target-row', elementOf('span', 'sv-line-name', name),
         elementOf('span', 'sv-target-words', ...chips));

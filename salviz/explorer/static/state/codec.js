@@ -56,9 +56,9 @@ export class Tensor {
   // One head is asked for several times in a row: by the map, the candidates and the discarded.
   ranks(rest, i, head) {
     const key = this.map(i, head);
-    if (this.kept?.key !== key)
-      this.kept = {key, ranks: codecRanks(rest, this.frame.get(this.spec.order).codes(i, head), this.shape.at(-1))};
-    return this.kept.ranks;
+    if (this.cached?.key !== key)
+      this.cached = {key, ranks: codecRanks(rest, this.frame.get(this.spec.order).codes(i, head), this.shape.at(-1))};
+    return this.cached.ranks;
   }
 
   at(i = 0, head = 0) {
@@ -104,7 +104,8 @@ export class Tensor {
 
 const codecCube = c => (c / 254) ** 3, codecLevel = c => (c / 127) ** 2;
 
-// Ranks from the codes they are the order of, and from what is told about equal codes (order_value of explorer.codes).
+// Ranks from the codes they are the order of, and from the order among equal codes (order_value of
+// explorer.quantisation).
 function codecRanks(rest, codes, n) {
   const out = new Uint8Array(rest.length), places = [];
   for (let start = 0; start < out.length; start += n) {
@@ -114,8 +115,8 @@ function codecRanks(rest, codes, n) {
     for (let first = 0, rank = 0, last; first < places.length; first = last) {
       const levels = [];
       for (last = first; last < places.length && codes[places[last]] === codes[places[first]]; last++) {
-        const told = rest[places[last]] - 1, place = levels.length - (told >> 1);
-        if (told & 1) levels[place - 1].push(places[last]);
+        const code = rest[places[last]] - 1, place = levels.length - (code >> 1);
+        if (code & 1) levels[place - 1].push(places[last]);
         else levels.splice(place, 0, [places[last]]);
       }
       for (const same of levels) {
@@ -157,8 +158,8 @@ export class Frame {
   // The whole map of a head, however it was shipped: by itself, or as part of all heads; null where only a thumbnail is
   // here.
   full(name, layer, head) {
-    const own = this.get(`${name}/${layer}.${head}`);
-    if (own) return own;
+    const whole = this.get(`${name}/${layer}.${head}`);
+    if (whole) return whole;
     const all = this.get(name), i = all?.layers?.indexOf(layer) ?? -1;
     return i < 0 || all.pooled > 1 || all.shape.length !== 4 || !(head >= 0 && head < all.shape[1])
       ? null : all.slice(i, head);
@@ -177,28 +178,28 @@ function codecJson(bytes, what) {
 function codecCount(x) { return Number.isSafeInteger(x) && x >= 0; }
 
 function codecCheckArray(name, spec, size) {
-  const said = `array ${name} of the frame`;
-  const known = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
-  codecRefuse(known, `${said} is described in a way that this version does not know`);
+  const place = `array ${name} of the frame`;
+  const isValid = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
+  codecRefuse(isValid, `${place} is described in a way that this version does not know`);
   if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0],
-    `${said} names other layers than it has`);
+    `${place} names other layers than it has`);
   if (spec.follows) return;
   const needs = Math.ceil(codecProduct(spec.shape) * codecBytes[spec.codec]);
   codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size,
-    `${said} is not all there`);
+    `${place} is not all there`);
 }
 
-export function decodeFrame(given) {
+export function decodeFrame(buffer) {
   // Numbers of four bytes can only be read in place where they begin at a multiple of four.
-  const bytes = given.byteOffset % 8 ? given.slice() : given;
+  const bytes = buffer.byteOffset % 8 ? buffer.slice() : buffer;
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecMagic, 'these bytes are no frame of salviz');
   const length = words.getUint32(4, true);
   codecRefuse(length <= bytes.length - 8 && length % 8 === 0, 'the frame was cut off in its header');
   const header = codecJson(bytes.subarray(8, 8 + length), 'the header of the frame'),
     payload = bytes.subarray(8 + length);
-  const told = ['run', 'probe', 'step'].every(k => codecCount(header[k])) && header.arrays && header.info;
-  codecRefuse(told, 'the header of the frame lacks what it should say');
+  const isComplete = ['run', 'probe', 'step'].every(k => codecCount(header[k])) && header.arrays && header.info;
+  codecRefuse(isComplete, 'the header of the frame lacks what it should say');
   for (const [name, spec] of Object.entries(header.arrays)) codecCheckArray(name, spec, payload.length);
   return new Frame(header, payload);
 }

@@ -1,5 +1,5 @@
 // What several panels compute from a frame: the map of an entry, scores of heads, regions, targets, saliency.
-import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternShare} from '../lib/maths.js';
+import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternFraction} from '../lib/maths.js';
 import {rollout, saliencyTarget, spearman} from '../lib/maths.js';
 
 const derivedOnce = new WeakMap(), derivedMost = 16;
@@ -8,10 +8,10 @@ const derivedOnce = new WeakMap(), derivedMost = 16;
 // times its bytes.
 function derivedFor(frame, key, make) {
   if (!derivedOnce.has(frame)) derivedOnce.set(frame, new Map());
-  const known = derivedOnce.get(frame), value = known.has(key) ? known.get(key) : make();
-  known.delete(key);
-  known.set(key, value);
-  if (known.size > derivedMost) known.delete(known.keys().next().value);
+  const cache = derivedOnce.get(frame), value = cache.has(key) ? cache.get(key) : make();
+  cache.delete(key);
+  cache.set(key, value);
+  if (cache.size > derivedMost) cache.delete(cache.keys().next().value);
   return value;
 }
 
@@ -72,7 +72,7 @@ export function entryTitle(entry) {
   return `layer ${entry.layer}, head ${entry.head}`;
 }
 
-function meanThere(tensor, {heads}) {
+function hasMean(tensor, {heads}) {
   return heads.length > 0 && heads.every(([layer, head]) => tensor.layers.includes(layer) && head < tensor.shape[1]);
 }
 
@@ -103,7 +103,7 @@ function entryMap(frame, entry, what) {
   const tensor = frame.get(name);
   if (!tensor || what === 'rank' || what === 'target') return null;
   if (entry.kind === 'rollout') return what === 'attention' ? rolloutMap(frame) : null;
-  if (entry.kind === 'mean' && !meanThere(tensor, entry)) return null;
+  if (entry.kind === 'mean' && !hasMean(tensor, entry)) return null;
   if (entry.kind === 'heads' && !tensor.layers.includes(entry.layer)) return null;
   if (entry.kind === 'layers' && !(entry.head < tensor.shape[1])) return null;
   return meanMaps(thumbs(frame, name, entryPairs(tensor, entry)));
@@ -237,7 +237,7 @@ function headsAlike(target, i, h, guided, heads) {
 }
 
 // Each guided head's part of the pattern loss: a mean over the heads of every pattern, or with 'sum' a plain sum.
-export function lossShares(frame) {
+export function lossFractions(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
   return derivedFor(frame, 'shares', () => {
@@ -251,7 +251,7 @@ export function lossShares(frame) {
       }
     });
     const total = losses.reduce((a, b) => a + (Number.isFinite(b) ? b : 0), 0);
-    return {layers: guided.layers, heads, guided: flags, losses, shares: losses.map(l => total > 0 ? l / total : 0)};
+    return {layers: guided.layers, heads, guided: flags, losses, fractions: losses.map(l => total > 0 ? l / total : 0)};
   });
 }
 
@@ -264,12 +264,12 @@ function patternsOfLayer(frame, layer) {
 }
 
 // The name under which a head's pattern was given; null where the paper's default was taken.
-export function patternGiven(frame, layer, head) {
+export function namedPattern(frame, layer, head) {
   return Object.entries(patternsOfLayer(frame, layer)).find(([, heads]) => [heads].flat().includes(head))?.[0] ?? null;
 }
 
 // The share of each guided head's attention on its pattern, in the order of lossShares; NaN where a head is not guided.
-export function patternShares(frame) {
+export function patternFractions(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
   return derivedFor(frame, 'pattern shares', () => {
@@ -277,7 +277,7 @@ export function patternShares(frame) {
     return Float32Array.from(flags, (flag, k) => {
       const layer = guided.layers[Math.floor(k / heads)];
       const [a, t] = ['attention', 'pattern_target'].map(name => headMap(frame, name, layer, k % heads));
-      return flag && a && t && a.pooled * t.pooled === 1 ? patternShare(a.values, t.values, a.n) : NaN;
+      return flag && a && t && a.pooled * t.pooled === 1 ? patternFraction(a.values, t.values, a.n) : NaN;
     });
   });
 }
@@ -323,8 +323,8 @@ export function regionWith(frame, special, {p, q, region, protect}, layer, head)
 // What is drawn on the map: as recorded, or as the what-if panel has it.
 export function regionOf(frame, state, layer, head, special = []) {
   if (state.whatIf?.p !== undefined) {
-    const made = regionWith(frame, special, state.whatIf, layer, head);
-    if (made) return {...made, recomputed: true};
+    const region = regionWith(frame, special, state.whatIf, layer, head);
+    if (region) return {...region, recomputed: true};
   }
   const candidates = recordedRegion(frame, 'discard_candidates', layer, head),
     discarded = recordedRegion(frame, 'discarded', layer, head);
@@ -355,19 +355,19 @@ export function targetOf(frame, state, layer, head, probe = null) {
   const map = mapOf(frame, {kind: 'head', layer, head}, 'target');
   const guided = frame?.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
   if (!map.values || (i >= 0 && !guided.values()[i * guided.shape[1] + head])) return null;
-  return {values: map.values, n: map.n, name: patternGiven(frame, layer, head) ?? 'recorded pattern',
+  return {values: map.values, n: map.n, name: namedPattern(frame, layer, head) ?? 'recorded pattern',
     recomputed: false};
 }
 
 // The row whose attention SalLM asks: that of the word or answer that is explained, else the one that the head reads.
-export function askedRow(frame) {
+export function targetRow(frame) {
   const flags = frame?.get('own/asked_row');
   return flags ? flags.values().findIndex(Boolean) : pooledRow(frame);
 }
 
 // Which tokens SalLM's target may mark: ordinary ones, of a prompt with its answer those of the prompt.
 export function mayBeMarked(frame, special) {
-  const last = frame?.info?.task === 'causal_lm' ? askedRow(frame) ?? Infinity : Infinity;
+  const last = frame?.info?.task === 'causal_lm' ? targetRow(frame) ?? Infinity : Infinity;
   return special.map((s, i) => Number(!s && i <= last));
 }
 

@@ -2,13 +2,13 @@
 import {firstState, wholeState} from './state.js';
 
 // What differs from a fresh view, with the sentence, the step and the head by their numbers. The theme is the reader's.
-export function keptState(store, state) {
-  const {theme, playing, ...all} = state.get(), kept = {};
+export function changedState(store, state) {
+  const {theme, playing, ...all} = state.get(), changes = {};
   for (const [key, value] of Object.entries({...all, step: store.stepOf(state)})) {
     const named = ['probe', 'step', 'entry'].includes(key);
-    if (value !== null && (named || JSON.stringify(value) !== JSON.stringify(firstState[key]))) kept[key] = value;
+    if (value !== null && (named || JSON.stringify(value) !== JSON.stringify(firstState[key]))) changes[key] = value;
   }
-  return kept;
+  return changes;
 }
 
 function pythonValue(value) {
@@ -21,13 +21,13 @@ function pythonValue(value) {
 
 export function pythonLine(store, state) {
   const compared = store.runs.length > 1 ? ', compare=other' : '';
-  return `Explorer(run${compared}, state=${pythonValue(keptState(store, state))})`;
+  return `Explorer(run${compared}, state=${pythonValue(changedState(store, state))})`;
 }
 
 const linkPrefix = '#view=';
 
 export function linkOf(store, state) {
-  return linkPrefix + encodeURIComponent(JSON.stringify(keptState(store, state)));
+  return linkPrefix + encodeURIComponent(JSON.stringify(changedState(store, state)));
 }
 
 function sameShape(value, first) {
@@ -38,10 +38,10 @@ function sameShape(value, first) {
 // The state that a fragment asks for, null where it asks for none; an address may hold anything.
 export function stateOfLink(fragment) {
   if (!fragment.startsWith(linkPrefix)) return null;
-  const given = JSON.parse(decodeURIComponent(fragment.slice(linkPrefix.length)));
-  if (!given || typeof given !== 'object') throw new Error('it holds no view');
+  const state = JSON.parse(decodeURIComponent(fragment.slice(linkPrefix.length)));
+  if (!state || typeof state !== 'object') throw new Error('it holds no view');
   const names = Object.keys(wholeState({}));
-  const wrong = Object.keys(given).filter(name => !names.includes(name) || !sameShape(given[name], firstState[name]));
+  const wrong = Object.keys(state).filter(name => !names.includes(name) || !sameShape(state[name], firstState[name]));
   if (wrong.length) throw new Error(`it holds ${wrong.join(', ')}, which is no part of a view`);
-  return wholeState(given);
+  return wholeState(state);
 }

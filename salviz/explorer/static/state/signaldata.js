@@ -37,11 +37,11 @@ function signalMask(frame, name, modality) {
 // The saliency of what the model says, and the one that ranks the cells to be masked where that is another one: it may
 // explain another class.
 function signalSaliencies(frame, modality) {
-  const own = signalMap(frame.get('saliency_map'), modality);
+  const plain = signalMap(frame.get('saliency_map'), modality);
   const method = signalMap(evidenceOf(frame, 'method_saliency_map', 'SaliencyGuided'), modality);
-  if (!own) return {saliency: method && {...method, name: 'the method’s saliency'}, ranking: null};
-  const differs = method?.values.some((v, k) => Math.abs(v - own.values[k]) > own.half(k) + method.half(k));
-  return {saliency: {...own, name: 'saliency'}, ranking: differs ? {...method, name: 'saliency that ranks'} : null};
+  if (!plain) return {saliency: method && {...method, name: 'the method’s saliency'}, ranking: null};
+  const differs = method?.values.some((v, k) => Math.abs(v - plain.values[k]) > plain.half(k) + method.half(k));
+  return {saliency: {...plain, name: 'saliency'}, ranking: differs ? {...method, name: 'saliency that ranks'} : null};
 }
 
 function valueEnds(lists) {
@@ -84,8 +84,8 @@ function makeSignal(frame) {
   const rowEnds = row => valueEnds([input, masked].filter(Boolean)
     .map(map => map.values.subarray(row * columns, (row + 1) * columns)));
   const strongest = series ? strongestRow((saliency ?? input).values, rows, columns) : null;
-  const look = {low, high, colours: count === 3, averaged: count > 1 && count !== 3, rowEnds, strongest};
-  return {modality, rows, columns, rowNames, input, saliency, ranking, masked, isMasked, informative, ...look};
+  const display = {low, high, colours: count === 3, averaged: count > 1 && count !== 3, rowEnds, strongest};
+  return {modality, rows, columns, rowNames, input, saliency, ranking, masked, isMasked, informative, ...display};
 }
 
 // Round time steps that keep 44 pixels from one another.

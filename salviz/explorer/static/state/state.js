@@ -14,9 +14,9 @@ export const firstState = {
 };
 
 // A whole view: `given`, and a fresh view for the rest. The theme is the page's, and nothing plays on its own.
-export function wholeState(given) {
+export function wholeState(values) {
   const {theme, playing, ...fresh} = firstState;
-  return {...fresh, ...given};
+  return {...fresh, ...values};
 }
 
 // Another sentence has other tokens, so a choice among tokens does not outlive it.
@@ -25,8 +25,8 @@ const stateResets = {probe: ['row', 'tokens'], run: ['row', 'tokens']};
 function stateEqual(a, b) { return a === b || JSON.stringify(a) === JSON.stringify(b); }
 
 export class State {
-  constructor(given = {}) {
-    this.values = {...structuredClone(firstState), ...structuredClone(given)};
+  constructor(values = {}) {
+    this.values = {...structuredClone(firstState), ...structuredClone(values)};
     this.listeners = new Set();
     this.changed = new Set();
     for (const key of Object.keys(this.values))
@@ -54,15 +54,15 @@ export class State {
   // Also for what is not state but changes what is seen: 'frames', 'rows', 'meta', 'size'.
   touch(...keys) {
     for (const key of keys) this.changed.add(key);
-    if (this.asked || !this.changed.size) return;
-    this.asked = true;
+    if (this.scheduled || !this.changed.size) return;
+    this.scheduled = true;
     // A hidden tab gets no animation frames; what it shows must still be right when somebody asks.
     if (document.hidden) setTimeout(() => this.flush(), 50);
     else requestAnimationFrame(() => this.flush());
   }
 
   flush() {
-    this.asked = false;
+    this.scheduled = false;
     const changed = this.changed;
     this.changed = new Set();
     if (changed.size) for (const listener of [...this.listeners]) listener(changed);

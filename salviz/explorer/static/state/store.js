@@ -47,7 +47,7 @@ export class Store {
     const frame = decodeFrame(bytes), key = frameKey(frame.run, frame.probe, frame.step),
       place = `${frame.run}/${frame.probe}`;
     this.bytes.set(key, bytes);
-    this.keep(key, frame);
+    this.cache(key, frame);
     if (!this.shippedSteps.has(place)) this.shippedSteps.set(place, new Set());
     this.shippedSteps.get(place).add(frame.step);
     this.tell('frames', {run: frame.run, probe: frame.probe, step: frame.step});
@@ -58,10 +58,10 @@ export class Store {
   // is 0 where each sentence has a scale of its own, by choice or because nobody knows better; `words` says which.
   saliencyScale({run, ownScale}) {
     const of = this.run(run), {limit = null, step = null} = of?.saliency ?? {};
-    const own = {limit: 0, name: 'of this sentence'};
-    if (ownScale)
-      return {...own, words: 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
-    if (limit === null) return {...own, words: 'How much saliency there is in the whole run was not recorded, '
+    const single = {limit: 0, name: 'of this sentence'};
+    if (ownScale) return {...single,
+      words: 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
+    if (limit === null) return {...single, words: 'How much saliency there is in the whole run was not recorded, '
       + 'so the colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
     const words = 'The scale of the colours is the same for all sentences and steps of the run, so far: up to step ';
     return {limit, name: 'of the run', words: of.live && !of.finished ? `${words}${step}.` : ''};
@@ -76,7 +76,7 @@ export class Store {
   }
 
   // Decoded frames keep views on the shipped bytes and what was derived from them; the latter is bounded.
-  keep(key, frame) {
+  cache(key, frame) {
     this.decoded.delete(key);
     this.decoded.set(key, frame);
     while (this.decoded.size > cachedFrames) this.decoded.delete(this.decoded.keys().next().value);
@@ -86,7 +86,7 @@ export class Store {
     const key = frameKey(run, probe, step), bytes = this.bytes.get(key);
     if (!bytes) return null;
     const frame = this.decoded.get(key) ?? decodeFrame(bytes);
-    this.keep(key, frame);
+    this.cache(key, frame);
     return frame;
   }
 

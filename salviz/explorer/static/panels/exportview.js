@@ -5,10 +5,10 @@ import {buttonOf, elementOf, setText} from '../lib/controls.js';
 import {inksOf} from '../lib/canvas.js';
 import {visibleText} from '../lib/words.js';
 
-const keepMargin = 12, keepLine = 18;
+const exportMargin = 12, exportLine = 18;
 
 // What the picture shows, in words that travel with it.
-function keepWords({store, state}) {
+function exportCaption({store, state}) {
   const run = store.run(state.run), probe = store.probe(state.run, state.probe);
   const text = visibleText((probe?.texts ?? []).join(' | ').slice(0, 160));
   const maps = store.frameOf(state)?.get('attention') ? `, ${state.what} of ${entryTitle(state.entry)}` : '';
@@ -17,52 +17,52 @@ function keepWords({store, state}) {
 }
 
 // The largest drawing of the panel at the side, else of all panels that are shown.
-function keepCanvas(root) {
+function largestCanvas(root) {
   const of = place => [...root.querySelectorAll(`${place} .sv-panel:not([hidden]) canvas:not(.sv-over)`)];
   const drawn = all => all.filter(canvas => canvas.clientWidth && canvas.width * canvas.height > 1);
-  const there = [drawn(of('.sv-side:not([hidden])')), drawn(of('.sv-body'))].find(all => all.length) ?? [];
-  return there.reduce((most, c) => !most || c.width * c.height > most.width * most.height ? c : most, null);
+  const canvases = [drawn(of('.sv-side:not([hidden])')), drawn(of('.sv-body'))].find(all => all.length) ?? [];
+  return canvases.reduce((most, c) => !most || c.width * c.height > most.width * most.height ? c : most, null);
 }
 
 // Words that are as wide as they are on `context`, in lines of at most `room`.
-function keepLines(context, words, room) {
+function wrappedWords(context, words, width) {
   const lines = [''];
   for (const word of words.split(' ')) {
     const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
-    if (lines.at(-1) && context.measureText(longer).width > room) lines.push(word);
+    if (lines.at(-1) && context.measureText(longer).width > width) lines.push(word);
     else lines[lines.length - 1] = longer;
   }
   return lines;
 }
 
 // The drawing below its words, on the page's own ground.
-export function keptPicture(ctx, root) {
-  const drawn = keepCanvas(root);
+export function viewPicture(ctx, root) {
+  const drawn = largestCanvas(root);
   if (!drawn) return null;
   const inks = inksOf(root, ctx.state.theme), ratio = drawn.width / drawn.clientWidth;
   const picture = document.createElement('canvas'), context = picture.getContext('2d');
   const fonts = [inks.bold, inks.font], lines = [];
-  keepWords(ctx).forEach((words, i) => {
+  exportCaption(ctx).forEach((words, i) => {
     context.font = fonts[i];
-    for (const text of keepLines(context, words, drawn.clientWidth)) lines.push({text, font: fonts[i]});
+    for (const text of wrappedWords(context, words, drawn.clientWidth)) lines.push({text, font: fonts[i]});
   });
-  const top = keepMargin + keepLine * lines.length;
-  picture.width = drawn.width + 2 * keepMargin * ratio;
-  picture.height = drawn.height + (top + keepMargin) * ratio;
+  const top = exportMargin + exportLine * lines.length;
+  picture.width = drawn.width + 2 * exportMargin * ratio;
+  picture.height = drawn.height + (top + exportMargin) * ratio;
   context.fillStyle = inks.raised;
   context.fillRect(0, 0, picture.width, picture.height);
-  context.drawImage(drawn, keepMargin * ratio, top * ratio);
+  context.drawImage(drawn, exportMargin * ratio, top * ratio);
   context.scale(ratio, ratio);
   Object.assign(context, {fillStyle: inks.fg, textBaseline: 'middle'});
   lines.forEach(({text, font}, i) => {
     context.font = font;
-    context.fillText(text, keepMargin, keepMargin + keepLine * (i + .5));
+    context.fillText(text, exportMargin, exportMargin + exportLine * (i + .5));
   });
   return picture;
 }
 
 // A text that can be marked and copied; the clipboard may be closed to a page that was opened from disk.
-function keepField(label, about, told) {
+function copyField(label, about, report) {
   const box = elementOf('textarea', 'sv-keep-text'), note = elementOf('p', 'sv-note', about);
   Object.assign(box, {readOnly: true, rows: 2, spellcheck: false});
   box.setAttribute('aria-label', label);
@@ -70,28 +70,28 @@ function keepField(label, about, told) {
   const copy = buttonOf('Copy', `copy: ${label}`, async () => {
     box.select();
     try { await navigator.clipboard.writeText(box.value); } catch { document.execCommand('copy'); }
-    told(`Copied: ${label}.`);
+    report(`Copied: ${label}.`);
   });
   const el = elementOf('div', 'sv-keep-field', elementOf('div', 'sv-head', elementOf('strong', '', label), copy),
     box, note);
   return {el, show: text => { if (box.value !== text) box.value = text; }};
 }
 
-export function keepMenu(ctx) {
+export function exportMenu(ctx) {
   const {store, state} = ctx, el = elementOf('details', 'sv-keep');
-  const said = elementOf('output', 'sv-note'), told = text => { setText(said, text); };
-  const line = keepField('Python line', 'run is what this explorer was given: a run, its folder, or its name.', told);
-  const link = keepField('Link', 'Whoever opens this page with this address sees the same view.', told);
+  const status = elementOf('output', 'sv-note'), report = text => { setText(status, text); };
+  const line = copyField('Python line', 'run is what this explorer was given: a run, its folder, or its name.', report);
+  const link = copyField('Link', 'Whoever opens this page with this address sees the same view.', report);
   const save = buttonOf('Save picture (PNG)', 'save what is in view at the side as a picture', () => {
-    const picture = keptPicture(ctx, el.closest('.salviz'));
-    if (!picture) return told('There is no map in view to draw.');
+    const picture = viewPicture(ctx, el.closest('.salviz'));
+    if (!picture) return report('There is no map in view to draw.');
     const anchor = elementOf('a');
     Object.assign(anchor, {href: picture.toDataURL('image/png'),
       download: `salviz-probe-${state.probe}-step-${store.stepOf(state)}.png`});
     anchor.click();
-    return told(`Saved as ${anchor.download}.`);
+    return report(`Saved as ${anchor.download}.`);
   });
-  const body = elementOf('div', 'sv-keep-body', save, line.el, said);
+  const body = elementOf('div', 'sv-keep-body', save, line.el, status);
   if (ctx.isPage) line.el.after(link.el);
   el.append(elementOf('summary', '', 'Keep this view'), body);
   const update = () => {
@@ -99,7 +99,7 @@ export function keepMenu(ctx) {
     line.show(pythonLine(store, state));
     link.show(`${location.href.split('#')[0]}${linkOf(store, state)}`);
   };
-  el.addEventListener('toggle', () => { told(''); update(); });
+  el.addEventListener('toggle', () => { report(''); update(); });
   el.addEventListener('keydown', e => {
     if (e.key !== 'Escape' || !el.open) return;
     el.open = false;

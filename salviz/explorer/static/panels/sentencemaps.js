@@ -6,9 +6,9 @@ import {entryTitle} from '../state/derive.js';
 import {blankBlocked, largestOf, readingKey, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
 
-const ownStateOfUnits = {hideSpecial: false, mergeWords: true};
+const sentenceUnits = {hideSpecial: false, mergeWords: true};
 
-export class OwnMaps {
+export class SentenceMaps {
   constructor(announce) {
     this.parts = ['A', 'B', 'B − A'].map((name, i) => {
       const row = new MapRow({text: (r, c) => this.cellText(i, r, c), chooseRow: () => {}, announce});
@@ -19,20 +19,20 @@ export class OwnMaps {
   }
 
   draw(shown, state, host) {
-    const {maps, sides} = shown, there = maps.every(map => map.values);
-    this.el.hidden = !there;
-    if (!there) return;
+    const {maps, sides} = shown, hasMaps = maps.every(map => map.values);
+    this.el.hidden = !hasMaps;
+    if (!hasMaps) return;
     this.about = readingKey([], state.entry, sides.map(({probe}) => probe.labels));
-    const title = entryTitle(state.entry), look = {palette: state.palette, theme: state.theme};
+    const title = entryTitle(state.entry), style = {palette: state.palette, theme: state.theme};
     this.shown = sides.map(({probe, frame}, i) => {
-      const units = shownUnits(probe, ownStateOfUnits, maps[i]), map = unitMap(maps[i], units);
+      const units = shownUnits(probe, sentenceUnits, maps[i]), map = unitMap(maps[i], units);
       return {...map, units, values: blankBlocked(map.values, frame, state.entry, maps[i], units)};
     });
     const limit = Math.max(...this.shown.map(({values}, i) => scaleLimit(sides[i].frame, 'attention', values, state)));
     const count = Math.max(...this.shown.map(({units}) => units.length));
-    const scale = colourScaleOf({limit: attentionLimit(limit, count), ...look});
+    const scale = colourScaleOf({limit: attentionLimit(limit, count), ...style});
     this.shown.forEach(({values, units}, i) => this.drawPart(i, title, {values, scale, units}, host, state.theme));
-    this.drawDifference(shown, title, look, host, state.theme);
+    this.drawDifference(shown, title, style, host, state.theme);
   }
 
   drawPart(i, title, {values, scale, units}, host, theme) {
@@ -42,7 +42,7 @@ export class OwnMaps {
   }
 
   // Rows and columns of B − A are the words that stand in both sentences.
-  drawDifference({columns, maps}, title, look, host, theme) {
+  drawDifference({columns, maps}, title, style, host, theme) {
     const whole = maps.every(map => map.pooled === 1), same = columns.filter(column => column.same);
     this.parts[2].el.hidden = !whole || !same.length;
     setText(this.note, whole ? 'B − A has the words that stand in both sentences; it is left out for all others.'
@@ -53,8 +53,8 @@ export class OwnMaps {
     const values = Float32Array.from(same.flatMap(r => same.map(c => at(b, r.second, c.second)
       - at(a, r.first, c.first))));
     this.shown[2] = {values, units: same.map(({first}) => a.units[first]), half: () => NaN};
-    this.drawPart(2, title, {...this.shown[2], scale: colourScaleOf({limit: largestOf(values), signed: true, ...look})},
-      host, theme);
+    const scale = colourScaleOf({limit: largestOf(values), signed: true, ...style});
+    this.drawPart(2, title, {...this.shown[2], scale}, host, theme);
   }
 
   cellText(i, row, column) {

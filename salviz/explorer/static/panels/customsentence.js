@@ -7,36 +7,36 @@ import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scal
 import {signWords} from '../lib/words.js';
 import {entryTitle} from '../state/derive.js';
 import {Store} from '../state/store.js';
-import {OwnMaps} from './ownmaps.js';
-import {pairOf} from './ownpair.js';
+import {SentenceMaps} from './sentencemaps.js';
+import {pairOf} from './sentencepair.js';
 
 export const lateAfter = 4000;
-const ownKept = 8;
-const ownColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const ownNoKernel = 'This needs a kernel with a model, and this page has none. In a notebook, '
+const customCached = 8;
+const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
+const customNoKernel = 'This needs a kernel with a model, and this page has none. In a notebook, '
   + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer) has one.';
 export const lateWords = 'No answer yet. It comes when the kernel is free; a kernel that is gone gives none: then run '
   + 'the cell again.';
 
 // What the kernel offers for the run in view, and what is missing before its model can be asked, '' if nothing.
-export function modelOffer({own, state}) { return own?.offers()[state.run] ?? null; }
-export function modelNeeds(ctx) { return modelOffer(ctx)?.needs ?? ownNoKernel; }
+export function modelOffer({kernel, state}) { return kernel?.offers()[state.run] ?? null; }
+export function modelNeeds(ctx) { return modelOffer(ctx)?.needs ?? customNoKernel; }
 
-class Own {
+class CustomSentence {
   constructor(ctx) {
-    Object.assign(this, {ctx, fields: [], asked: [], base: null, pair: null, turn: 0});
+    Object.assign(this, {ctx, fields: [], queried: [], base: null, pair: null, turn: 0});
     this.el = elementOf('section', 'sv-panel sv-own');
     this.el.setAttribute('aria-label', 'Your own sentence');
     this.makeForm();
     this.makeAnswer();
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Your own sentence'));
-    this.el.append(this.head, this.form, this.said, this.answer);
+    this.el.append(this.head, this.form, this.status, this.answer);
   }
 
   makeForm() {
     this.inputs = elementOf('div', 'sv-own-inputs');
-    this.look = elementOf('button', 'sv-own-look', 'Look');
-    this.look.type = 'submit';
+    this.submit = elementOf('button', 'sv-own-look', 'Look');
+    this.submit.type = 'submit';
     this.again = buttonOf('as in view', 'take the sentence in view again', () => this.restart());
     this.choice = choiceOf([], () => this.ask());
     this.attribution = choiceOf([], () => this.ask());
@@ -48,24 +48,24 @@ class Own {
     this.words.setAttribute('role', 'group');
     this.words.setAttribute('aria-label', 'words: Enter or Delete leaves one out, arrow keys move');
     this.words.addEventListener('keydown', e => this.key(e));
-    const options = elementOf('div', 'sv-own-options', this.look, this.again, this.besideField, this.choiceField,
+    const options = elementOf('div', 'sv-own-options', this.submit, this.again, this.besideField, this.choiceField,
       this.attributionField);
     this.form = elementOf('form', 'sv-own-form', this.inputs, this.words, options);
     this.form.addEventListener('submit', e => {
       e.preventDefault();
       this.ask();
     });
-    this.said = elementOf('p', 'sv-note sv-own-said');
-    this.said.setAttribute('role', 'status');
+    this.status = elementOf('p', 'sv-note sv-own-said');
+    this.status.setAttribute('role', 'status');
   }
 
   makeAnswer() {
-    this.colour = choiceOf(ownColours, () => this.show());
+    this.colour = choiceOf(customColours, () => this.show());
     this.about = elementOf('p', 'sv-note');
     this.line = elementOf('div', 'sv-line sv-own-pair');
     this.scale = elementOf('div', 'sv-own-scales');
     this.outcome = elementOf('div', 'sv-own-outcome');
-    this.maps = new OwnMaps(this.ctx.announce);
+    this.maps = new SentenceMaps(this.ctx.announce);
     this.answer = elementOf('div', 'sv-own-answer', this.about, labelled('Colour by', this.colour), this.line,
       this.scale, this.outcome, this.maps.el);
     this.answer.hidden = true;
@@ -85,11 +85,11 @@ class Own {
   // Another sentence in view: what was not edited follows it, and an answer that stood beside the old one goes.
   begin(probe) {
     const untouched = !this.base || JSON.stringify(this.text()) === JSON.stringify(this.base);
-    const kept = this.text();
+    const typed = this.text();
     this.base = probe ? [...probe.texts] : null;
     const same = this.fields.length === this.base?.length;
     if (!same) this.makeFields();
-    if (this.base) this.fields.forEach((field, i) => { field.value = untouched || !same ? this.base[i] : kept[i]; });
+    if (this.base) this.fields.forEach((field, i) => { field.value = untouched || !same ? this.base[i] : typed[i]; });
     this.turn++;
     this.pair = null;
     this.rest('');
@@ -116,8 +116,8 @@ class Own {
   }
 
   fill() {
-    const offer = this.offer(), needs = this.needs(), pairs = this.asked.map((texts, i) => [i, texts]);
-    for (const part of [...this.fields, this.look, this.again, this.beside, this.choice, this.attribution])
+    const offer = this.offer(), needs = this.needs(), pairs = this.queried.map((texts, i) => [i, texts]);
+    for (const part of [...this.fields, this.submit, this.again, this.beside, this.choice, this.attribution])
       part.disabled = Boolean(needs);
     const {choices = [], attributions = []} = offer ?? {}, has = value => choices.some(([v]) => String(v) === value);
     const chosen = has(this.choice.value) ? this.choice.value : String(choices.at(-1)?.[0] ?? '');
@@ -137,8 +137,8 @@ class Own {
   }
 
   say(text, failed = false) {
-    setText(this.said, text || this.needs());
-    this.said.classList.toggle('sv-failed', failed);
+    setText(this.status, text || this.needs());
+    this.status.classList.toggle('sv-failed', failed);
   }
 
   // Each word with a cross that leaves it out; one of them is a stop of the Tab key, arrows move between them.
@@ -204,14 +204,14 @@ class Own {
       this.rest('Type at least one word, then press Enter.', true);
       return;
     }
-    const other = this.beside.value === 'view' ? this.base : this.asked[Number(this.beside.value)];
+    const other = this.beside.value === 'view' ? this.base : this.queried[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
     this.wait('asking …');
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
-      await this.ctx.own.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
+      await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
         attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
-      given => { if (turn === this.turn) this.take(given, texts); });
+      answer => { if (turn === this.turn) this.take(answer, texts); });
     } catch (error) {
       if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
     }
@@ -228,23 +228,23 @@ class Own {
     this.el.removeAttribute('aria-busy');
   }
 
-  take(given, texts) {
-    if (given.error) {
-      this.rest(given.error, true);
+  take(answer, texts) {
+    if (answer.error) {
+      this.rest(answer.error, true);
       return;
     }
     const store = new Store();
-    store.load({format: 1, runs: [given.run], shipped: ''});
-    const frames = given.frames.map(bytes => store.addFrame(bytes)),
-      sides = frames.map((frame, i) => ({frame, probe: store.probe(0, i), explains: given.explains[i]}));
-    this.pair = {...given, sides, classes: given.run.classes};
-    const known = this.asked.some(one => JSON.stringify(one) === JSON.stringify(texts));
-    if (!known) this.asked = [...this.asked, texts].slice(-ownKept);
+    store.load({format: 1, runs: [answer.run], shipped: ''});
+    const frames = answer.frames.map(bytes => store.addFrame(bytes)),
+      sides = frames.map((frame, i) => ({frame, probe: store.probe(0, i), explains: answer.explains[i]}));
+    this.pair = {...answer, sides, classes: answer.run.classes};
+    const isListed = this.queried.some(one => JSON.stringify(one) === JSON.stringify(texts));
+    if (!isListed) this.queried = [...this.queried, texts].slice(-customCached);
     this.rest('');
-    if (given.more) this.wait(`Saliency by ${given.attribution.replaceAll('_', ' ')} follows …`);
+    if (answer.more) this.wait(`Saliency by ${answer.attribution.replaceAll('_', ' ')} follows …`);
     this.fill();
     this.show();
-    if (!given.more) this.ctx.announce(this.outcome.textContent);
+    if (!answer.more) this.ctx.announce(this.outcome.textContent);
   }
 
   show() {
@@ -254,7 +254,7 @@ class Own {
     const shown = pairOf(pair.sides, state.entry, alignWords);
     setText(this.about, this.aboutWords(shown));
     this.showLine(shown);
-    this.outcome.replaceChildren(...ownOutcome(pair));
+    this.outcome.replaceChildren(...customOutcome(pair));
     this.maps.draw(shown, state, this.el);
   }
 
@@ -268,19 +268,19 @@ class Own {
 
   // Three rows a column: the word of A, that of B, and B − A where it is the same word.
   showLine(shown) {
-    const there = this.pair.sides[0].frame.get('saliency');
-    this.colour.options[0].disabled = !there;
-    const what = there ? this.colour.value : 'attention', {state} = this.ctx,
-      look = {palette: state.palette, theme: state.theme};
+    const saliency = this.pair.sides[0].frame.get('saliency');
+    this.colour.options[0].disabled = !saliency;
+    const what = saliency ? this.colour.value : 'attention', {state} = this.ctx,
+      style = {palette: state.palette, theme: state.theme};
     const {first, second, difference} = shown[what], {units} = shown;
     const most = values => Math.max(0, ...values.filter(Number.isFinite).map(Math.abs));
     const ordinary = (values, side) => values.filter((_, k) => !units[side][k].special);
     const limit = most([...ordinary(first, 0), ...ordinary(second, 1)]);
     const both = shown.columns.map(column => column.same && !units[0][column.first].special),
       changes = difference.filter((_, k) => both[k]);
-    const scale = colourScaleOf({limit, signed: what === 'saliency', ...look}),
-      apart = colourScaleOf({limit: most(changes), signed: true, ...look});
-    const columns = shown.columns.map((column, k) => ownColumn([units[0][column.first], units[1][column.second]],
+    const scale = colourScaleOf({limit, signed: what === 'saliency', ...style}),
+      apart = colourScaleOf({limit: most(changes), signed: true, ...style});
+    const columns = shown.columns.map((column, k) => customColumn([units[0][column.first], units[1][column.second]],
       [first[column.first], second[column.second]], difference[k], scale, apart));
     const names = elementOf('span', 'sv-own-column sv-own-names sv-answer-names', ...['A', 'B', 'B − A'].map(name =>
       elementOf('span', 'sv-line-name', name)));
@@ -288,21 +288,21 @@ class Own {
     this.line.replaceChildren(names, ...columns);
     repeatNames(this.line);
     const scales = [[what === 'saliency' ? 'A and B' : 'A and B, attention', scale], ['B − A', apart]];
-    const same = both.filter(Boolean).length, some = changes.some(Number.isFinite);
-    this.scale.replaceChildren(...scales.slice(0, some ? 2 : 1).map(([name, one]) =>
+    const same = both.filter(Boolean).length, hasChanges = changes.some(Number.isFinite);
+    this.scale.replaceChildren(...scales.slice(0, hasChanges ? 2 : 1).map(([name, one]) =>
       elementOf('div', 'sv-own-scale', elementOf('div', 'sv-scale-kind', name), scaleBar(one))),
-    elementOf('p', 'sv-note', ownLegend(what, shown, this.pair, state, same)));
+    elementOf('p', 'sv-note', customLegend(what, shown, this.pair, state, same)));
   }
 }
 
-function ownLegend(what, shown, pair, state, same) {
+function customLegend(what, shown, pair, state, same) {
   const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
     : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
   const shared = same ? `${countWords(same, 'word or sign', 'words and signs')} in both` : 'no word in both';
   return `${meaning} There ${same > 1 ? 'are' : 'is'} ${shared}; elsewhere nothing is subtracted.`;
 }
 
-function ownChip(unit, value, scale) {
+function customChip(unit, value, scale) {
   if (!unit) return elementOf('span', 'sv-own-gap', '–');
   const text = elementOf('bdi', '', chipText(unit.label)),
     chip = elementOf('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
@@ -312,45 +312,45 @@ function ownChip(unit, value, scale) {
   return chip;
 }
 
-function ownSigned(x) { return `${x > 0 ? '+' : ''}${shortNumber(x)}`; }
+function customSigned(x) { return `${x > 0 ? '+' : ''}${shortNumber(x)}`; }
 
-function ownColumn([a, b], [first, second], difference, scale, apart) {
-  const known = Number.isFinite(difference), change = elementOf('span', 'sv-own-change', known ? ownSigned(difference)
-    : '');
-  paintToken(change, known && !a.special ? scaleColour(apart, difference) : null);
-  const said = known ? `B − A ${ownSigned(difference)}` : 'not the same word in both';
-  const column = elementOf('span', 'sv-own-column', ownChip(a, first, scale), ownChip(b, second, scale), change);
-  column.title = said;
+function customColumn([a, b], [first, second], difference, scale, apart) {
+  const differs = Number.isFinite(difference),
+    change = elementOf('span', 'sv-own-change', differs ? customSigned(difference) : '');
+  paintToken(change, differs && !a.special ? scaleColour(apart, difference) : null);
+  const text = differs ? `B − A ${customSigned(difference)}` : 'not the same word in both';
+  const column = elementOf('span', 'sv-own-column', customChip(a, first, scale), customChip(b, second, scale), change);
+  column.title = text;
   return column;
 }
 
 // The answers side by side: a row a class, and the difference of its probabilities.
-function ownOutcome({sides, classes}) {
+function customOutcome({sides, classes}) {
   const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
   if (!p || !q) return [elementOf('p', 'sv-note', 'This model gives no answer that could be compared.')];
   const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
   const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above one half
   const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
-  const isSaid = (values, i) => several ? values[i] > .5 : i === top(values);
+  const isPredicted = (values, i) => several ? values[i] > .5 : i === top(values);
   const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
   const rows = names.map((name, i) => elementOf('tr', '', elementOf('th', '', elementOf('bdi', '', chipText(name, 24))),
-    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), isSaid(values, i)))),
-    elementOf('td', '', ownSigned(q[i] - p[i]))));
+    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), isPredicted(values, i)))),
+    elementOf('td', '', customSigned(q[i] - p[i]))));
   const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
     elementOf('th', '', name)));
-  const [a, b] = [p, q].map(values => classes.filter((_, i) => isSaid(values, i)).map(quoted).join(', ')
+  const [a, b] = [p, q].map(values => classes.filter((_, i) => isPredicted(values, i)).map(quoted).join(', ')
     || (several ? 'no class' : quoted('')));
-  const said = chance && classes.length ? `A is answered ${a}, B ${b}.` : '';
-  return [elementOf('p', 'sv-outcome', said), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
+  const outcome = chance && classes.length ? `A is answered ${a}, B ${b}.` : '';
+  return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
     elementOf('tbody', '', ...rows))];
 }
 
-export const ownPanel = {
-  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', still: 'sentence',
+export const customSentencePanel = {
+  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
     'A sentence that you type is asked of a model and stands beside the one in view: prediction, saliency, the map of '
       + 'the head in view, and B − A where both have the same word.',
     'One pair of sentences shows what this model does with these words, not why, and not what it does in general.'],
   keys: [['Enter', 'ask; on a word: leave it out'], ['Delete', 'leave the word out'], ['← →', 'from word to word']]},
-  view: Own,
+  view: CustomSentence,
 };
