@@ -1,4 +1,5 @@
 "How Sphinx makes pages of the notebooks; `build.py` beside this file lays out what it reads."
+import pkgutil
 import re
 from functools import cache
 from importlib import import_module, metadata
@@ -28,7 +29,7 @@ myst_heading_anchors = 3
 # The reference
 autodoc_member_order = 'bysource'
 autodoc_inherit_docstrings = False
-autodoc_default_options = {'members': True, 'undoc-members': True}
+autodoc_default_options = {'members': True, 'undoc-members': True} # and `inherited-members`, see `public_bases`
 add_module_names = False
 maximum_signature_line_length = 60
 toc_object_entries = False # 1,700 entries on every page would be half of the time of a build
@@ -95,7 +96,17 @@ def parents(node):
     while node := node.parent: yield node
 
 
+def public_bases(app, config):
+    "Document what a class inherits from private bases, of which it is put together, and nothing of public ones"
+    modules = [import_module(m.name) for m in pkgutil.walk_packages(salviz.__path__, 'salviz.')
+               if not m.name.rpartition('.')[2].startswith('_')]
+    bases = {base.__name__ for module in modules for cls in vars(module).values()
+             if isinstance(cls, type) and cls.__module__ == module.__name__ for base in cls.__mro__[1:]}
+    config.autodoc_default_options['inherited-members'] = ','.join(b for b in sorted(bases) if not b.startswith('_'))
+
+
 def setup(app):
+    app.connect('config-inited', public_bases)
     app.connect('autodoc-process-docstring', with_comments)
     app.add_post_transform(NamesInProse)
     return dict(parallel_read_safe=True)

@@ -20,7 +20,7 @@ from .texts import from_hub, load_text, one_table, readers, refuse_rows, written
 from ..core.validation import check_choice
 from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
-from ..core.runs import read_object
+from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006

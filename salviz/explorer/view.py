@@ -15,7 +15,7 @@ import numpy as np
 import traitlets as T
 from fastcore.basics import patch
 
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from .codes import json_text
 from .courier import Courier, Plan, thin_rows
 from .described import as_run, grown, meta as describe, run_meta

@@ -33,7 +33,8 @@ from .view import ExplorerView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from salviz.core.runs import Run, Snapshot
+    from salviz.core.snapshots import Snapshot
+    from salviz.core.runs import Run
     from salviz.explorer.keeping import Shown
     from salviz.explorer.stills import Look
     from salviz.figures.drawing import Picture

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
-                              resume_files, slim_checkpoint)
+from ..core.run_files import (checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files,
+                                   slim_checkpoint)
+from ..core.snapshots import read_header
+from ..core.runs import Run
 from ..metrics.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from fastcore.basics import patch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from ..core.runs import read_object
+from ..core.run_files import read_object
 
 if TYPE_CHECKING:
     from salviz.training.method_trainer import MethodTrainer

@@ -17,7 +17,7 @@ import torch
 from fastcore.basics import patch
 from transformers import PreTrainedModel, Trainer
 
-from ..core.runs import check_lease, outdated, remove_checkpoint, write_manifest
+from ..core.run_files import check_lease, outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
 from ..data.texts import model_inputs
 from ..models.adapters import read_adapter, write_adapter

@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.leases import Leased
-from ..core.runs import Run, write_whole
+from ..core.run_files import write_whole
+from ..core.runs import Run
 
 # %% ../../nbs/06_training/15_processes.ipynb #pr05
 def in_step(

@@ -27,7 +27,7 @@ from ..methods.base import Progress, Term, Together, plan_of, terms_of
 from ..models.tasks import attribution_target
 from ..models.patches import patch_grid, reads_patches
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
-from ..core.runs import Snapshot, plain_name
+from ..core.snapshots import Snapshot, plain_name
 from ..core.text import readable
 
 # %% ../../nbs/06_training/03_recording.ipynb #012

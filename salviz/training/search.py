@@ -13,7 +13,7 @@ from pathlib import Path
 from fastcore.basics import patch
 
 from ..core.leases import Lease
-from ..core.runs import sealed, to_json, write_whole
+from ..core.run_files import sealed, to_json, write_whole
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
 from .settings import shown_value

@@ -31,7 +31,9 @@ from tqdm import tqdm
 
 from ..core.validation import door
 from ..core.leases import Lease, Leased
-from ..core.runs import Run, RunInUse, read_object, sealed, to_json, write_whole
+from ..core.run_files import read_object, sealed, to_json, write_whole
+from ..core.locks import RunInUse
+from ..core.runs import Run
 from ..metrics.statistics import checked_better, known_measure, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .processes import share_of

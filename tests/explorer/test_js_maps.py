@@ -13,7 +13,7 @@ from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.views.maps import triptych
 from salviz.views.base import discard_region
 

@@ -16,7 +16,7 @@ from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
 from salviz.explorer.packed import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 
 golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 
