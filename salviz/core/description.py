@@ -46,11 +46,11 @@ def default_arguments() -> dict: # {method: {argument: default}}
     for file in sorted((Path(find_spec('salviz').origin).parent/'methods').glob('*.py')):
         for kind in ast.parse(file.read_text(encoding='utf-8')).body:
             if not isinstance(kind, ast.ClassDef): continue
-            made = [x.args for x in kind.body if isinstance(x, ast.FunctionDef) and x.name == '__init__']
-            if not made: continue
-            names, defaults = [x.arg for x in made[0].args], made[0].defaults
-            known = zip(names[len(names) - len(defaults):], defaults)
-            out[kind.name] = {k: json.loads(json.dumps(ast.literal_eval(x))) for k, x in known if _is_literal(x)}
+            constructors = [x.args for x in kind.body if isinstance(x, ast.FunctionDef) and x.name == '__init__']
+            if not constructors: continue
+            names, defaults = [x.arg for x in constructors[0].args], constructors[0].defaults
+            with_default = zip(names[len(names) - len(defaults):], defaults)
+            out[kind.name] = {k: json.loads(json.dumps(ast.literal_eval(x))) for k, x in with_default if _is_literal(x)}
     return out
 
 def _is_literal(node):
@@ -124,9 +124,9 @@ def method_fact(
     name = name or next((x['name'] for x in methods if x.get('name')), None)
     if not name: return None
     parts = _parts_of(name, [x['args'] if isinstance(x.get('args'), dict) else {} for x in methods])
-    said = [(methods_words(part), arguments_words(part, *several, skip=skip)) for part, several in parts]
+    texts = [(methods_words(part), arguments_words(part, *several, skip=skip)) for part, several in parts]
     cites = [*str(name).split(' + '), *(cite for x in methods for cite in _as_list(x.get('cite')))]
-    return Fact('method', ' + '.join(title + f' ({words})'*bool(words) for title, words in said),
+    return Fact('method', ' + '.join(title + f' ({words})'*bool(words) for title, words in texts),
                 tuple(different(cites)))
 
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]

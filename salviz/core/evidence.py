@@ -36,29 +36,29 @@ def check_axes(
     shape, # of the evidence of one example and layer
 ) -> tuple:
     "`axes`, or an error that says what they must be"
-    given = (axes,) if isinstance(axes, str) else axes
+    named = (axes,) if isinstance(axes, str) else axes
     expected = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(_axis_names[1:])}, for its '
                 f'shape {list(shape)} behind batch and layer')
-    if not isinstance(given, (tuple, list)) or len(given) != len(shape) or not {*given} <= {*_axis_names[1:]}:
+    if not isinstance(named, (tuple, list)) or len(named) != len(shape) or not {*named} <= {*_axis_names[1:]}:
         raise ValueError(f'{expected}; got {axes!r}')
-    return tuple(given)
+    return tuple(named)
 
 # %% ../../nbs/01_core/15_evidence.ipynb #009
 known_evidence = frozenset({*shapes, *(name for of in signal_shapes.values() for name in of)})
 
 def own_evidence(snapshot) -> dict: # {name: axes}, in the order in which they are stored
     "The arrays of `snapshot` that are evidence of a method of one's own, with the names of their axes"
-    attention, told = snapshot.arrays.get('attention'), snapshot.info.get('axes')
-    told = told if isinstance(told, dict) else {}
-    heads, own = None if attention is None else attention.shape[1], {}
+    attention, stated = snapshot.arrays.get('attention'), snapshot.info.get('axes')
+    stated = stated if isinstance(stated, dict) else {}
+    heads, custom = None if attention is None else attention.shape[1], {}
     for name, x in snapshot.arrays.items():
         if plain_name(name) in known_evidence: continue
         layered = name in snapshot.layers
         shape = x.shape[layered:]
-        try: axes = check_axes(name, told[name], shape)
+        try: axes = check_axes(name, stated[name], shape)
         except (KeyError, ValueError): axes = guessed_axes(shape, len(snapshot.tokens), heads, len(snapshot.classes))
-        own[name] = ('layer',)*layered + axes
-    return own
+        custom[name] = ('layer',)*layered + axes
+    return custom
 
 def axes_words(
     axes, shape,
@@ -71,8 +71,8 @@ def axes_words(
 # %% ../../nbs/01_core/15_evidence.ipynb #017
 def largest_saliency(snapshot) -> float: # 0 where it has none
     "The largest magnitude of saliency among the ordinary tokens of `snapshot`"
-    own = next((name for name in ('saliency', 'method_saliency') if name in snapshot.arrays), None)
+    name = next((name for name in ('saliency', 'method_saliency') if name in snapshot.arrays), None)
     ordinary = ~np.asarray(snapshot.is_special, dtype=bool)
-    if own is None or snapshot.arrays[own].shape != ordinary.shape: return 0.
-    values = np.abs(snapshot.arrays[own][ordinary].astype(float))
+    if name is None or snapshot.arrays[name].shape != ordinary.shape: return 0.
+    values = np.abs(snapshot.arrays[name][ordinary].astype(float))
     return float(values[np.isfinite(values)].max(initial=0.))

@@ -34,13 +34,13 @@ class Kept:
         if self.folder is None: return
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f'{folder} is a file; name a folder, which need not exist')
-        file, asked = self.folder/'question.json', json.loads(to_json(question))
+        file, wanted = self.folder/'question.json', json.loads(to_json(question))
         if not file.exists():
             if self.folder.exists() and any(self.folder.glob('[!.]*')):
                 raise ValueError(f'{folder} holds something else; name an empty folder, or one that does not exist')
-            write_whole(file, to_json(asked, indent=1).encode())
+            write_whole(file, to_json(wanted, indent=1).encode())
         before = self._before(file)
-        other = [k for k in {**asked, **before} if asked.get(k) != before.get(k)]
+        other = [k for k in {**wanted, **before} if wanted.get(k) != before.get(k)]
         if other:
             raise ValueError(f'{folder} holds what was made with another {", ".join(other)}; name another folder, or '
                              'delete this one to make all of it again')
@@ -60,11 +60,11 @@ class Kept:
         file = self.folder/f'{digest(name)}.npz'
         if file.exists():
             try:
-                with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as there:
-                    return {k: there[k] for k in there.files}
+                with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
+                    return {k: arrays[k] for k in arrays.files}
             except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile):
                 warnings.warn(f'{file} cannot be read; it is made again', stacklevel=2)
-        made, content = make(), io.BytesIO()
-        np.savez(content, **made)
+        part, content = make(), io.BytesIO()
+        np.savez(content, **part)
         write_whole(file, content.getvalue())
-        return made
+        return part

@@ -66,8 +66,8 @@ def _packed_frame(frame):
                 columns=[_packed_column(frame.iloc[:, i]) for i in range(frame.shape[1])])
 
 # %% ../../nbs/01_core/16_provenance.ipynb #pv-7
-def _unpacked_column(given, **more):
-    kind, values = given
+def _unpacked_column(column, **more):
+    kind, values = column
     if not _column_types.fullmatch(kind): raise ValueError(f'knows no column of {kind!r:.40}')
     return pd.Series([unpacked(x) for x in values], dtype=kind, **more)
 
@@ -186,13 +186,13 @@ def _described_table(frame, **more):
 
 def _described_words(about):
     "What a table says of itself, as far as it can be written down"
-    known = {}
+    written = {}
     for k, x in about.items():
-        try: known[k] = packed(x)
+        try: written[k] = packed(x)
         except ValueError: continue
-    return known
+    return written
 
-def _look(table):
+def _table_fields(table):
     "The fields of a `ResultTable` besides its numbers"
     fields = ('rows', 'column', 'sentences', 'better', 'digits', 'percent', 'titles', 'about', 'names')
     return {k: packed(getattr(table, k)) for k in fields}
@@ -203,9 +203,9 @@ def described(source) -> dict:
     if isinstance(source, Run): return dict(form='run', run=run_facts(source))
     if hasattr(source, '_fields') and hasattr(source, 'snapshot'): # what was seen, with its run
         if source.run is None: return described(source.snapshot)
-        told = _described_snapshot(source.snapshot, source.run)
-        if told['form'] == 'evidence': return dict(form='unknown', what='Snapshot that was changed after it was read')
-        return told | dict(seen=True)
+        facts = _described_snapshot(source.snapshot, source.run)
+        if facts['form'] == 'evidence': return dict(form='unknown', what='Snapshot that was changed after it was read')
+        return facts | dict(seen=True)
     if hasattr(source, 'arrays') and hasattr(source, 'probe'):
         return _described_snapshot(source, Run(source.of_run) if source.of_run else None)
     if hasattr(source, 'manifest') and hasattr(source, 'results'):
@@ -215,7 +215,7 @@ def described(source) -> dict:
         return dict(form='dict', items=[[packed(k), described(x)] for k, x in source.items()])
     if isinstance(source, pd.DataFrame): return _described_table(source)
     if hasattr(source, 'sentences') and isinstance(getattr(source, 'frame', None), pd.DataFrame):
-        return _described_table(source.frame, look=_look(source))
+        return _described_table(source.frame, look=_table_fields(source))
     return dict(form='unknown', what=type(source).__name__)
 
 _most_of_a_snapshot = 1_000_000 # characters
@@ -271,27 +271,28 @@ def _version_of(name):
     except PackageNotFoundError: return None
 
 def code_facts(
-    *own, # files of code besides the library's that took part
+    *further_files, # files of code besides the library's that took part
 ) -> dict:
-    "Versions of what draws, the commit of salviz if it runs from a checkout, and those of `own`"
+    "Versions of what draws, the commit of salviz if it runs from a checkout, and those of `further_files`"
     names = ('salviz', 'matplotlib', 'numpy', 'pandas')
     facts = dict(versions=dict(python=platform.python_version()) | {k: _version_of(k) for k in names})
     if commit := commit_of(find_spec('salviz').origin): facts['commit'] = commit
-    if further := {Path(file).name: commit for file in own if (commit := commit_of(file))}: facts['own'] = further
+    further = {Path(file).name: commit for file in further_files if (commit := commit_of(file))}
+    if further: facts['own'] = further
     return facts
 
 # %% ../../nbs/01_core/16_provenance.ipynb #pv-20
 def recipe_of(
-    source,  # what the call was given
-    kind,    # name of the figure's kind, None for the characteristic one
-    given,   # {argument: value} of the others
-    own=(),  # files of code besides the library's that took part
+    source,           # what the call was given
+    kind,             # name of the figure's kind, None for the characteristic one
+    named_arguments,  # {argument: value} of the others
+    further_files=(), # files of code besides the library's that took part
     fonts=(),# that the figure was drawn with
 ) -> dict:
     "How a figure is made; where it cannot be made again, 'cannot' says why"
-    arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=code_facts(*own),
+    arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=code_facts(*further_files),
                                  fonts=list(fonts))
-    for name, x in given.items():
+    for name, x in named_arguments.items():
         if name == 'font' and os.sep in str(x): x = Path(x).name
         if name in ('width', 'font_size') and isinstance(x, int): x = float(x) # 8 points are 8. points
         try: arguments[name] = packed(x)

@@ -263,12 +263,12 @@ def slim_checkpoint(folder):
     for p in going: p.unlink(missing_ok=True)
 
 def outdated(
-    steps,    # of all checkpoints
-    keep:int, # how many to keep, the last one and the best among them
+    steps,     # of all checkpoints
+    count:int, # how many to keep, the last one and the best among them
     best=None,
 ) -> list: # of steps
     "Return the steps of the checkpoints that can be deleted, oldest first"
     steps = sorted(steps)
     protected = {*steps[-1:], *({best} & set(steps))}
     others = [s for s in steps if s not in protected]
-    return others[:max(0, len(steps) - max(keep, len(protected)))]
+    return others[:max(0, len(steps) - max(count, len(protected)))]

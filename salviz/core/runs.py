@@ -27,7 +27,7 @@ from .examples import example_folder, example_names
 from .run_files import (Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _parse_rows, _read_file,
                                    _read_rows, _row_fault, _unsealed, append_line, check_lease, checkpoint_damage,
                                    read_manifest, read_object, sealed, to_json, write_object, write_whole)
-from .snapshots import (Snapshot, _arrays_header, _decode_arrays, _header_of, _plain_memory,
+from .snapshots import (Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory,
                                    _snapshot_fault, decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
 from .validation import check_choice
 
@@ -167,10 +167,7 @@ class _RunValues(_RunFolder):
     def save_arrays(self, name:str, arrays:dict) -> None:
         "Store `arrays` {name: array} under `name`, exactly as they are"
         file, arrays = _array_file(self, name), {k: _plain_memory(v) for k, v in arrays.items()}
-        for k, v in arrays.items():
-            if v.dtype.kind not in 'biuf':
-                raise ValueError(f'array {k!r} has dtype {v.dtype}; only booleans, '
-                                 'integers and floating point can be stored')
+        for k, v in arrays.items(): _check_storable(k, v, 'biuf')
         with self._writing: write_whole(file, encode_arrays(arrays, 'salviz.arrays', {}))
 
     def load_arrays(self, name:str) -> dict:

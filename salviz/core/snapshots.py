@@ -40,6 +40,12 @@ def _plain_memory(x) -> np.ndarray:
     x = np.asarray(x)
     return np.array(x, dtype=x.dtype.newbyteorder('<'), order='C')
 
+def _check_storable(name, x, kinds):
+    "Raise an error about the array `x`, called `name`, unless its dtype is of one of the `kinds` of numpy"
+    if x.dtype.kind not in kinds:
+        raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, '
+                         'integers and floating point can be stored')
+
 def shrink(
     name:str,     # of the array: those that end in one of `_whole` keep float32
     x:np.ndarray, # bool, integer or floating point
@@ -48,9 +54,7 @@ def shrink(
     if x.dtype == bool:
         bits, shape = pack_bits(x)
         return bits, dict(bits=list(shape))
-    if x.dtype.kind not in 'iuf':
-        raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, '
-                         'integers and floating point can be stored')
+    _check_storable(name, x, 'iuf')
     if x.dtype.kind == 'f' and plain_name(name).endswith(_whole): x = x.astype(np.float32)
     elif x.dtype.kind == 'f':
         top = np.abs(x[np.isfinite(x)]).max(initial=0)
@@ -214,6 +218,10 @@ def _checksum(arrays):
     for k in sorted(arrays): crc = zlib.crc32(arrays[k].tobytes(), crc)
     return crc
 
+def _check_arrays(arrays, checksum):
+    if _checksum(arrays) != checksum:
+        raise ValueError('holds arrays that are not those that were written (checksum)')
+
 def _header_checksum(header:bytes, seal): # `seal`: where it stands, a match of `_seal_in_header`
     return zlib.crc32(header[:seal.start(1)] + b'00000000' + header[seal.end(1):])
 
@@ -305,8 +313,7 @@ def decode_snapshot(data:bytes) -> Snapshot:
     _check_meta(meta)
     try:
         stored = safetensors.numpy.load(data)
-        if _checksum(stored) != meta['checksum']:
-            raise ValueError('holds arrays that are not those that were written (checksum)')
+        _check_arrays(stored, meta['checksum'])
         if set(stored) != set(meta['stored']): raise ValueError('holds other arrays than its header describes')
         arrays = {k: grow(stored[k], **how) for k, how in meta['stored'].items()}
         return Snapshot(arrays=arrays, **{k: meta[k] for k in _fields})
@@ -327,8 +334,7 @@ def _decode_arrays(data):
     meta = _arrays_header(io.BytesIO(data), len(data))
     try: arrays = safetensors.numpy.load(data)
     except SafetensorError as e: raise ValueError(str(e)) from None
-    if meta is not None and _checksum(arrays) != meta.get('checksum'):
-        raise ValueError('holds arrays that are not those that were written (checksum)')
+    if meta is not None: _check_arrays(arrays, meta.get('checksum'))
     return arrays
 
 # %% ../../nbs/01_core/11_snapshots.ipynb #sn14

@@ -131,7 +131,7 @@ def _rows(self:Recorder, model, batch):
 def _saliency(self:Recorder, model, batch, known, predicted) -> torch.Tensor:
     "What each token, pixel or cell of `batch` does to the answer of `model`"
     start = time.perf_counter()
-    target = attribution_target(self.feed.task, known, predicted, own=True)
+    target = attribution_target(self.feed.task, known, predicted, of_prediction=True)
     saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
     self.saliency_seconds += time.perf_counter() - start
     return saliency

@@ -28,7 +28,7 @@ calls = '''{
         c.attribution[0].length, c.p, c.region), Boolean),
     pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple);
         return P && [...P]; },
-    saliency_target: c => [...sv.saliencyTarget(c.saliency, c.allowed, c.top_share, c.binarised)],
+    saliency_target: c => [...sv.saliencyTarget(c.saliency, c.allowed, c.top_fraction, c.binarised)],
     entropy: c => sv.entropy(c.attention, c.attention.length, c.allowed ?? null)[0],
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),

@@ -152,7 +152,7 @@ def test_targets_agree_with_the_golden_vectors():
     for case in cases:
         saliency, counts = torch.tensor(case['saliency'],
                                         dtype=torch.float64)[None], torch.tensor(case['allowed'])[None]
-        got = saliency_target(saliency, counts, case['top_share'], case['binarised'])
+        got = saliency_target(saliency, counts, case['top_fraction'], case['binarised'])
         np.testing.assert_allclose(got[0].numpy(), case['expected'], rtol=1e-6, atol=1e-9)
 
 
