@@ -30,7 +30,7 @@ myst_heading_anchors = 3
 # The reference
 autodoc_member_order = 'bysource'
 autodoc_inherit_docstrings = False
-autodoc_default_options = {'members': True, 'undoc-members': True}
+autodoc_default_options = {'members': True, 'undoc-members': True} # and `inherited-members`, see `public_bases`
 add_module_names = False
 maximum_signature_line_length = 60
 toc_object_entries = False # 1,700 entries on every page would be half of the time of a build

@@ -36,7 +36,8 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 
 from .attribution.attention import attention_attribution
 from .core.validation import check_choice
-from .core.runs import processor, write_whole
+from .core.run_files import write_whole
+from .core.runs import processor
 from .data.texts import load_text, model_inputs, subset
 from .metrics.statistics import ResultTable
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM

@@ -222,7 +222,7 @@ def _run_status(a):
     print(now.to_json() if a.json else now)
 
 def _run_collect(a):
-    from salviz.core.runs import write_whole
+    from salviz.core.run_files import write_whole
     from salviz.core.untrusted import csv_text
     from salviz.studies.progress import collect
     if a.out and Path(a.out).exists() and not a.force:

@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from .attribution.explanations import explain, explain_data
 from .bench import (
     Step, bench_data, check_bench, clock_of, device_name, free_folder, relative, shapes, timed_rounds, trainer_for)
-from .core.runs import write_whole
+from .core.run_files import write_whole
 from .data.texts import load_text
 from .methods import ADDrop, FineTuning, SaliencyGuided
 from .models.attention import observe

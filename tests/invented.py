@@ -2,7 +2,9 @@
 import numpy as np
 
 from salviz.core.maths import dense_ranks, discard_candidates
-from salviz.core.runs import Run, Snapshot, sealed, write_whole
+from salviz.core.run_files import sealed, write_whole
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 
 sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5),

@@ -57,12 +57,12 @@ def pattern_matrix(name, real, occurs=None, boundary='uniform', multiple='unifor
     return P
 
 
-def saliency_target(saliency, allowed, top_share, binarised):
+def saliency_target(saliency, allowed, top_fraction, binarised):
     "SalLM: the max(1, ceil(share n)) most positive tokens alike, or the positive part normalised"
     places = [i for i, a in enumerate(allowed) if a]
     target = [0.]*len(saliency)
     if binarised:
-        k = max(1, math.ceil(len(places)*Fraction(str(top_share))))
+        k = max(1, math.ceil(len(places)*Fraction(str(top_fraction))))
         for i in sorted(places, key=lambda i: (-saliency[i], i))[:k]: target[i] = 1.
     else:
         for i in places: target[i] = max(0., saliency[i])
@@ -174,7 +174,8 @@ def cases():
             s, allowed = draw(n), bits(n)
             for counts in ([True]*n, allowed, [False]*n):
                 for binarised in (True, False):
-                    out['saliency_target'].append(dict(saliency=s, allowed=counts, top_share=share, binarised=binarised,
+                    out['saliency_target'].append(dict(saliency=s, allowed=counts, top_fraction=share,
+                                                       binarised=binarised,
                                                        expected=saliency_target(s, counts, share, binarised)))
     for n in (1, 2, 5, 8):
         for _ in range(3):

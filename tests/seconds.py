@@ -217,7 +217,8 @@ def _peak(many):
 def _studied(many):
     "Processor seconds in which a study without weights ends `many` trials, whose training is invented"
     from datasets import ClassLabel, Dataset, DatasetDict
-    from salviz.core.runs import Run, write_manifest
+    from salviz.core.run_files import write_manifest
+    from salviz.core.runs import Run
     from salviz.methods import FineTuning
     from salviz.models.corruption import small_model, train_tokenizer
     from salviz.studies.study import Study

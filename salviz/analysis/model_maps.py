@@ -35,7 +35,7 @@ from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
 from ..core.names import class_places
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
 
 # %% ../../nbs/08_analysis/03_model_maps.ipynb #008

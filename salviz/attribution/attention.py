@@ -18,6 +18,7 @@ from .packing import rows_at_once
 from .reading import (
     check_counts, check_target, every_row, has_encoder_and_decoder, most_places, only_read, predicted_classes,
     real_tokens, repeated, row_tokens, target_scores)
+from ..core.validation import check_choice
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
 from ..models.fast import where_needed
@@ -52,8 +53,7 @@ pseudo_labels = 'fixed', 'each_step'
 
 def _check_pseudo_label(pseudo_label, method:str, target):
     "Refuse a `pseudo_label` that is none, and 'each_step' where no label is predicted on a path"
-    if pseudo_label not in pseudo_labels:
-        raise ValueError(f'pseudo_label must be one of {", ".join(map(repr, pseudo_labels))}, got {pseudo_label!r}')
+    check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     if pseudo_label == 'fixed': return
     if method != 'integrated_gradients':
         raise ValueError("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
@@ -74,26 +74,26 @@ def _cast_to(dtype, inputs:dict):
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
 def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
     "Return the gradient of `score` with respect to each of `maps`; each map is let go of once it has been passed"
-    made, (lowest, *others) = {}, maps.layers
-    for l in others: maps[l].register_hook(partial(made.__setitem__, l))
+    gradients, (lowest, *others) = {}, maps.layers
+    for l in others: maps[l].register_hook(partial(gradients.__setitem__, l))
     bottom = maps[lowest]
     maps.clear() # nobody but the graph holds the others now, and it drops them on its way back
-    made[lowest], = torch.autograd.grad(score, [bottom])
-    return made
+    gradients[lowest], = torch.autograd.grad(score, [bottom])
+    return gradients
 
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "`attention_attribution` that needs one pass: by gradient, or attention itself"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
-    look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
-    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
+    observation = observe(model, layers=layers, part=part, after_dropout=after_dropout)
+    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), observation as maps:
         # before the pass: no graph below the first map, none for the weights
         for p in model.parameters(): p.requires_grad_(False)
         with only_read(model, [target], rows): outputs = model(**inputs)
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-        if differentiate: made = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
-        else: made = {l: maps[l] for l in maps.layers}
+        if differentiate: values = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
+        else: values = {l: maps[l] for l in maps.layers}
     # one layer after the other, so that only one is there twice: the maps of a long text are most of its memory
-    return {l: where_needed(allowed[l], made.pop(l), 0.) for l in maps.layers}, allowed
+    return {l: where_needed(allowed[l], values.pop(l), 0.) for l in maps.layers}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056
 def attention_attribution(
@@ -125,8 +125,7 @@ def attention_attribution(
     # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
 ) -> tuple:
     "What each attention position does to the score `target`; 0 where it is not allowed"
-    if method not in attentions:
-        raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
+    check_choice('method', method, [*attentions])
     _check_after_dropout(after_dropout, method, training)
     inputs = model_inputs(inputs, model)
     check_target(target, len(every_row(inputs)))
@@ -190,7 +189,7 @@ def _of_layers(
 def _integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size,
                          nodes, pseudo_label) -> tuple:
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
-    if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
+    check_choice('reading', reading, ('paper', 'standard'))
     rows = every_row(inputs)
     if batch_size is None: batch_size = rows_at_once(model, row_tokens(model, inputs), most_places([target], rows))
     check_counts(steps=steps, batch_size=batch_size, **({} if nodes is None else dict(nodes=nodes)))
@@ -201,10 +200,10 @@ def _integrated_attention(model, inputs, target, layers, training, seed, steps, 
     layers, is_query = check_layers(model, layers, part=part), _real_queries(model, inputs, part)[:, None, :, None]
     with undisturbed(model), torch.enable_grad():
         for p in model.parameters(): p.requires_grad_(False)
-        parts = [_of_layers(model, inputs, some, target, layers, path_rule(steps, nodes), reading == 'standard', part,
+        parts = [_of_layers(model, inputs, chunk, target, layers, path_rule(steps, nodes), reading == 'standard', part,
                             batch_size)
-                 for some in rows.split(batch_size)]
-    maps, allowed = ({l: torch.cat([some[l][i] for some in parts]) for l in layers} for i in (0, 1))
+                 for chunk in rows.split(batch_size)]
+    maps, allowed = ({l: torch.cat([chunk[l][i] for chunk in parts]) for l in layers} for i in (0, 1))
     allowed = {l: x & is_query for l, x in allowed.items()}
     return {l: torch.where(allowed[l], b, 0.) for l, b in maps.items()}, allowed
 
@@ -222,11 +221,11 @@ def attention_completeness_error(
     with undisturbed(model), torch.no_grad():
         rows = every_row(inputs)
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
-        there = target_scores(model(**inputs), target, rows)
+        full_score = target_scores(model(**inputs), target, rows)
         with layers_kept(model, inputs, part) as start:
             for l, b in attribution.items():
                 start(l)
                 with observe(model, layers=[l], scale={l: 0.}, part=part):
-                    gain = there - target_scores(model(**inputs), target, rows)
+                    gain = full_score - target_scores(model(**inputs), target, rows)
                 errors[l] = (b.flatten(1).sum(1) - gain).abs() / gain.abs()
     return errors

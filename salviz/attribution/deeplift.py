@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from .reading import check_counts, differentiable, gradients_of
 from .registry import attribution
-from .saliency import background, begin, given_baselines, reduced
+from .saliency import background, begin, checked_baselines, reduced
+from ..core.validation import check_choice
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035
 _linear_operations = frozenset(
@@ -220,7 +221,7 @@ _lifters = dict(salviz=lifted, captum=_lifted_by_captum)
 
 def _lift_over(reading, starts, rules):
     "Mean over the baselines `starts`, an iterator, of DeepLIFT's contributions, and of the gains"
-    if rules not in _lifters: raise ValueError(f"rules must be one of {', '.join(map(repr, _lifters))}, got {rules!r}")
+    check_choice('rules', rules, _lifters)
     total, gain, count = 0., 0., 0
     for start in starts:
         multipliers, gained = _lifters[rules](reading, start)
@@ -238,5 +239,5 @@ def _by_deep_shap(reading, *, samples=5, baselines=None, rules='salviz'):
     "Mean of DeepLIFT over baselines"
     check_counts(samples=samples)
     if baselines is None: starts = (background(reading, s) for s in range(samples))
-    else: starts = (b.expand_as(reading.x) for b in given_baselines(reading, baselines))
+    else: starts = (b.expand_as(reading.x) for b in checked_baselines(reading, baselines))
     return _lift_over(reading, starts, rules)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from .questions import Asked, as_batch, encoded_for, settled_targets, whole, words_of
+from .questions import TargetQuery, as_batch, encoded_for, settled_targets, whole, words_of
 from .reading import check_counts, real_tokens, what_is_read
 from .registry import attribution_named, known_attributions
 from .saliency import completeness, read_in_packs
@@ -88,10 +88,10 @@ def method_options(method:str) -> dict:
 
 def _settled_options(method:str, options:dict) -> dict:
     "All options of `method` that have a say, those in `options` as given"
-    known = method_options(method)
-    if unknown := [k for k in options if k not in known]:
-        raise ValueError(f'{method} has no option {", ".join(unknown)}; it has {", ".join(known) or "none"}')
-    settled = {**known, **options}
+    defaults = method_options(method)
+    if unknown := [k for k in options if k not in defaults]:
+        raise ValueError(f'{method} has no option {", ".join(unknown)}; it has {", ".join(defaults) or "none"}')
+    settled = {**defaults, **options}
     if method == 'deep_shap' and settled['baselines'] is not None: # each of them is used
         if 'samples' in options:
             raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; '
@@ -128,7 +128,7 @@ def explain(
     chosen, name = attribution_named(method), what_is_read(batch)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
-        if chosen.is_one_pass: questions, score = Asked(model, batch, target, batch_size), None
+        if chosen.is_one_pass: questions, score = TargetQuery(model, batch, target, batch_size), None
         else: questions, score = settled_targets(model, batch, target, batch_size)
         values, gain = read_in_packs(model, batch, chosen, questions, options, batch_size, seed, score, check)
         if chosen.is_one_pass: questions, score = questions.settled()
@@ -178,8 +178,8 @@ def explainers(
     inputs = _tiny_input(model) if inputs is None else inputs
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
-    def few(known): return {k: v for k, v in cheap.items() if k in known.options}
-    return {name: _why_not(model, first, name, **few(known)) for name, known in known_attributions().items()}
+    def few(chosen): return {k: v for k, v in cheap.items() if k in chosen.options}
+    return {name: _why_not(model, first, name, **few(chosen)) for name, chosen in known_attributions().items()}
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):
@@ -223,9 +223,9 @@ def explain_data(
         raise ValueError(f'target has {len(target)} classes for {len(data)} examples; one for each is needed, in the '
                          'order of the data')
     arrays, details_of = [None] * len(data), dict(target=[], score=[], completeness_error=[])
-    some = batch_size or 32 # of like length
-    for i in tqdm(range(0, len(order), some), desc=method, unit='batch', disable=None if progress else True):
-        at = torch.tensor(order[i:i + some])
+    group_size = batch_size or 32 # of like length
+    for i in tqdm(range(0, len(order), group_size), desc=method, unit='batch', disable=None if progress else True):
+        at = torch.tensor(order[i:i + group_size])
         here = target[at] if isinstance(target, torch.Tensor) else target
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
         part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed,

@@ -29,10 +29,10 @@ def removed(reading) -> torch.Tensor: # [targets, rows, n]
     if (reading.real.sum(1) < 2).any():
         raise ValueError("occlusion: replacement='removal' leaves nothing of a text of one token; use 'baseline'")
     left = []
-    for some in reading.at_once(reading.x.shape[1]):
-        parts = [without(reading, i) for i in some.tolist()]
+    for group in reading.at_once(reading.x.shape[1]):
+        parts = [without(reading, i) for i in group.tolist()]
         with torch.no_grad(): outputs = reading.model(**{k: torch.cat([p[k] for p in parts]) for k in parts[0]})
-        left.append(torch.stack(reading.scores_of(outputs, len(some))).unflatten(1, (len(some), -1)))
+        left.append(torch.stack(reading.scores_of(outputs, len(group))).unflatten(1, (len(group), -1)))
     return reading.scores_here[..., None] - torch.cat(left, 1).transpose(1, 2)
 
 def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [targets, rows, n]
@@ -46,9 +46,9 @@ def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [tar
     fill = (torch.zeros_like(x[0, 0]) if replacement == 'zeros'
             else baseline_embedding(reading.model, replacement if is_id else baseline, 'replacement of occlusion'))
     left = []
-    for some in reading.at_once(x.shape[1]):
-        points = x.repeat(len(some), 1, 1, 1)
-        points[torch.arange(len(some), device=x.device), :, some] = fill
+    for group in reading.at_once(x.shape[1]):
+        points = x.repeat(len(group), 1, 1, 1)
+        points[torch.arange(len(group), device=x.device), :, group] = fill
         left.append(reading.scores(points))
     return reading.scores_here[..., None] - torch.cat(left, 1).transpose(1, 2)
 
@@ -90,8 +90,8 @@ def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, 
     total = x.new_zeros(len(reading.targets), len(x), *x.shape[-2:])
     # so many maps of windows at a time
     for at in reading.at_once(len(down) * len(across)):
-        some = down[at // len(across)][:, :, None] & across[at % len(across)][:, None]
-        points = torch.where(some[:, None, None] if is_image else some[:, None], start, x)
+        covered = down[at // len(across)][:, :, None] & across[at % len(across)][:, None]
+        points = torch.where(covered[:, None, None] if is_image else covered[:, None], start, x)
         gone = reading.scores_here[:, None] - reading.scores(points)
-        total += torch.einsum('twr,wab->trab', gone, some.to(x))
+        total += torch.einsum('twr,wab->trab', gone, covered.to(x))
     return total / (down.sum(0)[:, None] * across.sum(0))

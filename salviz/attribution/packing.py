@@ -47,17 +47,18 @@ def rows_at_once(
     places=None, # its positions whose logits are computed; None: all
 ) -> int: # at least 1
     "How many rows go through `model` together"
-    kept, logits = row_bytes(model, tokens, places), logit_bytes(model, tokens, places)
-    if not kept: return most_rows
-    return max(1, min(most_tokens // tokens, most_bytes // kept, most_logits // logits if logits else most_tokens))
+    activations, logits = row_bytes(model, tokens, places), logit_bytes(model, tokens, places)
+    if not activations: return most_rows
+    rows_by_logits = most_logits // logits if logits else most_tokens
+    return max(1, min(most_tokens // tokens, most_bytes // activations, rows_by_logits))
 
 # %% ../../nbs/04_attribution/01_packing.ipynb #009
 pass_cost = 48 # tokens that could be read in the time that a pass takes besides reading
 
 def packed(
-    lengths,     # of the examples, in tokens
-    copies=1,    # of each that are read, or a function of its length
-    room=None,   # function of a length: rows of it that may be read at once
+    lengths,            # of the examples, in tokens
+    copies=1,           # of each that are read, or a function of its length
+    rows_that_fit=None, # function of a length: rows of it that may be read at once
 ) -> list: # of int64 arrays: the numbers of the examples in each pack; the longest first
     "Every example once, beside those of like length; copies of all in a pack fit into one pass, or it has one example"
     lengths = np.asarray(lengths)
@@ -67,6 +68,6 @@ def packed(
         if packs and (len(packs[-1]) + 1) * times <= most and padding <= pass_cost: packs[-1].append(i)
         else:
             packs.append([i])
-            padding, longest, most = 0, int(lengths[i]), room(int(lengths[i]))
+            padding, longest, most = 0, int(lengths[i]), rows_that_fit(int(lengths[i]))
             times = copies(longest) if callable(copies) else copies
     return [np.array(pack) for pack in packs]

@@ -6,19 +6,19 @@
 __all__ = ['scores', 'per_token', 'check_score', 'score_by', 'class_scores', 'check_target', 'target_scores', 'is_of_example',
            'places_of', 'most_places', 'only_read', 'renumbered', 'token_logit', 'what_is_read',
            'has_encoder_and_decoder', 'source_stack', 'word_embeddings', 'embeddings_replaced', 'differentiable',
-           'real_tokens', 'every_row', 'check_counts', 'repeated', 'some_of', 'row_tokens', 'tokens_of', 'packs_of',
-           'in_their_order', 'predicted_classes', 'Reading', 'gradients_of']
+           'real_tokens', 'every_row', 'check_counts', 'repeated', 'rows_of', 'row_tokens', 'tokens_of', 'packs_of',
+           'in_their_order', 'predicted_classes', 'gradients_of', 'Reading']
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #003
 from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 import torch
-from fastcore.basics import patch
 from torch import nn
 
 from .packing import packed, rows_at_once
 from .registry import readings
+from ..core.validation import check_choice
 from ..data.texts import model_inputs
 from ..models.attention import attention_stack, eager_passes
 from ..models.loading import first_row_alone
@@ -34,7 +34,7 @@ def check_score(
     target, # see `target_scores`
 ):
     "Refuse a `score` that is none of `scores`, and a choice of it beside a function as `target`, which makes its own"
-    if score not in scores: raise ValueError(f'score must be one of {", ".join(map(repr, scores))}, got {score!r}')
+    check_choice('score', score, [*scores])
     if callable(target) and score != 'logit':
         raise ValueError(f'score={score!r} is for a class as target; a function of (outputs, rows) says itself '
                          'what the score is, leave score out')
@@ -216,7 +216,7 @@ def repeated(inputs:dict, times:int) -> dict:
 
 per_token = 'input_ids', 'attention_mask', 'token_type_ids'
 
-def some_of(
+def rows_of(
     inputs:dict,
     rows:torch.Tensor, # int64: which examples
     tokens=None,       # that are left of each text; None: all
@@ -249,13 +249,13 @@ def packs_of(
 ) -> list: # of (int64 [rows], how many tokens are left of each text, or None)
     "Examples that go through `model` together, those of like length"
     tokens = tokens_of(model, inputs, is_cut)
-    def room(n): return batch_size or rows_at_once(model, n, places)
+    def rows_that_fit(n): return batch_size or rows_at_once(model, n, places)
     # reading lengths makes a GPU wait; a pass that holds all rows anyway does not need them
     if tokens.device.type != 'cpu':
         longest = row_tokens(model, inputs)
-        if len(tokens) * (copies(longest) if callable(copies) else copies) <= room(longest):
+        if len(tokens) * (copies(longest) if callable(copies) else copies) <= rows_that_fit(longest):
             return [(every_row(inputs), None)]
-    packs = [torch.from_numpy(pack).to(tokens.device) for pack in packed(tokens.cpu().numpy(), copies, room)]
+    packs = [torch.from_numpy(pack).to(tokens.device) for pack in packed(tokens.cpu().numpy(), copies, rows_that_fit)]
     is_text = is_cut and what_is_read(inputs) == 'input_ids'
     return [(rows, int(tokens[rows].max()) if is_text else None) for rows in packs]
 
@@ -266,13 +266,13 @@ def in_their_order(parts, packs) -> torch.Tensor:
 @torch.no_grad()
 def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64 [rows]
     "The predicted class of the examples `rows` of `inputs`; heads without classes are refused"
-    with first_row_alone(model): outputs = model(**some_of(inputs, rows, tokens))
+    with first_row_alone(model): outputs = model(**rows_of(inputs, rows, tokens))
     target_scores(outputs, 'predicted', rows)
     return _target_classes(outputs.logits, 'predicted')
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #024
-class Reading:
-    "What `model` reads in some examples of a batch, and what it makes of points near it"
+class _ReadExamples:
+    "What `model` reads in some examples of a batch"
     def __init__(self,
         model,
         batch:dict,             # of tensors, where `model` lives
@@ -291,7 +291,7 @@ class Reading:
         self.targets = targets if callable(targets) else list(targets)
         self.batch_size, self.seed, self._scores_here = batch_size, seed, scores_here
         self.create_graph, self.tokens = create_graph, tokens
-        self.inputs = some_of(model_inputs(batch, model), rows, tokens)
+        self.inputs = rows_of(model_inputs(batch, model), rows, tokens)
         self.name = what_is_read(self.inputs)
         self.is_text, x = self.name == 'input_ids', self.inputs[self.name]
         with torch.set_grad_enabled(create_graph):
@@ -304,8 +304,8 @@ class Reading:
     def one(self, i):
         "The same of example `i` alone"
         targets = [t[i:i + 1] if isinstance(t, torch.Tensor) else t for t in self.targets]
-        return Reading(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed,
-                       create_graph=self.create_graph, tokens=self.tokens)
+        return type(self)(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed,
+                          create_graph=self.create_graph, tokens=self.tokens)
 
     def parts(self) -> list:
         "Of each example, what is real"
@@ -319,50 +319,6 @@ class Reading:
         return torch.arange(count, device=self.x.device).tensor_split(groups)
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #025
-@patch
-def outputs(self:Reading, points):
-    "What the model says when it reads `points` [copies * rows, ...], examples in the order of `rows` in each copy"
-    inputs = repeated(self.inputs, len(points) // len(self))
-    if not self.is_text: return self.model(**{**inputs, self.name: points})
-    with embeddings_replaced(self.model, points): return self.model(**inputs)
-
-@patch
-def settle(self:Reading, outputs):
-    "Let the `outputs` for what is read say what the targets are, if nothing has yet"
-    if callable(self.targets): self.targets = self.targets(outputs, self.rows)
-
-@patch
-def scores_of(self:Reading, outputs, copies=1) -> list: # of tensors [copies * rows], one a target
-    "What the `outputs` of so many `copies` say of the targets"
-    self.settle(outputs)
-    here = torch.arange(len(self), device=self.rows.device).repeat(copies)
-    return [target_scores(outputs, t, self.rows.repeat(copies) if callable(t) else here) for t in self.targets]
-
-@patch
-@torch.no_grad()
-def scores(self:Reading, points) -> torch.Tensor: # [targets, copies, rows]
-    "The scores at `points` [copies, rows, ...]"
-    with only_read(self.model, self.targets, self.rows.repeat(len(points))):
-        outputs = self.outputs(points.flatten(0, 1))
-    return torch.stack(self.scores_of(outputs, len(points))).unflatten(1, points.shape[:2])
-
-@patch(as_prop=True)
-def scores_here(self:Reading) -> torch.Tensor: # [targets, rows]
-    "The scores at what is read itself"
-    if self._scores_here is None: self._scores_here = self.scores(self.x[None])[:, 0]
-    return self._scores_here
-
-@patch
-@torch.enable_grad()
-def gradients(self:Reading, points) -> torch.Tensor: # [targets, copies, rows, ...]
-    "One pass forward, one back for each target, at `points` [copies, rows, ...]"
-    with differentiable(self.model):
-        at = points.flatten(0, 1)
-        if not (self.create_graph and at.requires_grad): at = at.detach().requires_grad_()
-        with only_read(self.model, self.targets, self.rows.repeat(len(points))): outputs = self.outputs(at)
-        scores = self.scores_of(outputs, len(points))
-        return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients_of(scores, [at], self.create_graph)])
-
 def gradients_of(
     scores, at,
     create_graph=False, # of the gradients themselves, to train on them
@@ -370,6 +326,47 @@ def gradients_of(
 ) -> list:
     "The gradient of the sum of each of `scores`, which share a graph, with respect to the tensors `at`"
     last = len(scores) - 1
-    made = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
-            for i, s in enumerate(scores)]
-    return [g[0] if len(at) == 1 else torch.stack(g) for g in made]
+    gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
+                 for i, s in enumerate(scores)]
+    return [g[0] if len(at) == 1 else torch.stack(g) for g in gradients]
+
+class Reading(_ReadExamples):
+    "What `model` reads in some examples of a batch, and what it makes of points near it"
+    def outputs(self, points):
+        "What the model says when it reads `points` [copies * rows, ...], examples in the order of `rows` in each copy"
+        inputs = repeated(self.inputs, len(points) // len(self))
+        if not self.is_text: return self.model(**{**inputs, self.name: points})
+        with embeddings_replaced(self.model, points): return self.model(**inputs)
+
+    def settle(self, outputs):
+        "Let the `outputs` for what is read say what the targets are, if nothing has yet"
+        if callable(self.targets): self.targets = self.targets(outputs, self.rows)
+
+    def scores_of(self, outputs, copies=1) -> list: # of tensors [copies * rows], one a target
+        "What the `outputs` of so many `copies` say of the targets"
+        self.settle(outputs)
+        here = torch.arange(len(self), device=self.rows.device).repeat(copies)
+        return [target_scores(outputs, t, self.rows.repeat(copies) if callable(t) else here) for t in self.targets]
+
+    @torch.no_grad()
+    def scores(self, points) -> torch.Tensor: # [targets, copies, rows]
+        "The scores at `points` [copies, rows, ...]"
+        with only_read(self.model, self.targets, self.rows.repeat(len(points))):
+            outputs = self.outputs(points.flatten(0, 1))
+        return torch.stack(self.scores_of(outputs, len(points))).unflatten(1, points.shape[:2])
+
+    @property
+    def scores_here(self) -> torch.Tensor: # [targets, rows]
+        "The scores at what is read itself"
+        if self._scores_here is None: self._scores_here = self.scores(self.x[None])[:, 0]
+        return self._scores_here
+
+    @torch.enable_grad()
+    def gradients(self, points) -> torch.Tensor: # [targets, copies, rows, ...]
+        "One pass forward, one back for each target, at `points` [copies, rows, ...]"
+        with differentiable(self.model):
+            at = points.flatten(0, 1)
+            if not (self.create_graph and at.requires_grad): at = at.detach().requires_grad_()
+            with only_read(self.model, self.targets, self.rows.repeat(len(points))): outputs = self.outputs(at)
+            gradients = gradients_of(self.scores_of(outputs, len(points)), [at], self.create_graph)
+            return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients])

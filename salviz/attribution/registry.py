@@ -60,12 +60,12 @@ class Attribution:
     # (values [targets, rows, ...], function that gives the gain or None)
     def __call__(self, reading, /, **options) -> tuple:
         "The values of the examples in `reading`"
-        made = self.function(reading, **options)
-        return made if isinstance(made, tuple) else (made, None)
+        result = self.function(reading, **options)
+        return result if isinstance(result, tuple) else (result, None)
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008
 attributions = {} # {name: `Attribution`}
-_rooms = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # of this floor, in the order of their names
+_modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # of this floor, in the order of their names
 
 def attribution(
     name:str,
@@ -73,15 +73,15 @@ def attribution(
 ):
     "Register the decorated function as the attribution `name`"
     def register(function):
-        known = attributions.get(name)
-        if known and known.function.__qualname__ != function.__qualname__:
+        existing = attributions.get(name)
+        if existing and existing.function.__qualname__ != function.__qualname__:
             raise ValueError(f'there is an attribution {name!r} already; choose another name')
-        made = Attribution(name, function, **facts)
-        if made.says not in meanings:
-            raise ValueError(f'{name}: says must be one of {", ".join(meanings)}, got {made.says!r}')
-        try: cited(made.cite)
+        new = Attribution(name, function, **facts)
+        if new.says not in meanings:
+            raise ValueError(f'{name}: says must be one of {", ".join(meanings)}, got {new.says!r}')
+        try: cited(new.cite)
         except ValueError as e: raise ValueError(f'{name}: cite {e}') from None
-        attributions[name] = made
+        attributions[name] = new
         return function
     return register
 
@@ -89,8 +89,8 @@ def known_attributions(
     name=None, # of what is read, see `readings`: those that methods may take of it
 ) -> dict: # {name: `Attribution`}
     "Every attribution that was registered, those of this floor included"
-    for room in _rooms: import_module(f'salviz.attribution.{room}')
-    return {k: known for k, known in attributions.items() if name is None or name in known.trains_on}
+    for module in _modules: import_module(f'salviz.attribution.{module}')
+    return {k: entry for k, entry in attributions.items() if name is None or name in entry.trains_on}
 
 def attribution_named(
     method:str,
@@ -99,7 +99,7 @@ def attribution_named(
     or_else='', # what else is allowed there
 ) -> Attribution:
     "The attribution that is called `method`; others are refused"
-    known = known_attributions(name)
-    if isinstance(method, str) and method in known: return known[method]
+    allowed = known_attributions(name)
+    if isinstance(method, str) and method in allowed: return allowed[method]
     of = f' for {name}' if name else ''
-    raise ValueError(f'{argument} must be one of {", ".join(map(repr, known))}{of}{or_else}, got {method!r}')
+    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))}{of}{or_else}, got {method!r}')

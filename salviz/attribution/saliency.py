@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['reductions', 'reduced', 'check_sum', 'warn_of_cancelling', 'baseline_embedding', 'begin', 'path_gradients',
            'by_integrated_gradients', 'read_in_packs', 'input_saliency', 'completeness', 'completeness_error',
-           'uniform', 'normal', 'given_baselines', 'background']
+           'uniform', 'normal', 'checked_baselines', 'background']
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #003
 import math
@@ -25,6 +25,7 @@ from .reading import (
     predicted_classes, real_tokens, score_by, source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
+from ..core.validation import check_choice
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -68,7 +69,7 @@ def warn_of_cancelling(model, gradient, x):
                       "ranking nothing; 'gradient_norm' and 'integrated_gradients' do not cancel", stacklevel=2)
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
-def _look_at_sum(reading, gradient, x, kind):
+def _warn_about_sum(reading, gradient, x, kind):
     if kind == 'gradient': check_sum(reading.model, gradient)
     # in training a GPU would wait for the answer in every step; what is recorded comes by here without a graph
     if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
@@ -78,7 +79,7 @@ def _at_the_input(kind:str): # a key of `reductions`
     "The attribution that is the gradient at the input itself, as one number"
     def by_gradient(reading):
         gradient = reading.gradients(reading.x[None])[:, 0]
-        if reading.is_text: _look_at_sum(reading, gradient, reading.x, kind)
+        if reading.is_text: _warn_about_sum(reading, gradient, reading.x, kind)
         return reduced(reading.name, gradient, reading.x, kind)
     return by_gradient
 
@@ -121,12 +122,12 @@ def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
 
 def path_gradients(
     reading, start,
-    some:torch.Tensor, # int64: numbers of nodes
-    steps:int,         # nodes in all: midpoints from the baseline (0) to the input (1)
+    chosen:torch.Tensor, # int64: numbers of nodes
+    steps:int,           # nodes in all: midpoints from the baseline (0) to the input (1)
 ) -> torch.Tensor: # [targets, rows, ...]
-    "The sum of the gradients at `some` of the nodes between `start` and what is read"
+    "The sum of the gradients at `chosen` of the nodes between `start` and what is read"
     nodes = (torch.arange(steps, dtype=torch.float64) + .5) / steps
-    alphas = nodes[some.cpu()].to(reading.x).view(-1, *[1] * reading.x.dim())
+    alphas = nodes[chosen.cpu()].to(reading.x).view(-1, *[1] * reading.x.dim())
     return reading.gradients(torch.lerp(start, reading.x, alphas)).sum(1)
 
 @attribution('integrated_gradients', cite='sundararajan2017axiomatic', is_linear=True, is_trainable=True,
@@ -135,7 +136,7 @@ def by_integrated_gradients(reading, *, steps=20, baseline=None):
     "Gradient averaged from the baseline to the input, times their difference"
     check_counts(steps=steps)
     x, start, total = reading.x, begin(reading, baseline), 0.
-    for some in reading.at_once(steps): total = total + path_gradients(reading, start, some, steps)
+    for group in reading.at_once(steps): total = total + path_gradients(reading, start, group, steps)
     return reduced(reading.name, total / steps, x - start), partial(_path_gain, reading, start)
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035
@@ -148,7 +149,7 @@ def _check_baseline(inputs:dict, baseline) -> str: # the name of what is read
 def read_in_packs(
     model, batch:dict,
     chosen,          # an `Attribution`
-    # each a class for each example, or a function of (outputs, rows); of an attribution of one pass also an `Asked`
+    # each a class for each example, or a function of (outputs, rows); of an attribution of one pass also a `TargetQuery`
     questions,
     options:dict,    # of the attribution
     batch_size=None, # rows in a forward pass; None: as many as `rows_at_once`
@@ -165,9 +166,9 @@ def read_in_packs(
         targets = questions if callable(questions) else [q if callable(q) else q[rows] for q in questions]
         here = None if scores_here is None else scores_here[:, rows]
         reading = Reading(model, batch, rows, targets, batch_size, seed, here, tokens=tokens)
-        made, gain = chosen(reading, **options)
-        if tokens is not None: made = F.pad(made, (0, inputs['input_ids'].shape[1] - made.shape[2]))
-        values.append(made)
+        pack, gain = chosen(reading, **options)
+        if tokens is not None: pack = F.pad(pack, (0, inputs['input_ids'].shape[1] - pack.shape[2]))
+        values.append(pack)
         if is_checked and gain is not None: gains.append(gain())
     order = torch.cat([rows for rows, _ in packs]).argsort()
     return torch.cat(values, 1)[:, order], in_their_order(gains, packs) if gains else None
@@ -300,26 +301,25 @@ def _per_row(x, like):
 def _sample_groups(reading, samples:int) -> list: # of lists
     "0 to `samples` - 1 in groups that go through the model together"
     check_counts(samples=samples)
-    return [some.tolist() for some in reading.at_once(samples)]
+    return [group.tolist() for group in reading.at_once(samples)]
 
 @attribution('smoothgrad', cite='smilkov2017smoothgrad', copies='samples')
 def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
     "Mean gradient map over noisy copies of the input"
     base, total = base or ('input_x_gradient' if reading.is_text else 'gradient'), 0.
-    if base not in reductions:
-        raise ValueError(f'smoothgrad: base must be one of {", ".join(map(repr, reductions))}, got {base!r}')
+    check_choice('smoothgrad: base', base, reductions)
     if isinstance(noise, bool) or not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise ValueError(f"smoothgrad: noise must be a share of the input's range of at least 0, got {noise!r}")
     x, width = reading.x, _per_row(torch.stack([part.max() - part.min() for part in reading.parts()]), reading.x)
-    for some in _sample_groups(reading, samples):
-        points = torch.stack([x + noise * width * normal(reading, s) for s in some])
+    for group in _sample_groups(reading, samples):
+        points = torch.stack([x + noise * width * normal(reading, s) for s in group])
         gradient = reading.gradients(points)
-        if reading.is_text: _look_at_sum(reading, gradient, points, base)
+        if reading.is_text: _warn_about_sum(reading, gradient, points, base)
         total = total + reduced(reading.name, gradient, points, base).sum(1)
     return total / samples
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032
-def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to what is read of an example
+def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to what is read of an example
     "The `baselines` that the user names, as they are read"
     if reading.is_text:
         ids = torch.as_tensor(baselines)
@@ -327,17 +327,17 @@ def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadc
             raise ValueError(f'baselines of texts must be a list of token ids, got {baselines!r}')
         vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in ids.tolist()]
         return torch.stack(vectors)[:, None]
-    given = torch.as_tensor(baselines).to(reading.x)
-    if given.dim() != reading.x.dim() or given.shape[1:] != reading.x.shape[1:] or not len(given):
+    values = torch.as_tensor(baselines).to(reading.x)
+    if values.dim() != reading.x.dim() or values.shape[1:] != reading.x.shape[1:] or not len(values):
         raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got '
-                         f'{list(given.shape)}')
-    return given
+                         f'{list(values.shape)}')
+    return values
 
-def background(reading, sample:int, given=None) -> torch.Tensor: # shape of what is read
-    """A baseline for each example: one of `given` [K, ...] by chance, else random words, or noise with the example's
+def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of what is read
+    """A baseline for each example: one of `choices` [K, ...] by chance, else random words, or noise with the example's
     mean and spread"""
     x = reading.x
-    if given is not None: return given[(_one_each(reading, sample, 3) * len(given)).long()].expand_as(x)
+    if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:
         embed = source_stack(reading.model).get_input_embeddings()
         with torch.no_grad():
@@ -349,14 +349,14 @@ def background(reading, sample:int, given=None) -> torch.Tensor: # shape of what
 def _by_gradient_shap(reading, *, samples=20, baselines=None):
     "Expected gradients: gradient at a random point between a random baseline and the input, times their difference"
     x, total = reading.x, 0.
-    given = None if baselines is None else given_baselines(reading, baselines)
-    def starts_of(some): return torch.stack([background(reading, s, given) for s in some])
-    for some in _sample_groups(reading, samples):
-        starts = starts_of(some)
-        alphas = torch.stack([_one_each(reading, s, 4) for s in some]).to(x)
+    choices = None if baselines is None else checked_baselines(reading, baselines)
+    def starts_of(group): return torch.stack([background(reading, s, choices) for s in group])
+    for group in _sample_groups(reading, samples):
+        starts = starts_of(group)
+        alphas = torch.stack([_one_each(reading, s, 4) for s in group]).to(x)
         gradient = reading.gradients(torch.lerp(starts, x.expand_as(starts), _per_row(alphas, x)))
         total = total + reduced(reading.name, gradient, x - starts).sum(1)
     def gain():
-        began = sum(reading.scores(starts_of(some)).sum(1) for some in _sample_groups(reading, samples))
+        began = sum(reading.scores(starts_of(group)).sum(1) for group in _sample_groups(reading, samples))
         return reading.scores_here - began / samples
     return total / samples, gain

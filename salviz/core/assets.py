@@ -83,12 +83,12 @@ def members(
     groups = {a.group: [n for n, b in assets.items() if b.group == a.group] for a in assets.values()}
     if names is None: return groups['']
     names = [names] if isinstance(names, str) else list(names)
-    known = {**{n: [n] for n in assets}, **{g: of_group for g, of_group in groups.items() if g}, 'all': [*assets]}
+    by_name = {**{n: [n] for n in assets}, **{g: of_group for g, of_group in groups.items() if g}, 'all': [*assets]}
     for name in names:
-        if name not in known:
+        if name not in by_name:
             raise ValueError(f'no packaged asset is called {name!r}; available: '
                              f'{", ".join([*groups[""], *filter(None, groups), "all"])}')
-    return list(dict.fromkeys(member for name in names for member in known[name]))
+    return list(dict.fromkeys(member for name in names for member in by_name[name]))
 
 # %% ../../nbs/01_core/02_assets.ipynb #018
 def cache_dir() -> Path:

@@ -159,10 +159,10 @@ def paper_of(name) -> str: # '' where none is known
 
 def bibtex(name:str) -> str:
     "The BibTeX entry of what `name` stands for: a method, an explanation, a measure, data or weights"
-    known = paper_of(name)
-    if not known:
+    paper = paper_of(name)
+    if not paper:
         raise KeyError(f'no paper is known for {name!r}; there are {", ".join([*papers, *same_paper])}')
-    kind, key, fields = papers[known]
+    kind, key, fields = papers[paper]
     return f'@{kind}{{{key},\n' + ',\n'.join(f'  {k} = {{{v}}}' for k, v in fields.items()) + '\n}'
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #010

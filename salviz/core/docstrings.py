@@ -39,9 +39,10 @@ def _parameters(tree) -> dict: # {name: syntax tree}
     if isinstance(tree, ast.ClassDef):
         return {line.target.id: line for line in tree.body if isinstance(line, ast.AnnAssign)}
     a = tree.args
-    given = [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg]
+    parameters = [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg]
     end = tree.body[0].lineno - 1 # the row on which the signature ends
-    taken = {x.arg: x for x in given if x is not None and x.arg != 'self' and x.end_lineno not in (tree.lineno, end)}
+    taken = {x.arg: x for x in parameters
+             if x is not None and x.arg != 'self' and x.end_lineno not in (tree.lineno, end)}
     return taken | ({'return': ast.Name('', lineno=end, end_lineno=end)} if end >= tree.lineno else {})
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #007
@@ -50,8 +51,8 @@ def _source(thing) -> tuple: # (its text, its syntax tree)
     for cls in inspect.getmro(thing) if inspect.isclass(thing) else ():
         begin = inspect.unwrap(vars(cls).get('__init__'))
         if begin is None: continue
-        own = inspect.isfunction(begin) and begin.__code__.co_filename == inspect.getsourcefile(cls)
-        thing = begin if own else cls
+        is_written = inspect.isfunction(begin) and begin.__code__.co_filename == inspect.getsourcefile(cls)
+        thing = begin if is_written else cls
         break
     source = dedent(inspect.getsource(inspect.unwrap(thing)))
     return source, ast.parse(source).body[0]
@@ -60,12 +61,12 @@ def comments_of(thing) -> dict: # {parameter, or 'return': comment}; {} without 
     "The comments beside the parameters of the function or class `thing`"
     try: source, tree = _source(thing)
     except (TypeError, OSError, SyntaxError): return {}
-    known = isinstance(tree, (ast.ClassDef, ast.FunctionDef))
-    comments = _commented(source, _parameters(tree)) if known else {}
+    has_parameters = isinstance(tree, (ast.ClassDef, ast.FunctionDef))
+    comments = _commented(source, _parameters(tree)) if has_parameters else {}
     if not hasattr(thing, '__delwrap__'): return comments
     taken = inspect.signature(thing).parameters # by fastcore's `delegates` those of another function too
-    known = comments_of(thing.__delwrap__) | comments
-    return {name: known[name] for name in (*taken, 'return') if name in known}
+    comments = comments_of(thing.__delwrap__) | comments
+    return {name: comments[name] for name in (*taken, 'return') if name in comments}
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #011
 def docstring_with_comments(thing) -> str:

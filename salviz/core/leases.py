@@ -13,9 +13,8 @@ import time
 import uuid
 from pathlib import Path
 
-from fastcore.basics import patch
-
-from .runs import _leases, has_ended, process_start, read_object, sealed
+from .run_files import _leases, read_object, sealed
+from .locks import has_ended, process_start
 
 # %% ../../nbs/01_core/13_leases.ipynb #le05
 class Leased(RuntimeError): "Somebody else holds a lease"
@@ -52,8 +51,12 @@ def is_held(
     except FileNotFoundError: return False # it was given back
 
 # %% ../../nbs/01_core/13_leases.ipynb #le05b
-class Lease:
-    "The sole right to what `path` stands for, renewed until it is left; a `Leased` says who has it"
+_sleepless = getattr(time, 'CLOCK_BOOTTIME', None) # runs while the machine sleeps, and is never set
+
+def _clocks(): return time.time(), time.monotonic() if _sleepless is None else time.clock_gettime(_sleepless)
+
+class _LeaseFile:
+    "The file of a lease: who holds it, and since when it was last renewed"
     def __init__(self,
         path,         # beginning of the name of a file; its folder is there
         seconds=120., # without a sign of life after which a holder that cannot be seen from here is taken for dead
@@ -67,16 +70,41 @@ class Lease:
         self._written = sealed(self.who).encode()
 
     def _files(self) -> dict: # {number: file}, the highest last
-        within, known = self.path.name + '.', os.listdir(self.path.parent)
-        numbers = [name.removeprefix(within) for name in known if name.startswith(within)]
-        return {n: self.path.with_name(f'{within}{n}') for n in sorted(int(x) for x in numbers if x.isdecimal())}
+        prefix, names = self.path.name + '.', os.listdir(self.path.parent)
+        numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return {n: self.path.with_name(f'{prefix}{n}') for n in sorted(int(x) for x in numbers if x.isdecimal())}
 
+    def _silent(self) -> float: # of two clocks, the one by which it is longer
+        "Seconds since the last sign of life"
+        return max(now - then for now, then in zip(_clocks(), self._renewed))
+
+    def _renew(self):
+        "Touch the file, if it still says what was written and nobody has followed"
+        began = _clocks()
+        try:
+            if self.file.read_bytes() != self._written: self.lost = True
+            else:
+                os.utime(self.file)
+                self.lost = self.lost or self.file != list(self._files().values())[-1]
+                self._renewed = began
+        except (FileNotFoundError, IndexError): self.lost = True
+        except OSError: # a file server that does not answer
+            self.lost = self.lost or self._silent() > self.seconds
+
+    def check(self):
+        "Raise `Leased` if the lease went to somebody else, as it does when this process was held up for long"
+        if not self.lost and self._silent() > self.seconds/2: self._renew()
+        if self.lost: raise Leased(f'{self.path.name} was taken over while this process did not answer')
+
+    def _release(self):
+        if holder(self.file).get('id') == self.who['id']: self.file.unlink(missing_ok=True)
+
+# %% ../../nbs/01_core/13_leases.ipynb #le06
+class Lease(_LeaseFile):
+    "The sole right to what `path` stands for, renewed until it is left; a `Leased` says who has it"
     def _refuse(self, who):
         by = f'process {who["process"]} on {who["host"]}' if who else 'another process'
         raise Leased(f'{self.path.name} is held by {by}')
-
-    def _give_back(self):
-        if holder(self.file).get('id') == self.who['id']: self.file.unlink(missing_ok=True)
 
     def _make(self):
         try:
@@ -99,62 +127,29 @@ class Lease:
             who = holder(file)
             if file == self.file: continue
             if file in dead and who.get('id') == dead[file] and not is_held(file, who, now, self.seconds): continue
-            self._give_back()
+            self._release()
             self._refuse(who)
         for file, id in dead.items():
             if holder(file).get('id') == id: file.unlink(missing_ok=True)
         self._renew() # it may have taken so long that others followed
         if self.lost:
-            self._give_back()
+            self._release()
             self._refuse({})
 
-# %% ../../nbs/01_core/13_leases.ipynb #le06
-@patch
-def __enter__(self:Lease):
-    self._take()
-    _leases.update(dict.fromkeys(self.covers, self))
-    self._ended.clear()
-    self._thread = threading.Thread(target=self._keep, daemon=True)
-    self._thread.start()
-    return self
+    def _keep_renewing(self):
+        while not self._ended.wait(self.seconds/4) and not self.lost: self._renew()
 
-_sleepless = getattr(time, 'CLOCK_BOOTTIME', None) # goes on while the machine sleeps, and nobody sets it
+    def __enter__(self):
+        self._take()
+        _leases.update(dict.fromkeys(self.covers, self))
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._keep_renewing, daemon=True)
+        self._thread.start()
+        return self
 
-def _clocks(): return time.time(), time.monotonic() if _sleepless is None else time.clock_gettime(_sleepless)
-
-@patch
-def _silent(self:Lease) -> float: # of two clocks, the one by which it is longer
-    "Seconds since the last sign of life"
-    return max(now - then for now, then in zip(_clocks(), self._renewed))
-
-@patch
-def _renew(self:Lease):
-    "Touch the file, if it still says what was written and nobody has followed"
-    began = _clocks()
-    try:
-        if self.file.read_bytes() != self._written: self.lost = True
-        else:
-            os.utime(self.file)
-            self.lost = self.lost or self.file != list(self._files().values())[-1]
-            self._renewed = began
-    except (FileNotFoundError, IndexError): self.lost = True
-    except OSError: # a file server that does not answer
-        self.lost = self.lost or self._silent() > self.seconds
-
-@patch
-def _keep(self:Lease):
-    while not self._ended.wait(self.seconds/4) and not self.lost: self._renew()
-
-@patch
-def check(self:Lease):
-    "Raise `Leased` if the lease went to somebody else, as it does when this process was held up for long"
-    if not self.lost and self._silent() > self.seconds/2: self._renew()
-    if self.lost: raise Leased(f'{self.path.name} was taken over while this process did not answer')
-
-@patch
-def __exit__(self:Lease, *_):
-    for place in self.covers:
-        if _leases.get(place) is self: del _leases[place]
-    self._ended.set()
-    self._thread.join()
-    self._give_back()
+    def __exit__(self, *_):
+        for place in self.covers:
+            if _leases.get(place) is self: del _leases[place]
+        self._ended.set()
+        self._thread.join()
+        self._release()

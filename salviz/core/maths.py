@@ -65,9 +65,9 @@ def discard_candidates(
     if region == 'low_released':
         dropped = kept_count(n, 1 - p)
         return ((attribution < entry(dropped)) | (dropped == n)) & allowed
-    kept = kept_count(n, p)
-    beyond = attribution >= entry(kept) if region == 'high' else attribution <= entry(n - kept - 1)
-    return beyond & allowed & (kept < n)
+    retained = kept_count(n, p)
+    beyond = attribution >= entry(retained) if region == 'high' else attribution <= entry(n - retained - 1)
+    return beyond & allowed & (retained < n)
 
 # %% ../../nbs/01_core/06_maths.ipynb #017
 pattern_names = ('next', 'prev', 'first', 'delim', 'period')
@@ -150,16 +150,16 @@ def top_mask(
 def saliency_target(
     saliency,        # [..., n], any sign
     allowed,         # bool, broadcastable to `saliency`: real tokens that are not special
-    top_share=.1,    # share of the allowed tokens that are marked; at least one is
+    top_fraction=.1, # fraction of the allowed tokens that are marked; at least one is
     binarised=True,  # mark the most positive tokens alike, or keep their saliency
 ) -> np.ndarray: # float64 [..., n], sums to 1, or to 0 where nothing is allowed or (not binarised) nothing is positive
     "The distribution that SalLM's attention loss asks for (Lake 2021)"
-    if not 0 < top_share <= 1:
-        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are '
-                         f'marked), got {top_share!r}')
+    if not 0 < top_fraction <= 1:
+        raise ValueError('top_fraction must be above 0 and at most 1 (fraction of the tokens that '
+                         f'are marked), got {top_fraction!r}')
     saliency, allowed = _counted('saliency', saliency, allowed)
     if binarised:
-        k = np.maximum(1, np.ceil(allowed.sum(-1, keepdims=True)*top_share - 1e-6))
+        k = np.maximum(1, np.ceil(allowed.sum(-1, keepdims=True)*top_fraction - 1e-6))
         target = top_mask(saliency, k, allowed).astype(np.float64)
     else: target = np.where(allowed, saliency, 0).clip(0).astype(np.float64)
     total = target.sum(-1, keepdims=True)
@@ -240,9 +240,9 @@ def pattern_share(
                          f'and {list(on.shape)}')
     positions, total = on.sum(-1), A.sum(-1)
     counts = (positions > 0) & (positions < A.shape[-1]) & (total != 0)
-    share = np.divide((A*on).sum(-1), total, out=np.zeros(total.shape), where=counts)
+    on_pattern = np.divide((A*on).sum(-1), total, out=np.zeros(total.shape), where=counts)
     rows = counts.sum(-1)
-    return _scalar(np.divide(share.sum(-1), rows, out=np.full(rows.shape, np.nan), where=rows > 0))
+    return _scalar(np.divide(on_pattern.sum(-1), rows, out=np.full(rows.shape, np.nan), where=rows > 0))
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat6
 def pattern_residual(
@@ -360,8 +360,8 @@ def _mixed(x):
     x ^= x >> np.uint32(16)
     return x
 
-def _keyed(example_id, shape, seed, step, stream, made, dtype):
-    "What `made` makes of the 32 random bits of each position, as an array of `dtype`"
+def _keyed(example_id, shape, seed, step, stream, convert, dtype):
+    "What `convert` makes of the 32 random bits of each position, as an array of `dtype`"
     golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
     for part in (seed, step, stream, example_id):
         part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)
@@ -372,10 +372,10 @@ def _keyed(example_id, shape, seed, step, stream, made, dtype):
         if i.ndim == 2: i = i.reshape(len(i), *[1]*(np.ndim(key) - 1), i.shape[1])
         i = (i + np.uint32(1))*golden
         if axis < len(shape) - 1 or np.ndim(key) == 0: key = _mixed(np.asarray(key)[..., None] + i)
-    if np.ndim(example_id) == 0 and len(shape) == 1: return made(key)
+    if np.ndim(example_id) == 0 and len(shape) == 1: return convert(key)
     # one example after the other, so that all that is done to its bits is done in the cache
     out, bits = np.empty((*key.shape, i.shape[-1]), dtype), np.empty((*key.shape[1:], i.shape[-1]), np.uint32)
-    for j, k in enumerate(key): out[j] = made(_mixed(np.add(k[..., None], i[j] if i.ndim > 1 else i, out=bits)))
+    for j, k in enumerate(key): out[j] = convert(_mixed(np.add(k[..., None], i[j] if i.ndim > 1 else i, out=bits)))
     return out
 
 def keyed_uniform(

@@ -12,15 +12,13 @@ import re
 from pathlib import Path
 
 # %% ../../nbs/01_core/03_names.ipynb #006
-_known_names = {'minilm': 'MiniLM-L6', 'movie-minilm': 'MiniLM-L6 trained on movie sentences',
-               'movie-sentences': 'movie sentences', 'movie-polarity': 'positive and negative movie sentences',
-               'amazon-reviews': 'Amazon reviews',
-               'editorials': 'editorials',
-               'sts-b': 'STS-B', 'ner-tweets': 'tweets with named entities',
-               'help-en-de': 'help pages, English to German',
-               'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits', 'DataFrame': 'a data frame',
-               'Dataset': 'a data set',
-               'DatasetDict': 'a data set', 'list': 'a list of texts'}
+_display_names = {
+    'minilm': 'MiniLM-L6', 'movie-minilm': 'MiniLM-L6 trained on movie sentences',
+    'movie-sentences': 'movie sentences', 'movie-polarity': 'positive and negative movie sentences',
+    'amazon-reviews': 'Amazon reviews', 'editorials': 'editorials', 'sts-b': 'STS-B',
+    'ner-tweets': 'tweets with named entities', 'help-en-de': 'help pages, English to German',
+    'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits',
+    'DataFrame': 'a data frame', 'Dataset': 'a data set', 'DatasetDict': 'a data set', 'list': 'a list of texts'}
 _layers = {'minilm': 6, 'movie-minilm': 6} # of the packaged weights
 
 _scores = {'sts-b': (0., 5.)} # lowest and highest score that data can have, whatever a sentence at hand has
@@ -43,14 +41,14 @@ def loaded_as(name) -> str:
 def known_as(name) -> str:
     "What people call the data or weights `name`, which may be a path"
     name = loaded_as(name)
-    return _known_names.get(name, name)
+    return _display_names.get(name, name)
 
 def _model_words(model:dict) -> str: # '' without a name
     "What people call a `model` of a run's config: name, and layers where they are not all that it has"
     if not model.get('name'): return ''
     name, layers = loaded_as(model['name']), model.get('layers')
-    known = known_as(name)
-    return f'{layers} layers of {known}' if layers and layers != _layers.get(name, layers) else known
+    display = known_as(name)
+    return f'{layers} layers of {display}' if layers and layers != _layers.get(name, layers) else display
 
 # %% ../../nbs/01_core/03_names.ipynb #009
 def listed(words) -> str:
@@ -70,12 +68,12 @@ def _seed_words(groups:dict) -> str: # {name: [seeds]}
 
 def runs_words(groups:dict) -> str: # '' or a sentence
     "Model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1, 2.'"
-    configs = [r.config for some in groups.values() for r in some]
+    configs = [r.config for runs in groups.values() for r in runs]
     def part(key):
         return [entry if isinstance(entry, dict) else dict(name=entry) for c in configs if (entry := c.get(key))]
     models = listed(dict.fromkeys(filter(None, map(_model_words, part('model')))))
-    data = listed(dict.fromkeys(known_as(known['name']) for known in part('data') if known.get('name')))
-    seeds = _seed_words({k: list(dict.fromkeys(r.config.get('seed') for r in some)) for k, some in groups.items()})
+    data = listed(dict.fromkeys(known_as(data_entry['name']) for data_entry in part('data') if data_entry.get('name')))
+    seeds = _seed_words({k: list(dict.fromkeys(r.config.get('seed') for r in runs)) for k, runs in groups.items()})
     source = ', '.join(filter(None, [models, data])) # names keep their letters, also where a sentence begins with one
     if not source: return f'{seeds.capitalize()}.' if seeds else ''
     return '; '.join(filter(None, [source, seeds])) + '.'
@@ -87,7 +85,7 @@ def class_places(names, others) -> list: # of int; None for a class that `others
     names, others = [str(name) for name in names], [str(name) for name in others]
     def plain(name): return re.sub(r'[\s_-]+', ' ', name.strip()).casefold()
     is_exact = {*names} <= {*others}
-    is_clear = all(len({*map(plain, some)}) == len(some) for some in (names, others))
+    is_clear = all(len({*map(plain, these)}) == len(these) for these in (names, others))
     key = plain if is_clear and not is_exact else str
     places = {key(name): i for i, name in enumerate(others)}
     return [places.get(key(name)) for name in names]

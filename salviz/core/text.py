@@ -220,15 +220,15 @@ def _read(
     text, # str, or list of words
 ): # (str, word spans)
     "A text and its words"
-    given = isinstance(text, (list, tuple)) and all(isinstance(w, str) for w in text)
-    if not (given or isinstance(text, str)):
+    is_split = isinstance(text, (list, tuple)) and all(isinstance(w, str) for w in text)
+    if not (is_split or isinstance(text, str)):
         raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
-    whole, words = joined(text) if given else (text, None)
+    whole, words = joined(text) if is_split else (text, None)
     bad = re.search('[\ud800-\udfff]', whole)
     if bad:
         raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode it '
                          'again with its own encoding')
-    return whole, words if given else find_words(whole)
+    return whole, words if is_split else find_words(whole)
 
 # %% ../../nbs/01_core/07_text.ipynb #036
 def _encode(tokenizer, firsts, seconds, max_length):
@@ -319,14 +319,14 @@ def continued(
     ids, special, n = [int(i) for i in ids], {*tokenizer.all_special_ids}, np.flatnonzero(~text.is_special)[-1] + 1
     is_special = np.array([i in special for i in ids], bool)
     before = text.input_ids[:n].tolist()
-    def said(k): return tokenizer.decode(before + [i for i, s in zip(ids[:k], is_special) if not s])[len(prompt):]
+    def decoded(k): return tokenizer.decode(before + [i for i, s in zip(ids[:k], is_special) if not s])[len(prompt):]
     prompt = tokenizer.decode(before)
-    ends = np.maximum.accumulate([len(said(k)) for k in range(len(ids) + 1)])
-    whole, own = said(len(ids)), [(1, a, b) for a, b in find_words(said(len(ids)))]
+    ends = np.maximum.accumulate([len(decoded(k)) for k in range(len(ids) + 1)])
+    whole, added_words = decoded(len(ids)), [(1, a, b) for a, b in find_words(decoded(len(ids)))]
     segments, offsets = np.where(is_special, -1, 1), np.stack([ends[:-1], ends[1:]], 1)
     texts, pieces = (*text.texts, whole), readable(tokenizer, ids)
-    first, last = touched_words(texts, own, offsets, segments)
-    spans, merged = _merged(own, first, last)
+    first, last = touched_words(texts, added_words, offsets, segments)
+    spans, merged = _merged(added_words, first, last)
     word_ids, spans = np.append(merged + len(text.words), -1)[first], [*text.word_spans, *spans]
     def more(x, new): return np.concatenate([x[:n], new]).astype(x.dtype)
     return TokenText(
@@ -335,7 +335,7 @@ def continued(
         offsets=more(text.offsets, np.where(is_special[:, None], 0, offsets)), segments=more(text.segments, segments),
         word_ids=more(text.word_ids, word_ids),
         words=[texts[s][a:b] for s, a, b in spans], word_spans=spans,
-        unmerged_spans=[*text.unmerged_spans, *own], is_special=more(text.is_special, is_special),
+        unmerged_spans=[*text.unmerged_spans, *added_words], is_special=more(text.is_special, is_special),
         truncated=text.truncated)
 
 # %% ../../nbs/01_core/07_text.ipynb #048
@@ -358,8 +358,8 @@ def pool_words(
     "One number a word from one number a token; tokens without a word are left out"
     check_choice('how', how, ('sum', 'mean', 'max', 'first'))
     values, word_ids, n_words = _check_words(values, word_ids, n_words)
-    kept = word_ids >= 0
-    values, ids, shape = values[..., kept].astype(np.float64), word_ids[kept], (*values.shape[:-1], n_words)
+    in_word = word_ids >= 0
+    values, ids, shape = values[..., in_word].astype(np.float64), word_ids[in_word], (*values.shape[:-1], n_words)
     if how in ('sum', 'mean'):
         out = np.zeros(shape)
         np.add.at(out, (..., ids), values)

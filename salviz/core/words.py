@@ -92,10 +92,10 @@ def latex_text(
     prose=False, # sentences of a caption or a table, in which quotes look as they do in print
 ) -> str:
     "`text` as LaTeX source that sets these very characters"
-    own = _prose if prose else _exact
+    signs = _prose if prose else _exact
     def sign(char):
         if char in _formulas: return f'${_formulas[char]}$' if prose else rf'\ensuremath{{{_formulas[char]}}}'
-        return own.get(char) or _signs.get(char, char)
+        return signs.get(char) or _signs.get(char, char)
     source = ''.join(map(sign, unicodedata.normalize('NFC', text)))
     return _for_any_latex(re.sub(r"([-,'])(?=\1)", r'\1{}', source)) # no ligatures
 

@@ -24,7 +24,7 @@ import pandas as pd
 from fastcore.basics import patch
 
 from ..core.validation import shown
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..core.untrusted import parsed_json, printable, read_untrusted
 from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from . import session

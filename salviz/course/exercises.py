@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from . import solutions
 from .checking import Case, Exercise, Verdict, differs, framed, judge
 from .material import course_run

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..core.untrusted import csv_text, printable
 from ..core.words import for_file
 from . import session

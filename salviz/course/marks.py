@@ -20,7 +20,7 @@ from pathlib import Path
 import traitlets as T
 
 from ..core.validation import shown
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..core.text import find_words
 from ..core.untrusted import parsed_json
 from .predictions import CourseWidget, fragment

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from .editions import cell_text, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson
 from ..explorer.quantisation import json_text
 from .predictions import Reveal, course_styles, course_text, fragment

@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 
 from ..core.validation import check_choice, shown
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
 from .kinds import Asked, checked_value
 

@@ -109,8 +109,8 @@ def token_rationales(
             raise ValueError(f'{expected}, got {r!r}; rename the column if it is something else')
         spans = all(isinstance(span, (list, tuple)) for span in r)
         if any(isinstance(x, float) and 0 < x < 1 for x in r):
-            shares = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
-            if not shares: raise ValueError(f'{expected}; got {r!r:.80}')
+            are_fractions = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
+            if not are_fractions: raise ValueError(f'{expected}; got {r!r:.80}')
             return token_values([t], [r], 'rationale', where, np.max)[0]
         try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
         except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
@@ -157,11 +157,11 @@ def with_columns(
     texts, pairs = _texts_in(part) if along else ([], None)
     for start in range(0, len(texts), 2000):
         rows = slice(start, start + 2000)
-        some = align(texts[rows], None if pairs is None else pairs[rows])
+        aligned_texts = align(texts[rows], None if pairs is None else pairs[rows])
         for name in along:
             values = part[rows][name]
-            aligned[name] += (token_rationales(some, values, where) if kinds[name][0] == 'rationale'
-                              else token_values(some, values, name, where))
+            aligned[name] += (token_rationales(aligned_texts, values, where) if kinds[name][0] == 'rationale'
+                              else token_values(aligned_texts, values, name, where))
     for name in names:
         values, feature = aligned.get(name), part.features[name]
         if name == 'rationale' and name in along:

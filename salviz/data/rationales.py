@@ -20,7 +20,7 @@ from .texts import from_hub, load_text, one_table, readers, refuse_rows, written
 from ..core.validation import check_choice
 from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
-from ..core.runs import read_object
+from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006
@@ -33,18 +33,18 @@ def merged(
 
 _readings = 'any', 'majority', 'share'
 
-def _word_shares(text, pieces, shares):
-    "The largest of the `shares` of `pieces` that each word of `text` touches; 0 where it touches none"
+def _word_fractions(text, pieces, fractions):
+    "The largest of the `fractions` of `pieces` that each word of `text` touches; 0 where it touches none"
     of_characters = np.zeros(len(text))
-    for (start, end), share in zip(pieces, shares): of_characters[start:end] = share
+    for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
 
 def _marked(sides, annotators):
     """The rationale of texts, of which `sides` holds [(text, pieces, share of the annotators who marked each piece)]:
     spans, or shares of words"""
-    if annotators == 'share': return [x for side in sides for x in _word_shares(*side)]
-    spans = [[segment, *span] for segment, (text, pieces, shares) in enumerate(sides)
-             for span in merged(pieces, [x > 0 if annotators == 'any' else x >= .5 for x in shares])]
+    if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
+    spans = [[segment, *span] for segment, (text, pieces, fractions) in enumerate(sides)
+             for span in merged(pieces, [x > 0 if annotators == 'any' else x >= .5 for x in fractions])]
     return spans if len(sides) == 2 else [span[1:] for span in spans]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009
@@ -76,8 +76,8 @@ def _spans_as_sides(texts, spans):
 
 def _flags_as_sides(texts, flags):
     "What `_marked` asks for, of flags or shares for the words of `texts`, or of an empty list: nothing is marked"
-    is_share = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
-    if not all(is_share):
+    is_fraction = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
+    if not all(is_fraction):
         raise ValueError('a rationale is a list of spans, of flags (0 or 1) or of shares (from 0 to '
                          f'1), got {flags!r:.80}')
     counts = [[len(cut(t)) for t in texts] for cut in (find_words, spaced_words)]
@@ -95,7 +95,7 @@ def _flags_as_sides(texts, flags):
 # %% ../../nbs/02_data/02_rationales.ipynb #012
 _hate = 'hatespeech', 'normal', 'offensive' # the order of the Hub's class numbers
 
-def _shares(lists):
+def _mean_flags(lists):
     "The share of the `lists` of flags that set each of them"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
@@ -108,7 +108,7 @@ def _hatexplain(row, annotators):
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
     # normal posts: who found nothing wrong marked nothing, so any marks are by somebody who was outvoted
-    marked = None if label == 'normal' or not lists else _marked([(text, pieces, _shares(lists))], annotators)
+    marked = None if label == 'normal' or not lists else _marked([(text, pieces, _mean_flags(lists))], annotators)
     return dict(text=text, label=label, rationale=marked)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015
@@ -121,7 +121,7 @@ def _esnli(row, annotators):
         marked = [row.get(f'Sentence{segment + 1}_marked_{person}') for person in (1, 2, 3)]
         lists = [[bool(_star.search(w)) for w in m.split()] for m in marked if isinstance(m, str) and m.strip()]
         if not lists or any(len(flags) != len(pieces) for flags in lists): sides = None; break
-        sides.append((text, pieces, _shares(lists)))
+        sides.append((text, pieces, _mean_flags(lists)))
     return dict(text=texts[0], text_pair=texts[1], label=row['gold_label'],
                 rationale=_marked(sides, annotators) if sides else None)
 
@@ -207,7 +207,7 @@ def _eraser_folder(folder, annotators='any'):
             for split, rows in tables.items()}
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
-def _as_asked(example, annotators):
+def _in_the_form(example, annotators):
     "`example` with shares of words where its reader, who knows of one annotator alone, gave spans"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
@@ -219,7 +219,7 @@ def _examples(rows, read, annotators, split):
     "What `read` makes of each of `rows`, without those it leaves out"
     read_rows = []
     for i, row in enumerate(rows):
-        try: read_rows.append(_as_asked(read(row, annotators), annotators))
+        try: read_rows.append(_in_the_form(read(row, annotators), annotators))
         except (ValueError, KeyError, TypeError) as e:
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
@@ -272,19 +272,19 @@ def _hatexplain_folder(folder):
 def _generic(text, text_pair, label, rationale):
     "A reader of rows with the columns that the user names"
     def read(row, annotators):
-        given = row[rationale]
-        if isinstance(given, str): given = json.loads(given) if given.strip() else None
+        marks = row[rationale]
+        if isinstance(marks, str): marks = json.loads(marks) if marks.strip() else None
         parts = [row[text]] + ([row[text_pair]] if text_pair else [])
         parts = [p if isinstance(p, str) else ' '.join(p) for p in parts]
         return dict(zip(('text', 'text_pair'), parts)) | dict(label=row[label],
-                                                                    rationale=rationale_spans(parts, given, annotators))
+                                                              rationale=rationale_spans(parts, marks, annotators))
     return read
 
 def _shape_of(rows, columns, split):
     "The reader of a published shape, or the user's"
-    there = set(rows[0])
-    reader = next((read for names, read in _shapes.items() if there >= {*names}), None)
-    missing = [c for c in columns if c is not None and c not in there]
+    columns_of_row = set(rows[0])
+    reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
+    missing = [c for c in columns if c is not None and c not in columns_of_row]
     if reader is None and missing:
         raise ValueError(f'{split} has no column {", ".join(missing)}; it has {", ".join(map(str, rows[0]))}, which is '
                          'no shape that rationales were published in: '
@@ -355,11 +355,11 @@ def load_rationales(
     data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
     types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],
                  rationale=Sequence(Value('float32') if annotators == 'share' else Sequence(Value('int64'))))
-    kept = [c for c in types if c in examples[0] or c == 'label']
-    info = DatasetInfo(features=Features({c: types[c] for c in kept}),
+    columns = [c for c in types if c in examples[0] or c == 'label']
+    info = DatasetInfo(features=Features({c: types[c] for c in columns}),
                        dataset_name=str(source) if isinstance(source, str) else type(source).__name__)
-    def made(part):
+    def dataset_of(part):
         chosen = [examples[int(i)] for i in part['text']]
-        return Dataset.from_dict({c: list(part['label']) if c == 'label' else [e[c] for e in chosen] for c in kept},
-                                 info=info)
-    return DatasetDict({split: made(part) for split, part in data.items()})
+        values = {c: list(part['label']) if c == 'label' else [e[c] for e in chosen] for c in columns}
+        return Dataset.from_dict(values, info=info)
+    return DatasetDict({split: dataset_of(part) for split, part in data.items()})

@@ -24,7 +24,7 @@ from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Dataset
 from ..core.assets import asset
 from ..core.validation import check_choice
 from ..core.files import checked_file
-from .texts import checked_shares, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
+from .texts import checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
 
 # %% ../../nbs/02_data/01_signals.ipynb #006
 columns = dict(image='pixel_values', series='values')
@@ -69,10 +69,10 @@ def _class_names(y, names):
         raise ValueError(f'at least two classes, each named once, are needed, got {", ".join(names) or "none"}')
     return names
 
-def _label_ids(y, names, given, split):
-    "Classes of the labels `y` as indices into `names`; whole numbers are indices already where the names were `given`"
+def _label_ids(y, names, are_named, split):
+    "Classes of the labels `y` as indices into `names`; whole numbers are indices already if `are_named`"
     y = np.asarray(y)
-    ids = {i if given and y.dtype.kind in 'iub' else name: i for i, name in enumerate(names)}
+    ids = {i if are_named and y.dtype.kind in 'iub' else name: i for i, name in enumerate(names)}
     keys = [c if c in ids else str(c) for c in y.tolist()]
     bad = [i for i, c in enumerate(keys) if c not in ids]
     if bad: refuse_rows(bad, split, f'label {y.tolist()[bad[0]]!r} is outside of the classes ({", ".join(names)})')
@@ -100,14 +100,14 @@ def statistics(
     return centre, np.where(scale > 0, scale, np.float32(1))
 
 # %% ../../nbs/02_data/01_signals.ipynb #015
-def _cut(parts, shares, seed):
+def _cut(parts, fractions, seed):
     "`parts` {split: (x, label ids)} with the splits that they lack cut from train, stratified"
-    of, (x, y) = checked_shares(shares), parts['train']
+    of, (x, y) = checked_fractions(fractions), parts['train']
     wanted = ['train', *(name for name in three_splits if name not in parts)]
     sizes = [of[name] for name in wanted]
     order = stratified_order(y, seed) if len(wanted) > 1 else np.arange(len(y))
-    rows = cut_rows(order, np.round(np.cumsum(sizes)/sum(sizes)*len(order)).astype(int)[:-1], wanted, shares)
-    return {**parts, **{name: (x[some], np.asarray(y)[some]) for name, some in rows.items()}}
+    rows = cut_rows(order, np.round(np.cumsum(sizes)/sum(sizes)*len(order)).astype(int)[:-1], wanted, fractions)
+    return {**parts, **{name: (x[chosen], np.asarray(y)[chosen]) for name, chosen in rows.items()}}
 
 # %% ../../nbs/02_data/01_signals.ipynb #017
 def _feature(shape, dtype='float32'): return (Array3D if len(shape) == 3 else Array2D)(shape, dtype)
@@ -122,7 +122,7 @@ def _dataset(x, y, kind, names, source, info, informative=None):
     return Dataset.from_dict(content, info=info)
 
 # %% ../../nbs/02_data/01_signals.ipynb #018
-def _made(parts, kind, source, labels, normalise, shares, seed, channels_last=False, feature_names=None):
+def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_last=False, feature_names=None):
     "The DatasetDict of `parts` {split: (x, y)}, checked, cut and normalised"
     parts = {other_splits.get(name, name): part for name, part in parts.items()}
     if 'train' not in parts:
@@ -142,7 +142,7 @@ def _made(parts, kind, source, labels, normalise, shares, seed, channels_last=Fa
     if feature_names is not None and len(feature_names) != xs['train'].shape[-1]:
         raise ValueError(f'feature_names must name {xs["train"].shape[-1]} channels, got {len(feature_names)}')
     parts = _cut({name: (xs[name], _label_ids(y, names, labels is not None, name)) for name, (_, y) in parts.items()},
-                 shares, seed)
+                 fractions, seed)
     how = normalise or ('published' if source in published else 'z-score')
     centre, scale = statistics(parts['train'][0], how, source)
     info = dict(modality=kind, normalise=how, centre=centre.tolist(), scale=scale.tolist())
@@ -191,9 +191,9 @@ _fashion_classes = 'T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker
 def _idx_folder(folder):
     "{split: (x, y)} from the idx files in `folder`, which are called as those of MNIST"
     def file(stem):
-        there = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
-        if not there: raise FileNotFoundError(f'{folder} holds no {stem} (.gz); idx files are called as those of MNIST')
-        return read_idx(there[0])
+        candidates = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
+        if candidates: return read_idx(candidates[0])
+        raise FileNotFoundError(f'{folder} holds no {stem} (.gz); idx files are called as those of MNIST')
     stems = dict(train='train', test='t10k') if list(folder.glob('t10k-*')) else dict(train='train')
     return {split: (file(f'{stem}-images-idx3-ubyte'), file(f'{stem}-labels-idx1-ubyte'))
             for split, stem in stems.items()}
@@ -201,8 +201,8 @@ def _idx_folder(folder):
 def _npz(path):
     "{split: (x, y)} from the arrays x_train, y_train, … of an .npz file"
     with np.load(checked_file(path)) as arrays:
-        there = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
-        splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in there}
+        complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
+        splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
         if not splits:
             raise ValueError(f'{path} must hold x_train and y_train (and x_test, y_test, …), it holds '
                              f'{", ".join(arrays)}')
@@ -236,7 +236,9 @@ def _handed(source, column, label):
     source = dict(source) if isinstance(source, dict) else dict(train=source)
     parts, names = {}, None
     for split, part in source.items():
-        if isinstance(part, Dataset): *part, known = _table(part, column, label, split); names = names or known
+        if isinstance(part, Dataset):
+            *part, class_names = _table(part, column, label, split)
+            names = names or class_names
         if not isinstance(part, (tuple, list)) or len(part) != 2:
             raise ValueError(f'{split} must be a pair (values, labels) of arrays or a Dataset, got '
                              f'{type(part).__name__}')
@@ -261,7 +263,7 @@ def load_images(
     named = dict(digits=_digits, fashion=_fashion)
     if isinstance(source, str) and source in named:
         labels = labels or (_fashion_classes if source == 'fashion' else [str(d) for d in range(10)])
-        return _made(named[source](), 'image', source, labels, normalise, splits, seed)
+        return _finished(named[source](), 'image', source, labels, normalise, splits, seed)
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
         if path.suffix == '.npz': parts = _npz(path)
@@ -269,9 +271,9 @@ def load_images(
         else:
             raise ValueError(f'no packaged images are called {str(source)!r}; there are {", ".join(named)} (no colour '
                              'images are packaged), and it is no .npz file and no folder of idx files either')
-        return _made(parts, 'image', path.name, labels, normalise, splits, seed, channels_last)
-    parts, known = _handed(source, column, label)
-    return _made(parts, 'image', type(source).__name__, labels or known, normalise, splits, seed, channels_last)
+        return _finished(parts, 'image', path.name, labels, normalise, splits, seed, channels_last)
+    parts, names = _handed(source, column, label)
+    return _finished(parts, 'image', type(source).__name__, labels or names, normalise, splits, seed, channels_last)
 
 # %% ../../nbs/02_data/01_signals.ipynb #035
 def _ts_header(lines, path):
@@ -343,13 +345,13 @@ def load_series(
     seed:int=0,                            # of the cut into splits
 ) -> DatasetDict: # train, validation, test with values [T, F] and label
     "Labelled multivariate series of equal length in three splits, normalised"
-    name, known = type(source).__name__, None
+    name, class_names = type(source).__name__, None
     if isinstance(source, (str, Path)) and str(source) in _packaged_series:
         name, (stem, channels) = source, _packaged_series[source]
         feature_names = feature_names or channels
         source = {split: asset('series')/f'{stem}_{split.upper()}.ts' for split in ('train', 'test')}
     elif isinstance(source, str) and source == 'digits-as-series':
-        name, known = source, [str(d) for d in range(10)]
+        name, class_names = source, [str(d) for d in range(10)]
         source = {split: (x/np.float32(255), y) for split, (x, y) in _digits().items()}
     elif isinstance(source, (str, Path)):
         if Path(source).suffix != '.ts':
@@ -357,9 +359,9 @@ def load_series(
                              'digits-as-series; files end in .ts')
         name, source = Path(source).name, dict(train=source)
     if isinstance(source, dict) and all(isinstance(part, (str, Path)) for part in source.values()):
-        parts, known = _ts_parts(source)
-    else: parts, names = _handed(source, column, label); known = known or names
-    return _made(parts, 'series', name, labels or known, normalise, splits, seed, feature_names=feature_names)
+        parts, class_names = _ts_parts(source)
+    else: parts, names = _handed(source, column, label); class_names = class_names or names
+    return _finished(parts, 'series', name, labels or class_names, normalise, splits, seed, feature_names=feature_names)
 
 # %% ../../nbs/02_data/01_signals.ipynb #044
 @dataclass(frozen=True)
@@ -407,8 +409,8 @@ def sample_times(rng, n, steps, sampling='irregular', stop=20.):
     "The instants [n, steps] at which the samples are taken"
     check_choice('sampling', sampling, ('irregular', 'regular'))
     if sampling == 'regular': return np.broadcast_to(np.linspace(0, stop, steps), (n, steps))
-    kept = rng.random((n, 2*steps)).argsort(1)[:, :steps]
-    return np.sort(np.linspace(0, stop, 2*steps)[kept] + rng.normal(0, stop/(2*steps), (n, steps)), 1)
+    chosen = rng.random((n, 2*steps)).argsort(1)[:, :steps]
+    return np.sort(np.linspace(0, stop, 2*steps)[chosen] + rng.normal(0, stop/(2*steps), (n, steps)), 1)
 
 def _gaussian(rng, t, features): return rng.standard_normal((*t.shape, features))
 

@@ -5,7 +5,7 @@ model"""
 
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
-           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'written_labels', 'stratified_order', 'checked_shares',
+           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'written_labels', 'stratified_order', 'checked_fractions',
            'cut_rows', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions',
            'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within',
            'encode_texts', 'Collator', 'reads_types', 'model_inputs']
@@ -152,9 +152,9 @@ def refuse_rows(bad, split, what):
 def _column(table, name, split, argument):
     "The values of column `name`; `argument` is what the user called it by"
     columns = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
-    there = ', '.join(str(c) if str(c) == str(c).strip() else repr(c) for c in columns)
+    available = ', '.join(str(c) if str(c) == str(c).strip() else repr(c) for c in columns)
     if not isinstance(name, str) or name not in columns:
-        raise ValueError(f'{argument}={name!r}: {split} has no such column; it has {there}')
+        raise ValueError(f'{argument}={name!r}: {split} has no such column; it has {available}')
     if columns.count(name) > 1:
         raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that '
                          'name; rename all but one')
@@ -206,7 +206,7 @@ def _label_values(table, name, split, **reading):
     return written_labels(values, **reading) if getattr(table, 'attrs', {}).get('as_written') else values
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
-def _looks(name):
+def _as_seen(name):
     "The class name `name` as a reader sees it: composed, without invisible characters, one space between words"
     seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
     return ' '.join(seen.split())
@@ -221,10 +221,10 @@ def _check_alike(names, kinds='classes'):
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f'the {kinds} mix numbers and texts: {twice} is there as both; make the column one type')
-    for name, other in _pairs_alike(names, _looks):
+    for name, other in _pairs_alike(names, _as_seen):
         raise ValueError(f'the {kinds} {other!a} and {name!a} look the same (white space, invisible characters or '
                          f'accents); give them one name, or pass labels= if they are two {kinds}')
-    for name, other in _pairs_alike(names, lambda name: _looks(name).casefold()):
+    for name, other in _pairs_alike(names, lambda name: _as_seen(name).casefold()):
         warnings.warn(f'the {kinds} {other!r} and {name!r} differ in capitals only; they stay two {kinds}',
                       stacklevel=5)
 
@@ -247,13 +247,13 @@ def _plain_labels(table, name, split, **reading):
 
 def _class_names(train, feature, wanted):
     "Names of the classes: `wanted` by the user, known to the `feature`, or found in the labels of `train`"
-    known = feature.names if isinstance(feature, ClassLabel) else None
+    stored = feature.names if isinstance(feature, ClassLabel) else None
     if wanted is not None:
         wanted = [str(x) for x in wanted]
         if len(set(wanted)) < len(wanted): raise ValueError(f'labels holds a name twice: {", ".join(wanted)}')
-        if known and len(known) != len(wanted):
-            raise ValueError(f'labels must name {len(known)} classes ({", ".join(known)}), got {len(wanted)}')
-    names = wanted or known
+        if stored and len(stored) != len(wanted):
+            raise ValueError(f'labels must name {len(stored)} classes ({", ".join(stored)}), got {len(wanted)}')
+    names = wanted or stored
     if names is None:
         labels = {*train}
         if any(isinstance(x, float) for x in labels):
@@ -278,7 +278,7 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
     if bad:
         label, classes = what
-        twin = [name for name in names if _looks(name) == _looks(str(bad[0][1]))]
+        twin = [name for name in names if _as_seen(name) == _as_seen(str(bad[0][1]))]
         but = f'; it looks like {twin[0]!a}, but is {bad[0][1]!a},' if twin and not numbered else ''
         refuse_rows([*dict.fromkeys(i for i, _ in bad)], split,
                     f'{label} {bad[0][1]!r} is outside of the {classes} ({", ".join(names)}){but}')
@@ -286,8 +286,8 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
 
 def _label_ids(labels, names, split, numbered=False):
     "`_class_ids` of one label a row"
-    known = {i if numbered else name: i for i, name in enumerate(names)}
-    of = {x: known.get(x if numbered else str(x)) for x in {*labels}}
+    ids = {i if numbered else name: i for i, name in enumerate(names)}
+    of = {x: ids.get(x if numbered else str(x)) for x in {*labels}}
     if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
     return [of[x] for x in labels]
 
@@ -331,57 +331,58 @@ def _several_columns(rows, feature, labels):
     "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
     if _are_flags(rows['train'], feature):
         names = [str(x) for x in (range(len(rows['train'][0])) if labels is None else labels)]
-        ids = {split: _flag_ids(some, names, split) for split, some in rows.items()}
+        ids = {split: _flag_ids(split_rows, names, split) for split, split_rows in rows.items()}
     else:
-        plain = {split: [[_plain(x) for x in row] for row in some] for split, some in rows.items()}
-        for split, some in plain.items():
-            refuse_rows([i for i, row in enumerate(some) if None in row], split, 'a label is missing')
-        known = [x for row in plain['train'] for x in row]
-        names = _class_names(known, feature, labels)
-        numbered = _are_numbers(known, feature, names)
-        ids = {split: [sorted(set(row)) for row in _class_ids(some, names, split, numbered)]
-               for split, some in plain.items()}
+        plain = {split: [[_plain(x) for x in row] for row in split_rows] for split, split_rows in rows.items()}
+        for split, split_rows in plain.items():
+            refuse_rows([i for i, row in enumerate(split_rows) if None in row], split, 'a label is missing')
+        train_labels = [x for row in plain['train'] for x in row]
+        names = _class_names(train_labels, feature, labels)
+        numbered = _are_numbers(train_labels, feature, names)
+        ids = {split: [sorted(set(row)) for row in _class_ids(split_rows, names, split, numbered)]
+               for split, split_rows in plain.items()}
     return Sequence(ClassLabel(names=names)), ids
 
 def _list_columns(tables, label, labels):
     "Return what `_several_columns` does, of column `label`, or of the columns of flags that `label` lists"
     if not isinstance(label, str):
         columns = {split: [_column(table, name, split, 'label') for name in label] for split, table in tables.items()}
-        rows = {split: list(zip(*some)) for split, some in columns.items()}
+        rows = {split: list(zip(*flags)) for split, flags in columns.items()}
         names = list(label) if labels is None else [str(x) for x in labels]
         if len(names) < 2 or len(names) != len(label):
             raise ValueError(f'label lists {len(label)} columns of flags and labels names {len(names)} classes; at '
                              'least two of each are needed, and as many')
-        return Sequence(ClassLabel(names=names)), {split: _flag_ids(some, names, split) for split, some in rows.items()}
+        ids = {split: _flag_ids(flags, names, split) for split, flags in rows.items()}
+        return Sequence(ClassLabel(names=names)), ids
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     rows = {}
     for split, table in tables.items():
-        given = _column(table, label, split, 'label')
-        rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in given]
+        values = _column(table, label, split, 'label')
+        rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in values]
     return _several_columns(rows, getattr(feature, 'feature', feature), labels)
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03
-def _names_known(table, column): # None where nothing names the classes
+def _stored_names(table, column): # None where nothing names the classes
     "The class names that a Dataset stores for its `column`"
     feature = table.features.get(column) if isinstance(table, Dataset) else None
     return getattr(getattr(feature, 'feature', feature), 'names', None)
 
 def _as_in_train(tables, column, rows) -> dict:
     "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
-    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
-    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
-    for split, names in known.items():
+    names_of, renumbered = {split: _stored_names(table, column) for split, table in tables.items()}, dict(rows)
+    of_train, named = names_of['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
+    for split, names in names_of.items():
         if names in (None, of_train) or of_train is None and not named: continue
         places = class_places(names, of_train) if of_train else names
         def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
-        made[split] = [[place(x) for x in row] for row in rows[split]]
-        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
+        renumbered[split] = [[place(x) for x in row] for row in rows[split]]
+        refuse_rows([i for i, row in enumerate(renumbered[split]) if None in row], split,
                     f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
                     'is of a class that train lacks')
-        if made[split] != rows[split] and of_train:
+        if renumbered[split] != rows[split] and of_train:
             warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
                           'renumbered to the order of train', stacklevel=4)
-    return made
+    return renumbered
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
@@ -392,18 +393,19 @@ def _scores(labels, split):
 
 def _label_columns(tables, label, labels, task):
     "The feature of column `label`, and `{split: its values}`"
-    known = ('classification', 'multi_label_classification', 'regression')
-    if task not in (None, *known):
-        raise ValueError(f'task must be {", ".join(map(repr, known))} or None (read it off the labels), got {task!r}')
-    if task == known[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
-        if task not in (None, known[1]):
+    label_tasks = ('classification', 'multi_label_classification', 'regression')
+    if task not in (None, *label_tasks):
+        raise ValueError(f'task must be {", ".join(map(repr, label_tasks))} or None (read it off the labels), '
+                         f'got {task!r}')
+    if task == label_tasks[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
+        if task not in (None, label_tasks[1]):
             raise ValueError(f'task={task!r} has one label per row, and column {label!r} holds lists of '
                              'labels; leave task out')
         return _list_columns(tables, label, labels)
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
     plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
-    if any(_names_known(table, label) for table in tables.values()): # else labels are what they are
+    if any(_stored_names(table, label) for table in tables.values()): # else labels are what they are
         plain = {split: [x for x, in rows] for split, rows in
                  _as_in_train(tables, label, {split: [[x] for x in row] for split, row in plain.items()}).items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
@@ -445,37 +447,38 @@ def _strata(part):
 # %% ../../nbs/02_data/00_texts.ipynb #037
 three_splits = ('train', 'validation', 'test')
 
-def checked_shares(shares) -> dict: # {split: share}
-    "Refuse `shares` of the three splits that are none"
-    ok = (len(shares) == 3 and all(isinstance(s, (int, float)) and 0 < s < 1 for s in shares)
-          and abs(sum(shares) - 1) < 1e-6)
+def checked_fractions(fractions) -> dict: # {split: share}
+    "Refuse `fractions` of the three splits that are none"
+    ok = (len(fractions) == 3 and all(isinstance(s, (int, float)) and 0 < s < 1 for s in fractions)
+          and abs(sum(fractions) - 1) < 1e-6)
     if not ok:
-        raise ValueError(f'splits must be three shares above 0 (train, validation, test) that sum to 1, got {shares!r}')
-    return dict(zip(three_splits, shares))
+        raise ValueError('splits must be three shares above 0 (train, validation, test) that sum to 1, '
+                         f'got {fractions!r}')
+    return dict(zip(three_splits, fractions))
 
 def cut_rows(
-    order,      # of the rows of train
-    cuts,       # where it is cut
-    names,      # of the splits that are made
-    shares,     # that were asked for
+    order,     # of the rows of train
+    cuts,      # where it is cut
+    names,     # of the splits that are made
+    fractions, # that were asked for
 ) -> dict: # {split: rows}
     "`order` in pieces, none of them empty"
-    made = dict(zip(names, np.split(order, cuts)))
-    for name, rows in made.items():
+    rows_of = dict(zip(names, np.split(order, cuts)))
+    for name, rows in rows_of.items():
         if not len(rows):
-            raise ValueError(f'{len(order)} rows are too few to make splits of {shares!r}: {name} would be empty')
-    return made
+            raise ValueError(f'{len(order)} rows are too few to make splits of {fractions!r}: {name} would be empty')
+    return rows_of
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
     "The three splits: those in `parts`, and those that it lacks, cut from its train split with the shares `splits`"
-    shares, missing = checked_shares(splits), [name for name in three_splits if name not in parts]
+    fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
     if not missing: return DatasetDict({name: parts[name] for name in three_splits})
     train = parts['train']
-    whole = sum(shares[name] for name in ('train', *missing))
+    whole = sum(fractions[name] for name in ('train', *missing))
     order = stratified_order(_strata(train), seed)
-    cuts = np.round(np.cumsum([shares[name]/whole for name in ('train', *missing)]) * len(order)).astype(int)[:-1]
-    made = cut_rows(order, cuts, ('train', *missing), splits)
-    return DatasetDict({name: train.select(made[name]) if name in made else parts[name] for name in three_splits})
+    cuts = np.round(np.cumsum([fractions[name]/whole for name in ('train', *missing)]) * len(order)).astype(int)[:-1]
+    cut = cut_rows(order, cuts, ('train', *missing), splits)
+    return DatasetDict({name: train.select(cut[name]) if name in cut else parts[name] for name in three_splits})
 
 # %% ../../nbs/02_data/00_texts.ipynb #042
 def _drop_unusable(tables, label):
@@ -577,19 +580,19 @@ def _tag_lines(path):
     lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
     plain = [(i, _columns(line)) for i, line in lines if line.strip() and line[0] != '#' and line[:10] != '-DOCSTART-']
     if not plain: raise ValueError(f'{path} has no line with a word and its tag')
-    (first, known), tags = plain[0], {columns[-1] for _, columns in plain}
+    (first, model_line), tags = plain[0], {columns[-1] for _, columns in plain}
     for i, line in lines:
         columns = _columns(line)
         if not line.strip() or columns[0] == '-DOCSTART-': sentences.append([]); continue
-        if line[0] == '#' and not (len(columns) == len(known) and columns[-1] in tags):
-            is_comment = not sentences[-1] and (line[1:2].isspace() or len(columns) != len(known))
+        if line[0] == '#' and not (len(columns) == len(model_line) and columns[-1] in tags):
+            is_comment = not sentences[-1] and (line[1:2].isspace() or len(columns) != len(model_line))
             if is_comment: continue
             raise ValueError(f'{path}: line {i} begins with #, but is neither a comment before a sentence nor a word '
                              f'with a tag that other lines have: {line!r:.60}')
         if len(columns) < 2 or not columns[0] or not columns[-1]:
             raise ValueError(f'{path}: line {i} is not a word and its tag: {line!r:.60}')
-        if len(columns) != len(known):
-            raise ValueError(f'{path}: line {i} has {len(columns)} columns, line {first} has {len(known)}: '
+        if len(columns) != len(model_line):
+            raise ValueError(f'{path}: line {i} has {len(columns)} columns, line {first} has {len(model_line)}: '
                              f'{line!r:.60}')
         sentences[-1].append((i, columns))
     return [sentence for sentence in sentences if sentence]
@@ -621,8 +624,8 @@ def _bio(path, word=None, tag=None):
         odd = [i for i, c in extra if c[tag] not in ('_', '-', 'O')]
         if odd:
             raise ValueError(f'{path}: line {odd[0]} gives a tag to several words at once, or to one that is left out')
-        kept = [c for i, c in sentence if (i, c) not in extra]
-        if kept: done.append(([c[word] for c in kept], [c[tag] for c in kept]))
+        words_only = [c for i, c in sentence if (i, c) not in extra]
+        if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
     if len(words) > 9 and len({*words}) == 1:
         raise ValueError(f'{path}: column {word} is {words[0]!r} on every line, which are no words; {choose}')
@@ -640,15 +643,15 @@ def _numbered_columns(words, tags):
 def _tagged(table, words, tags, split):
     "The lists in the columns `words` and `tags` of a split, if they fit together"
     rows = [None if _missing(x) else list(x) for x in _column(table, words, split, 'words')]
-    given = [[] if _missing(x) or isinstance(x, str) else [_plain(t) for t in x]
-             for x in _column(table, tags, split, 'tags')]
+    tag_lists = [[] if _missing(x) or isinstance(x, str) else [_plain(t) for t in x]
+                 for x in _column(table, tags, split, 'tags')]
     refuse_rows([i for i, row in enumerate(rows) if not row], split, f'column {words!r} holds no words')
     bad = [i for i, row in enumerate(rows) if not all(isinstance(w, str) and w.strip() for w in row)]
     refuse_rows(bad, split, f'column {words!r} has a word that is empty or no string')
-    refuse_rows([i for i, (row, t) in enumerate(zip(rows, given)) if len(row) != len(t)], split,
+    refuse_rows([i for i, (row, t) in enumerate(zip(rows, tag_lists)) if len(row) != len(t)], split,
                 'there is not one tag for each word')
-    refuse_rows([i for i, t in enumerate(given) if None in t], split, 'a tag is missing')
-    return rows, given
+    refuse_rows([i for i, t in enumerate(tag_lists) if None in t], split, 'a tag is missing')
+    return rows, tag_lists
 
 # %% ../../nbs/02_data/00_texts.ipynb #061
 def _tag_order(tag): return (tag != 'O', tag[2:] if tag[1:2] == '-' else tag, tag)
@@ -685,7 +688,7 @@ def load_tokens(
     tables = _drop_unusable(_tables(source, config, revision, kind), None)
     rows = {split: _tagged(table, words, tags, split) for split, table in tables.items()}
     feature = getattr(tables['train'].features[tags], 'feature', None) if isinstance(tables['train'], Dataset) else None
-    named = _as_in_train(tables, tags, {split: given for split, (_, given) in rows.items()})
+    named = _as_in_train(tables, tags, {split: tag_lists for split, (_, tag_lists) in rows.items()})
     names, ids = _tag_columns(named, feature, labels)
     types = dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
     parts = {split: _dataset(dict(words=rows[split][0], tags=ids[split]), types, source) for split in rows}
@@ -844,8 +847,8 @@ def _answer_span(answer, context) -> tuple: # (start, end); None: there is no an
     else:
         start, end = _listed(answer) if [*map(_is_place, _listed(answer))] == [True]*2 else (0, 0)
         return (start, end) if 0 <= start < end <= len(context) and context[start:end].strip() else ()
-    is_given = isinstance(text, str) and text.strip() and _is_place(start) and start >= 0
-    return (start, start + len(text)) if is_given and context[start:start + len(text)] == text else ()
+    is_located = isinstance(text, str) and text.strip() and _is_place(start) and start >= 0
+    return (start, start + len(text)) if is_located and context[start:start + len(text)] == text else ()
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa05
 def load_questions(
@@ -867,8 +870,8 @@ def load_questions(
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
     types = dict(text=Value('string'), text_pair=Value('string'), answer=Sequence(Value('int64')))
     for split, table in tables.items():
-        there = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
-        name = answer or ('answers' if 'answers' in there else 'answer')
+        names = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
+        name = answer or ('answers' if 'answers' in names else 'answer')
         columns = dict(text=_texts(table, question, split, 'question'),
                        text_pair=_texts(table, context, split, 'context'))
         spans = [_answer_span(*pair) for pair in zip(_column(table, name, split, 'answer'), columns['text_pair'])]
@@ -998,14 +1001,15 @@ def _between(t) -> slice:
 
 def _begun_once(t):
     "`t` without a second begin token, and whatever else the tokenizer puts between two texts with it"
-    kept = np.ones(len(t), bool)
-    kept[_between(t)] = False
-    if kept.all(): return t
-    lists = {name: [x for x, k in zip(getattr(t, name), kept) if k] for name in ('tokens', 'labels')}
-    arrays = {name: getattr(t, name)[kept] for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
+    is_left = np.ones(len(t), bool)
+    is_left[_between(t)] = False
+    if is_left.all(): return t
+    lists = {name: [x for x, k in zip(getattr(t, name), is_left) if k] for name in ('tokens', 'labels')}
+    arrays = {name: getattr(t, name)[is_left]
+              for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
     return replace(t, **lists, **arrays)
 
-def _room(tokenizer, max_length):
+def _pair_length(tokenizer, max_length):
     "The tokens that a pair of prompt and answer may have, so that `max_length` are left with an end token behind it"
     if max_length is None: return None
     pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
@@ -1019,14 +1023,14 @@ def align_answers(
     max_length=None, # prompt and answer are cut to this many tokens, special ones included; None = never cut
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
     "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
-    pairs = align_batch(tokenizer, prompts, answers, _room(tokenizer, max_length))
+    pairs = align_batch(tokenizer, prompts, answers, _pair_length(tokenizer, max_length))
     return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
-def _next_labels(t, asked):
+def _next_labels(t, predicts):
     "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
     answer = np.flatnonzero(t.segments == 1)
-    first = 1 if asked == 'all' else answer[0] if len(answer) else len(labels)
+    first = 1 if predicts == 'all' else answer[0] if len(answer) else len(labels)
     labels[after[after >= first] - 1] = t.input_ids[after[after >= first]]
     return labels
 
@@ -1034,9 +1038,9 @@ def _next_labels(t, asked):
 def _is_cut(t, span):
     "Was a part of `span` in the second text of the `TokenText` `t` cut off, at either end?"
     if not t.truncated: return False
-    (start, end), kept = span, t.offsets[t.segments == 1]
+    (start, end), offsets = span, t.offsets[t.segments == 1]
     answer = t.texts[1][start:end]
-    return kept[:, 0].min() > end - len(answer.lstrip()) or kept[:, 1].max() < start + len(answer.rstrip())
+    return offsets[:, 0].min() > end - len(answer.lstrip()) or offsets[:, 1].max() < start + len(answer.rstrip())
 
 def _answer_labels(t, span):
     """1 at the tokens of the `TokenText` `t` that answer, 0 elsewhere in the context, -100 outside of it; -100
@@ -1049,9 +1053,9 @@ def _answer_labels(t, span):
 
 # %% ../../nbs/02_data/00_texts.ipynb #086
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
-                  answer=None, asked=None):
+                  answer=None, predicts=None):
     "Columns for some texts (str or lists of words) with what belongs to them, and how many tokens were cut from each"
-    align = align_answers if asked == 'answer' else align_batch
+    align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
                    attention_mask=[np.ones(len(a.input_ids), int) for a in aligned],
@@ -1060,18 +1064,18 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        columns['token_type_ids'] = ([(a.segments == 1).cumsum().clip(max=1) for a in aligned] if asked == 'answer' else
-                                     tokenizer(plain, text_pair, truncation=True,
-                                               max_length=max_length)['token_type_ids'])
+        if predicts == 'answer': types = [(a.segments == 1).cumsum().clip(max=1) for a in aligned]
+        else: types = tokenizer(plain, text_pair, truncation=True, max_length=max_length)['token_type_ids']
+        columns['token_type_ids'] = types
     cut = [a.truncated for a in aligned]
     if label is not None: columns['labels'] = label
-    if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
+    if predicts is not None: columns['labels'] = [_next_labels(a, predicts) for a in aligned]
     if tags is not None: _refuse_shared(aligned)
     if tags is not None: columns['labels'] = [_token_labels(a.word_ids, t) for a, t in zip(aligned, tags)]
     if answer is not None: columns['labels'] = [_answer_labels(a, span) for a, span in zip(aligned, answer)]
     if target_text is not None:
-        columns['labels'], cut_there = _encode_targets(target_text, tokenizer, max_length)
-        cut = [max(both) for both in zip(cut, cut_there)]
+        columns['labels'], cut_targets = _encode_targets(target_text, tokenizer, max_length)
+        cut = [max(both) for both in zip(cut, cut_targets)]
     return columns, cut
 
 # %% ../../nbs/02_data/00_texts.ipynb #087
@@ -1093,16 +1097,16 @@ def _warn_cut(cut, max_length):
             f'{max(longer, default=0)} tokens at most)')
     if longer: warnings.warn(warning, stacklevel=3)
 
-def _encode_all(tokenizer, max_length, first_id, labels_type=None, asked=None, **columns):
+def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None, **columns):
     "An encoded Dataset and how many tokens were cut from each text; `columns` as `_encode_chunk` takes them"
     chunks, cut, n = [], [], len(columns['text'])
     for start in range(0, n, 2000):
         stop = min(start + 2000, n)
-        some = {name: x[start:stop] for name, x in columns.items()}
-        encoded, cut_here = _encode_chunk(tokenizer, max_length, asked=asked, **some)
+        chunk = {name: x[start:stop] for name, x in columns.items()}
+        encoded, cut_chunk = _encode_chunk(tokenizer, max_length, predicts=predicts, **chunk)
         encoded['example_id'] = list(range(first_id + start, first_id + stop))
         types = Features({name: labels_type if name == 'labels' else _types[name] for name in encoded})
-        chunks.append(Dataset.from_dict(encoded, types)); cut += cut_here
+        chunks.append(Dataset.from_dict(encoded, types)); cut += cut_chunk
     return concatenate_datasets(chunks), cut
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm3
@@ -1133,11 +1137,11 @@ def _check_task(task, part):
     texts = [name for name, t in tasks.items() if t.modality == 'text']
     if task not in texts:
         raise ValueError(f'task must be one of {", ".join(texts)} or None (as the columns say), got {task!r}')
-    made_for = data_task(part)
-    if not tasks[task].self_supervised and task != made_for:
+    intended = data_task(part)
+    if not tasks[task].self_supervised and task != intended:
         pretraining = ', '.join(name for name in texts if tasks[name].self_supervised)
         raise ValueError(f'task={task!r} does not fit data with the columns {", ".join(part.column_names)}, which are '
-                         f'made for {made_for or f"pre-training ({pretraining})"}')
+                         f'made for {intended or f"pre-training ({pretraining})"}')
     return task
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
@@ -1164,14 +1168,14 @@ def encode(
         names = dict(text='words' if 'words' in part.column_names else 'text', text_pair='text_pair')
         if here: names |= {name: name for name in tasks[here].columns[1:]}
         causal = here is not None and tasks[here].causal
-        asked = None if not causal else 'answer' if 'target_text' in part.column_names else 'all'
-        if asked == 'answer': names['text_pair'] = 'target_text'
+        predicts = None if not causal else 'answer' if 'target_text' in part.column_names else 'all'
+        if predicts == 'answer': names['text_pair'] = 'target_text'
         columns = {argument: list(part[name][:]) for argument, name in names.items() if name in part.column_names}
         labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
-        parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, asked,
+        parts[split], cut_part = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, predicts,
                                               **columns)
-        if asked or 'answer' in columns: _refuse_unasked(parts[split], split or 'the data')
-        cut += cut_here
+        if predicts or 'answer' in columns: _refuse_unasked(parts[split], split or 'the data')
+        cut += cut_part
     _warn_cut(cut, max_length)
     return DatasetDict(parts) if isinstance(data, dict) else parts['']
 
@@ -1190,11 +1194,11 @@ def answers_within(
     def fits(part):
         texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)
         return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
-    kept = {split: part.select(fits(part)) for split, part in data.items()}
-    total, n = (sum(map(len, parts.values())) for parts in (data, kept))
+    complete = {split: part.select(fits(part)) for split, part in data.items()}
+    total, n = (sum(map(len, parts.values())) for parts in (data, complete))
     if n < total: warnings.warn(f'{total - n} of {total} answers lie behind {longest} tokens and were left out',
                                 stacklevel=2)
-    return DatasetDict(kept)
+    return DatasetDict(complete)
 
 # %% ../../nbs/02_data/00_texts.ipynb #099
 def encode_texts(
@@ -1266,9 +1270,9 @@ class Collator:
         batch = {name: self._padded([row[name] for row in rows], pad) for name, pad in self.pads.items()
                  if name in rows[0]}
         if 'special_tokens_mask' in batch: batch['is_special'] = batch.pop('special_tokens_mask').bool()
-        given = [row['labels'] for row in rows] if self.labels and 'labels' in rows[0] else None
-        own = None if given is None else self.labels(given)
-        if own is not None: batch['labels'] = own
+        rows_of_labels = [row['labels'] for row in rows] if self.labels and 'labels' in rows[0] else None
+        converted = None if rows_of_labels is None else self.labels(rows_of_labels)
+        if converted is not None: batch['labels'] = converted
         elif self.decoder_start is not None: batch |= self._decoder(rows)
         elif 'labels' in rows[0] and isinstance(rows[0]['labels'], (list, np.ndarray)):
             if any(len(row['labels']) != len(row['input_ids']) for row in rows):

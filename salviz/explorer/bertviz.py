@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..core.runs import Run, Snapshot, write_whole
+from ..core.run_files import write_whole
+from ..core.snapshots import Snapshot
+from ..core.runs import Run
 
 if TYPE_CHECKING:
     from salviz.explorer.widget import Explorer

@@ -11,7 +11,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 
 # %% ../../nbs/11_explorer/10_notebook_cleanup.ipynb #060
 _view = 'application/vnd.jupyter.widget-view+json'

@@ -21,7 +21,8 @@ from .run_metadata import as_run, counted, meta as describe, run_meta
 from .page_compression import pack_page
 from .payload import pack_frame
 from .assets import bundle, check_panels, needs_plotly, static_text, styles
-from ..core.runs import Snapshot, write_whole
+from ..core.run_files import write_whole
+from ..core.snapshots import Snapshot
 from ..views.maps import telling_entry
 
 # %% ../../nbs/11_explorer/06_page.ipynb #006

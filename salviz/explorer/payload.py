@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.evidence import axes_words, own_evidence
 from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from .quantisation import (
     codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value, pool_cells, table_code)
 from ..metrics.scores import attention_agreement

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..core.evidence import largest_saliency
 from ..core.names import methods_words, scores_of
-from ..core.runs import Run, Snapshot, open_run, snapshot_numbers
+from ..core.snapshots import Snapshot, snapshot_numbers
+from ..core.runs import Run, open_run
 from .quantisation import _finite, json_text
 from ..metrics.tasks import Modality, facts_of, modalities, unknown_task
 from ..views.trade_off import trade_off

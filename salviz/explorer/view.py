@@ -14,7 +14,7 @@ import anywidget
 import numpy as np
 import traitlets as T
 
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from .quantisation import json_text
 from .transfer import ThrottledWorker, TransferPlan, thin_rows
 from .run_metadata import as_run, grown, meta as describe, run_meta

@@ -33,7 +33,8 @@ from .view import ExplorerView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from salviz.core.runs import Run, Snapshot
+    from salviz.core.snapshots import Snapshot
+    from salviz.core.runs import Run
     from salviz.explorer.view_export import ViewArrays
     from salviz.explorer.static_images import Selection
     from salviz.figures.drawing import Picture

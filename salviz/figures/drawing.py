@@ -57,7 +57,7 @@ from PIL import Image
 from ..core.bibliography import cited, papers
 from ..core.validation import door
 from ..core.provenance import in_metadata, stamp
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..views.base import View, is_negative, row_boxes
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
 

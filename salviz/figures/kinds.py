@@ -28,7 +28,8 @@ from ..core.description import (
 from ..core.validation import door
 from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
 from ..core.provenance import recipe_of
-from ..core.runs import Run, Snapshot, open_run
+from ..core.snapshots import Snapshot
+from ..core.runs import Run, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from pathlib import Path
 from ..core.examples import example_names
 from ..core.provenance import (
     carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts, unpacked)
-from ..core.runs import Run, write_whole
+from ..core.run_files import write_whole
+from ..core.runs import Run
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
 from .kinds import Seen, figure
 from ..metrics.statistics import ResultTable

@@ -19,7 +19,7 @@ from ..views.base import is_negative
 from ..core.words import boxed_by_pdflatex, digits_of, latex_text
 
 if TYPE_CHECKING:
-    from salviz.core.runs import Snapshot
+    from salviz.core.snapshots import Snapshot
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #006
 def token_latex(text:str) -> str:

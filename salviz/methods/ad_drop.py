@@ -26,7 +26,7 @@ from ..attribution.reading import every_row, only_read, real_tokens
 from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share
-from ..models.tasks import attribution_target, last_asked, task_of, tasks
+from ..models.tasks import attribution_target, last_queried, task_of, tasks
 from ..models.random import keyed_below, keyed_order, keyed_uniform
 from ..models.loading import device_of, undisturbed
 
@@ -176,9 +176,10 @@ def explained(self:ADDrop, model:torch.nn.Module, batch:dict, progress:'Progress
     "What the attribution differentiates, as a function of (outputs, rows)"
     task, labels = tasks[task_of(model)], batch.get('labels')
     if self.places == 'last':
-        labels = last_asked(labels if labels is not None else task.unlabelled(batch))
+        labels = last_queried(labels if labels is not None else task.unlabelled(batch))
         batch = {**batch, 'labels': labels}
-    if not task.pseudo_labels and labels is None: return lambda outputs, rows: task.own_score(outputs, batch, None)
+    if not task.pseudo_labels and labels is None:
+        return lambda outputs, rows: task.prediction_score(outputs, batch, None)
     if self.target == 'gold' and labels is not None: return attribution_target(task, batch, labels)
     at_the_pass = self.attribution != 'integrated_gradients' or self.pseudo_label == 'each_step'
     if at_the_pass or not task.pseudo_labels: return attribution_target(task, batch)

@@ -200,7 +200,7 @@ def explained(
     if self.of_attention:
         values, seen = asked_attention(maps, model, batch, layers, self.explanation == 'rollout', self.rows)
         return torch.where(seen, values, 0.).mean(1)
-    target = attribution_target(task_of(model), batch, answer, own=True)
+    target = attribution_target(task_of(model), batch, answer, of_prediction=True)
     return taught_saliency(model, batch, self.explanation, target, create_graph, self.steps)
 
 @patch

@@ -383,7 +383,7 @@ def explained(self:RationaleGuided, maps:'Maps',
     model, counts = plan.targets['rationale'], self.counted(batch)
     if not self.of_attention:
         labels = batch['labels'] if self.target == 'gold' else 'predicted'
-        target = attribution_target(task_of(model), batch, labels, own=True)
+        target = attribution_target(task_of(model), batch, labels, of_prediction=True)
         values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
         values = values.abs() if self.ranking == 'magnitude' else values
         return values[:, None], counts[:, None]

@@ -19,7 +19,8 @@ from ..core.validation import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
 
 if TYPE_CHECKING:
-    from salviz.core.runs import Run, Snapshot
+    from salviz.core.snapshots import Snapshot
+    from salviz.core.runs import Run
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #007
 measures = ('spearman', 'kl', 'top_overlap')

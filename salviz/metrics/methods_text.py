@@ -17,7 +17,8 @@ from ..core.description import (citations_of_facts, data_fact, default_arguments
                                      explanation_fact, method_fact, model_fact, plain_value)
 from ..core.validation import check_choice
 from ..core.names import known_as, listed, methods_words
-from ..core.runs import Run, write_whole
+from ..core.run_files import write_whole
+from ..core.runs import Run
 from ..core.words import digits_of, for_file, latex_text
 from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
 

@@ -14,7 +14,8 @@ import numpy as np
 from ..core.maths import spearman
 
 if TYPE_CHECKING:
-    from salviz.core.runs import Run, Snapshot
+    from salviz.core.snapshots import Snapshot
+    from salviz.core.runs import Run
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #006
 def _f1(labels, predictions, **how) -> float:

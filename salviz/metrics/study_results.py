@@ -22,7 +22,8 @@ from ..core.description import different, model_fact, plain_value
 from ..core.validation import refuse_misfits
 from ..core.names import known_as
 from ..core.provenance import study_facts
-from ..core.runs import Run, read_object
+from ..core.run_files import read_object
+from ..core.runs import Run
 from .statistics import (
     better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds, result_table)
 

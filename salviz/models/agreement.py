@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['are_numbers', 'class_names', 'name_classes', 'names_in', 'renumbered', 'class_order', 'agreed_data', 'check_classes',
-           'agreed_split', 'class_mismatch', 'trained_order', 'named_as', 'is_embedded', 'own_pad',
+           'agreed_split', 'class_mismatch', 'trained_order', 'named_as', 'is_embedded', 'model_pad_id',
            'finds_its_row_by_pads', 'padding_for', 'agreed_pads', 'align_tokens', 'check_tokens', 'as_array',
            'trainable_weights']
 
@@ -28,8 +28,8 @@ def are_numbers(names) -> bool:
 def class_names(model) -> list: # None without names
     "Return the names of the classes of `model` in the order of its outputs"
     config = unwrapped(model).config
-    known = getattr(config, 'id2label', None) or {}
-    names = [str(known.get(i, i)) for i in range(config.num_labels)]
+    stored = getattr(config, 'id2label', None) or {}
+    names = [str(stored.get(i, i)) for i in range(config.num_labels)]
     return None if are_numbers(names) else names
 
 def name_classes(
@@ -60,33 +60,34 @@ def renumbered(
     column, # of labels, or of lists of labels
     names,  # of all classes, in the order that the labels are to have
     where,  # name of the split, for errors
-    own=None, # class names in the order of the labels now; default: those that the split knows
+    current=None, # class names in the order of the labels now; default: those that the split knows
 ) -> Dataset:
     "Return `part` with the labels in `column` numbered in the order of `names`"
-    own, (_, is_list) = own or names_in(part, column), _label_feature(part, column)
-    if own == names == names_in(part, column): return part
-    places = list(range(len(own))) if are_numbers(own) else class_places(own, names)
+    current, (_, is_list) = current or names_in(part, column), _label_feature(part, column)
+    if current == names == names_in(part, column): return part
+    places = list(range(len(current))) if are_numbers(current) else class_places(current, names)
     plain, lacking = part.with_format(None), {}
     def place(label):
         if label is None: return None
         if not isinstance(label, (int, np.integer)): return [place(one) for one in label]
         if not 0 <= label < len(places): return label
-        if places[label] is None: lacking[own[label]] = lacking.get(own[label], 0) + 1
+        if places[label] is None: lacking[current[label]] = lacking.get(current[label], 0) + 1
         return places[label]
     labels = [place(label) for label in plain[column]]
     if lacking:
         raise ValueError(f'the {where} split has labels of classes that the others lack: {", ".join(lacking)} '
-                         f'({sum(lacking.values())} labels); its classes are {", ".join(own)}, the others are '
+                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, the others are '
                          f'{", ".join(names)}')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # of rows that were selected, which are copied here
-    try: made = plain.remove_columns(column).add_column(column, labels, feature=Sequence(label) if is_list else label)
+    feature = Sequence(label) if is_list else label
+    try: numbered = plain.remove_columns(column).add_column(column, labels, feature=feature)
     finally:
         if bars: enable_progress_bars()
-    made = made.select_columns(plain.column_names)
-    if form['type'] is None: return made
-    return made.with_format(form['type'], columns=form['columns'], output_all_columns=form['output_all_columns'],
-                            **form['format_kwargs'])
+    numbered = numbered.select_columns(plain.column_names)
+    if form['type'] is None: return numbered
+    return numbered.with_format(form['type'], columns=form['columns'], output_all_columns=form['output_all_columns'],
+                                **form['format_kwargs'])
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11
 def class_order(
@@ -97,16 +98,17 @@ def class_order(
 ) -> list: # of str
     """Return the names of the classes in the order of the outputs of `model`; raise `ValueError` if `names` are not
     those of the model"""
-    count, own = unwrapped(model).config.num_labels, class_names(model)
-    if names is None: return own or [str(i) for i in range(count)]
+    count, model_names = unwrapped(model).config.num_labels, class_names(model)
+    if names is None: return model_names or [str(i) for i in range(count)]
     if len(names) != count:
-        of_model = f' ({", ".join(own)})' if own else ''
+        of_model = f' ({", ".join(model_names)})' if model_names else ''
         raise ValueError(f"{who}: the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
                          f"{count}{of_model}; load it with num_labels={len(names)}")
-    if own is None: return list(names)
-    if are_numbers(names) or None not in class_places(names, own): return own
-    raise ValueError(f'{who}: the classes of the model are {", ".join(own)}, those of the data {", ".join(names)}; '
-                     'if they mean the same, give the model the names of the data, in the order of its outputs, with '
+    if model_names is None: return list(names)
+    if are_numbers(names) or None not in class_places(names, model_names): return model_names
+    raise ValueError(f'{who}: the classes of the model are {", ".join(model_names)}, '
+                     f'those of the data {", ".join(names)}; if they mean the same, '
+                     'give the model the names of the data, in the order of its outputs, with '
                      'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
 
 def _renumbering(names, order) -> str:
@@ -133,17 +135,17 @@ def agreed_data(
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []
-    known = {split: names_in(part, column) for split, part in data.items()}
-    order = class_order(model, task, known['train'], who)
-    if class_names(model) is None and known['train'] and not are_numbers(order): name_classes(model, order)
-    made, moved = {}, {}
+    names_of = {split: names_in(part, column) for split, part in data.items()}
+    order = class_order(model, task, names_of['train'], who)
+    if class_names(model) is None and names_of['train'] and not are_numbers(order): name_classes(model, order)
+    agreed, moved = {}, {}
     for split, part in data.items():
-        own = known[split] or (known['train'] if _are_whole(part, column) else None)
-        made[split] = part if own is None else renumbered(part, column, order, split, own)
-        is_named = made[split] is not part and not are_numbers(own)
-        if is_named and class_places(order, own) != list(range(len(order))):
-            moved.setdefault(_renumbering(own, order), []).append(split)
-    return type(data)(made), [f'{who}: in {", ".join(names)}, {change}' for change, names in moved.items()]
+        current = names_of[split] or (names_of['train'] if _are_whole(part, column) else None)
+        agreed[split] = part if current is None else renumbered(part, column, order, split, current)
+        is_named = agreed[split] is not part and not are_numbers(current)
+        if is_named and class_places(order, current) != list(range(len(order))):
+            moved.setdefault(_renumbering(current, order), []).append(split)
+    return type(data)(agreed), [f'{who}: in {", ".join(names)}, {change}' for change, names in moved.items()]
 
 def check_classes(
     model, task,
@@ -155,9 +157,9 @@ def check_classes(
     if not task.has_classes: return names
     order = class_order(model, task, names)
     for split, part in data.items():
-        own = names_in(part, column)
-        if own not in (None, order):
-            raise ValueError(f'train: the {split} split lists the classes {", ".join(own)}, but the order is '
+        listed = names_in(part, column)
+        if listed not in (None, order):
+            raise ValueError(f'train: the {split} split lists the classes {", ".join(listed)}, but the order is '
                              f'{", ".join(order)}; agreed_data brings model and splits into one order')
     return order
 
@@ -173,14 +175,14 @@ def agreed_split(
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if names_in(part, name)), None)
     if not task.has_classes or column is None: return part, []
-    own = names_in(part, column)
-    try: made = renumbered(part, column, class_order(model, task, own, who), 'given')
+    listed = names_in(part, column)
+    try: agreed = renumbered(part, column, class_order(model, task, listed, who), 'given')
     except ValueError:
         if is_read: raise
         return part, []
-    order = names_in(made, column)
-    is_moved = not are_numbers(own) and class_places(order, own) != list(range(len(own)))
-    return made, [f'{who}: {_renumbering(own, order)}'] if is_moved else []
+    order = names_in(agreed, column)
+    is_moved = not are_numbers(listed) and class_places(order, listed) != list(range(len(listed)))
+    return agreed, [f'{who}: {_renumbering(listed, order)}'] if is_moved else []
 
 def class_mismatch(teacher, model) -> str: # '' if there is none
     "Return why the outputs of two models do not mean the same classes; both lists are in the sentence"
@@ -190,32 +192,33 @@ def class_mismatch(teacher, model) -> str: # '' if there is none
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20
 def trained_order(
-    name,   # of the model, for messages
-    known,  # names of the classes of its trained head, in order
-    labels, # names that the user gives, in order
+    name,       # of the model, for messages
+    head_names, # names of the classes of its trained head, in order
+    labels,     # names that the user gives, in order
 ) -> list: # of str
     "Return the names for the outputs of a trained head; raise `ValueError` if `labels` are not the classes it knows"
-    if are_numbers(labels) and len(known) == len(labels): return known
-    places = class_places(labels, known)
-    if places == list(range(len(known))): return labels
-    if None in places or len(known) != len(labels):
-        raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(known)}, and labels names '
+    if are_numbers(labels) and len(head_names) == len(labels): return head_names
+    places = class_places(labels, head_names)
+    if places == list(range(len(head_names))): return labels
+    if None in places or len(head_names) != len(labels):
+        raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(head_names)}, and labels names '
                          f'{", ".join(labels)}; leave labels out, and if they mean the same give them in the order of '
                          'the head with salviz.models.agreement.name_classes(model, [...])')
-    warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(known)}, labels in the '
-                  f'order {", ".join(labels)}: the order of the head is kept', stacklevel=5)
-    return known
+    warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(head_names)}, '
+                  f'labels in the order {", ".join(labels)}: the order of the head is kept', stacklevel=5)
+    return head_names
 
 def named_as(model, names):
     "Name the classes of `model` as the run that trained it did, with a warning if its config has another order"
-    count, own = getattr(unwrapped(model).config, 'num_labels', None), None
+    count, model_names = getattr(unwrapped(model).config, 'num_labels', None), None
     if not names or len(names) != count or are_numbers(names): return
-    own = class_names(model)
-    if own is not None and class_places(own, names) == list(range(count)): return
+    model_names = class_names(model)
+    if model_names is not None and class_places(model_names, names) == list(range(count)): return
     name_classes(model, names)
-    if own is not None:
-        warnings.warn(f'load_model: the config of the checkpoint lists the classes {", ".join(own)}, but the run was '
-                      f'trained with {", ".join(names)}: the model has the names of the run', stacklevel=3)
+    if model_names is not None:
+        warnings.warn(f'load_model: the config of the checkpoint lists the classes {", ".join(model_names)}, '
+                      f'but the run was trained with {", ".join(names)}: the model has the names of the run',
+                      stacklevel=3)
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23
 def _embedded(model) -> int: # None where the model has no table of token embeddings
@@ -234,7 +237,7 @@ def _pad_config(model):
     config = getattr(unwrapped(model), 'config', None)
     return config.get_text_config() if hasattr(config, 'get_text_config') else config
 
-def own_pad(model) -> int: # None where it names none that it embeds
+def model_pad_id(model) -> int: # None where it names none that it embeds
     "Return the id of the padding token in the config of `model`"
     token = getattr(_pad_config(model), 'pad_token_id', None)
     return token if is_embedded(model, token) else None
@@ -259,53 +262,55 @@ def padding_for(
     who='explain', # the function that asks, for messages
 ) -> tuple: # (token id, sentence on what was changed or '')
     "Return the id of the token that pads batches for `model`; raise `ValueError` where there is none"
-    given, own, last = tokenizer.pad_token_id, own_pad(model), finds_its_row_by_pads(model)
-    is_usable = is_embedded(model, given)
-    if not is_usable and own is None: raise _no_padding(model, tokenizer, who)
-    if not last: return given if is_usable else own, ''
-    if own is None:
-        _pad_config(model).pad_token_id = given
-        return given, (f'{who}: the config of the model had no padding token; '
-                       f'it has that of the tokenizer now (id {given})')
-    if own == given: return own, ''
-    return own, (f'{who}: the padding token of the tokenizer has the id {given}, that of the model {own}: batches are '
-                 'padded with the one of the model, by which it finds the last token')
+    tokenizer_pad, model_pad, last = tokenizer.pad_token_id, model_pad_id(model), finds_its_row_by_pads(model)
+    is_usable = is_embedded(model, tokenizer_pad)
+    if not is_usable and model_pad is None: raise _no_padding(model, tokenizer, who)
+    if not last: return tokenizer_pad if is_usable else model_pad, ''
+    if model_pad is None:
+        _pad_config(model).pad_token_id = tokenizer_pad
+        return tokenizer_pad, (f'{who}: the config of the model had no padding token; '
+                               f'it has that of the tokenizer now (id {tokenizer_pad})')
+    if model_pad == tokenizer_pad: return model_pad, ''
+    return model_pad, (f'{who}: the padding token of the tokenizer has the id {tokenizer_pad}, '
+                       f'that of the model {model_pad}: batches are padded with the one of the model, '
+                       'by which it finds the last token')
 
 def agreed_pads(
     model,
     batch:dict, # of tensors
 ) -> dict:
     "Return `batch` with the padding token of `model` at its pads, if the head of `model` finds its row by them"
-    ids, mask, own = batch.get('input_ids'), batch.get('attention_mask'), own_pad(model)
-    if ids is None or mask is None or own is None or not finds_its_row_by_pads(model): return batch
+    ids, mask, model_pad = batch.get('input_ids'), batch.get('attention_mask'), model_pad_id(model)
+    if ids is None or mask is None or model_pad is None or not finds_its_row_by_pads(model): return batch
     pads = mask == 0
-    if not (ids[pads] != own).any(): return batch
-    warnings.warn(f'explain: the batch is padded with other tokens than that of the model (id {own}), by which it '
-                  'finds the last token: they were replaced', stacklevel=4)
-    return {**batch, 'input_ids': ids.masked_fill(pads, own)}
+    if not (ids[pads] != model_pad).any(): return batch
+    warnings.warn(f'explain: the batch is padded with other tokens than that of the model (id {model_pad}), '
+                  'by which it finds the last token: they were replaced', stacklevel=4)
+    return {**batch, 'input_ids': ids.masked_fill(pads, model_pad)}
 
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences on what was changed
     "Make `model` and `tokenizer` name the same padding token, in place; raise `ValueError` where there is none"
     is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
     if not is_text or not hasattr(tokenizer, 'pad_token_id'): return [] # other checks reject what does not fit
-    given, own, last = tokenizer.pad_token_id, own_pad(model), finds_its_row_by_pads(model)
-    if given is None and own is not None:
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(own)
+    tokenizer_pad, model_pad, last = tokenizer.pad_token_id, model_pad_id(model), finds_its_row_by_pads(model)
+    if tokenizer_pad is None and model_pad is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model_pad)
         return [f'{who}: the tokenizer had no padding token; it has that of the model now ({tokenizer.pad_token!r})']
-    if not is_embedded(model, given): raise _no_padding(model, tokenizer, who)
-    if not last or own == given: return []
-    _pad_config(model).pad_token_id = given
-    return [f'{who}: the padding token in the config of the model had the id {own}; it is that of the tokenizer now '
-            f'({tokenizer.pad_token!r}, id {given})']
+    if not is_embedded(model, tokenizer_pad): raise _no_padding(model, tokenizer, who)
+    if not last or model_pad == tokenizer_pad: return []
+    _pad_config(model).pad_token_id = tokenizer_pad
+    return [f'{who}: the padding token in the config of the model had the id {model_pad}; '
+            f'it is that of the tokenizer now ({tokenizer.pad_token!r}, id {tokenizer_pad})']
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm24b
 def check_tokens(
     model, tokenizer,
     encoded, # a Dataset with input_ids
 ):
     "Raise `ValueError` for a text without a token, and for tokens that `model` does not embed"
     count = _embedded(model)
-    known = 'length' in encoded.column_names
-    lengths = encoded['length'][:] if known else [len(ids) for ids in encoded['input_ids']]
+    has_lengths = 'length' in encoded.column_names
+    lengths = encoded['length'][:] if has_lengths else [len(ids) for ids in encoded['input_ids']]
     if 0 in lengths: raise ValueError(f'the tokenizer makes no token of text {list(lengths).index(0)}')
     if count is None or len(tokenizer) <= count or not len(encoded): return
     top = max(map(max, encoded['input_ids']))

@@ -19,7 +19,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from fastcore.basics import patch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
@@ -104,8 +103,8 @@ def own_attention(cls):
     does not ask there"""
     forward = inspect.unwrap(cls.forward)
     names = getattr(getattr(forward, '__code__', None), 'co_names', ())
-    own = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
-    return forward.__globals__.get(own) if 'ALL_ATTENTION_FUNCTIONS' in names else None
+    name_of_eager = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
+    return forward.__globals__.get(name_of_eager) if 'ALL_ATTENTION_FUNCTIONS' in names else None
 
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
@@ -124,6 +123,7 @@ class Maps:
         self._begin()
 
     def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}
+    def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _next_layer(self, module=None, heads=None):
         self._calls += 1
@@ -155,8 +155,7 @@ class Maps:
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
     def allowed(self, layer) -> torch.Tensor: # bool [batch, 1, query, key]
-        """Keys that each query may attend in `layer`: pads, causality and sliding window, without `drop`; all False
-        in a row that sees pads only"""
+        "Keys that each query may attend in `layer`, without `drop`; all False in a row that sees padding only"
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
@@ -260,27 +259,26 @@ def _observed_attention(module, query, key, value, attention_mask, **kwargs):
     attend = sdpa_attention_forward if maps is None else maps._attend
     return attend(module, query, key, value, attention_mask, **kwargs)
 
-@patch
-def _attend(self:Maps, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
+def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
             position_bias=None, **kwargs):
     "Attention of the next layer: fused if it is not observed, else captured and scaled; with `drop` in either case"
-    layer = self._next_layer()
-    if layer not in self.layers:
-        if layer in self._drop:
-            attention_mask = _masked(self, layer, _structure(module, query, key, attention_mask, is_causal),
+    layer = maps._next_layer()
+    if layer not in maps.layers:
+        if layer in maps._drop:
+            attention_mask = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                                      (*query.shape[:3], key.shape[2]))
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                                       is_causal=is_causal, position_bias=position_bias, **kwargs)
     groups = query.shape[1] // key.shape[1] # grouped-query attention: several query heads share a key head
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-    keep = _masked(self, layer, _structure(module, query, key, attention_mask, is_causal),
+    keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                    (*query.shape[:3], key.shape[2]))
-    if self._with_vectors: self._vectors[layer] = query, key, scaling, position_bias
+    if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
     A = probabilities(module, query, key, keep, scaling, position_bias)
-    if not self._after_dropout: A = _capture(self, layer, A)
+    if not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
-    if self._after_dropout: A = _capture(self, layer, A)
-    A = _scaled(self, layer, A)
+    if maps._after_dropout: A = _capture(maps, layer, A)
+    A = _scaled(maps, layer, A)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
 AttentionInterface.register('salviz', _observed_attention)
@@ -378,7 +376,7 @@ def _switched(stack, maps, part=None, name='salviz'):
         for m, c in plain: m.__dict__['config'] = c
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
-class _Asked:
+class _EagerStance:
     "How many blocks, in all threads, ask for passes as they were written: torch has one stance for all of them"
     lock, blocks, stance = threading.Lock(), 0, None
 
@@ -388,14 +386,14 @@ def eager_passes():
     if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
         yield
         return
-    with _Asked.lock:
-        if not _Asked.blocks: _Asked.stance = torch.compiler.set_stance('force_eager')
-        _Asked.blocks += 1
+    with _EagerStance.lock:
+        if not _EagerStance.blocks: _EagerStance.stance = torch.compiler.set_stance('force_eager')
+        _EagerStance.blocks += 1
     try: yield
     finally:
-        with _Asked.lock:
-            _Asked.blocks -= 1
-            if not _Asked.blocks: _Asked.stance.__exit__(None, None, None)
+        with _EagerStance.lock:
+            _EagerStance.blocks -= 1
+            if not _EagerStance.blocks: _EagerStance.stance.__exit__(None, None, None)
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr02
 def _tokens_to_try(stack) -> list: # of ids
@@ -472,7 +470,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
     keep = keep.expand(len(query), -1, query.shape[2], key.shape[2])
     added = torch.zeros(keep.shape, device=query.device).masked_fill(~keep, torch.finfo(torch.float32).min)
     draws, groups = torch.Generator().manual_seed(0), query.shape[1] // key.shape[1]
-    own, seen = own_attention(type(module)), keep.any(-1).transpose(1, 2)[..., None]
+    native, seen = own_attention(type(module)), keep.any(-1).transpose(1, 2)[..., None]
     if position_bias is not None: position_bias = position_bias.float()
     for size in (1., 30.):
         q, k, v = (torch.randn(x.shape, generator=draws).to(x.device) for x in (query, key, value))
@@ -481,7 +479,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
         A = probabilities(module, q, repeat_kv(k, groups), keep, scaling, position_bias)
         ours = torch.matmul(A, repeat_kv(v, groups)).transpose(1, 2)
         def run(more):
-            out = own(module, q, k, v, added, scaling=scaling, dropout=0., position_bias=position_bias, **more)[0]
+            out = native(module, q, k, v, added, scaling=scaling, dropout=0., position_bias=position_bias, **more)[0]
             return torch.where(seen, out, 0.)
         ours = torch.where(seen, ours, 0.)
         if not _alike(ours, run(kwargs)):
@@ -616,11 +614,11 @@ def _reason(model, part):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
     if why := _without_trial(check_part(model, part)[1]): return why
     instead = f'use {next((v for k, v in _nearest.items() if stack.config.model_type.startswith(k)), _proven)}'
-    own = sorted({type(m).__name__ for m in stack.modules() if 'attention' in type(m).__name__.lower()})
+    attention_classes = sorted({type(m).__name__ for m in stack.modules() if 'attention' in type(m).__name__.lower()})
     if not any(own_attention(type(m)) for m in stack.modules()) and not disentangled(stack):
-        why = (f"its attention ({', '.join(own)}) does not go through transformers' attention interface" if own else
-               'none of its layers is an attention layer')
-        return why, instead
+        if not attention_classes: return 'none of its layers is an attention layer', instead
+        names = ', '.join(attention_classes)
+        return f"its attention ({names}) does not go through transformers' attention interface", instead
     found = _trial_of(model, part)
     if found.reason: return found.reason, instead
     if not found.numbers and part == 'cross': return 'its cross-attention is not a module of its own', instead
@@ -686,14 +684,14 @@ def check_layers(
     return tuple(sorted({l if (l := operator.index(x)) >= 0 else numbers[l] for x in chosen}))
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
-def _by_layer(model, part, given, name, check, allowed):
-    """The dictionary `given` with checked layers as keys; every value has to pass `check`, else the error says what
+def _by_layer(model, part, values, name, check, allowed):
+    """The dictionary `values` with checked layers as keys; every value has to pass `check`, else the error says what
     is `allowed`"""
-    if given is None: return {}
-    if not isinstance(given, dict):
-        raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(given).__name__}')
-    by_layer = {check_layers(model, l, name, part)[0]: v for l, v in given.items()}
-    if len(by_layer) < len(given): raise ValueError(f'{name} names a layer twice: {", ".join(map(str, given))}')
+    if values is None: return {}
+    if not isinstance(values, dict):
+        raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(values).__name__}')
+    by_layer = {check_layers(model, l, name, part)[0]: v for l, v in values.items()}
+    if len(by_layer) < len(values): raise ValueError(f'{name} names a layer twice: {", ".join(map(str, values))}')
     for l, v in by_layer.items():
         if not check(v): raise ValueError(f'{name}[{l}] must be {allowed}, got {getattr(v, "dtype", None) or repr(v)}')
     return by_layer
@@ -786,26 +784,26 @@ def layer_modules(model, part=None) -> list:
     return [m for m in holders if m not in nested]
 
 # %% ../../nbs/03_models/01_attention.ipynb #105
-class _Kept:
+class _PassCache:
     """What the layers of a model gave in one pass; `start`: calls below this number are answered with it, None:
     every call is kept"""
     def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
 
     def begin(self, stack, args): self.calls = 0
 
-    def around(self, own, maps):
-        "The `forward` that stands in for a layer's `own`; `maps` says who observes it"
+    def around(self, original, maps):
+        "The `forward` that stands in for a layer's `original`; `maps` says who observes it"
         def forward(*args, **kwargs):
             i, self.calls = self.calls, self.calls + 1
             rows = next(len(x) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
             if self.start is None:
                 self.rows = rows
-                self.outputs.append(own(*args, **kwargs))
+                self.outputs.append(original(*args, **kwargs))
                 return self.outputs[-1]
-            if i >= self.start: return own(*args, **kwargs)
+            if i >= self.start: return original(*args, **kwargs)
             if (observed := maps()) is not None: observed._next_layer()
             return tree_map(lambda x: self.again(x, rows // self.rows), self.outputs[i])
-        forward.__module__ = getattr(own, '__module__', None) # whose work it does
+        forward.__module__ = getattr(original, '__module__', None) # whose work it does
         return forward
 
     def again(self, x, times):
@@ -834,20 +832,20 @@ def layers_kept(
                          'call model.eval() first')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)
-    kept, layers = _Kept(), layer_modules(model, part)
+    cache, layers = _PassCache(), layer_modules(model, part)
     before = {m: m.__dict__.get('forward') for m in (*encoder, *layers)}
-    hook = attention_stack(model).register_forward_pre_hook(kept.begin)
+    hook = attention_stack(model).register_forward_pre_hook(cache.begin)
     try:
-        for m in encoder: m.forward = kept.around(m.forward, lambda: None)
-        for m in layers: m.forward = kept.around(m.forward, lambda: getattr(stack.config, '_maps', None))
+        for m in encoder: m.forward = cache.around(m.forward, lambda: None)
+        for m in layers: m.forward = cache.around(m.forward, lambda: getattr(stack.config, '_maps', None))
         with torch.no_grad(), eager_passes(): model(**inputs)
         numbers = attention_layers(model, part)
         # else layers cannot be told apart, or do not have the batch as first axis (Gemma 3n), and passes are whole ones
         rows = next(len(x) for x in inputs.values() if isinstance(x, torch.Tensor))
-        known = below is not None and len(kept.outputs) == below + len(numbers) and kept.rows == rows
+        is_separable = below is not None and len(cache.outputs) == below + len(numbers) and cache.rows == rows
         def start(layer):
             at = numbers.index(check_layers(model, layer, part=part)[0])
-            kept.start = below + at if known else 0
+            cache.start = below + at if is_separable else 0
         start(numbers[0])
         with eager_passes(): yield start
     finally:

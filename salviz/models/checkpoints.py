@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
-                              resume_files, slim_checkpoint)
+from ..core.run_files import (checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files,
+                                   slim_checkpoint)
+from ..core.snapshots import read_header
+from ..core.runs import Run
 from ..metrics.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
@@ -145,13 +147,13 @@ def _class_of(path):
 
 def _step_of(run, checkpoint):
     "The step that `checkpoint` means in `run`; a best one that is damaged now stays the one that is meant"
-    have, written = run.checkpoints, run.written_checkpoints
+    complete, written = run.checkpoints, run.written_checkpoints
     if checkpoint == 'best':
-        best_there = next((s for s, p in have.items() if p == run.best_checkpoint), 'best')
-        checkpoint = run.best_step if run.best_step in written else best_there
+        existing_best = next((s for s, p in complete.items() if p == run.best_checkpoint), 'best')
+        checkpoint = run.best_step if run.best_step in written else existing_best
     elif checkpoint == 'last': checkpoint = max(written)
     if checkpoint in written: return checkpoint
-    available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])
+    available = ', '.join(["'best'", "'last'", *map(str, sorted(complete))])
     raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
 
 def load_model(
@@ -173,8 +175,8 @@ def load_model(
     with without_shard_bars():
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
         if is_adapter:
-            told = (run.config.get('model') or {}).get('base') or {}
-            model = load_adapted(path, kind, told, base)
+            base_facts = (run.config.get('model') or {}).get('base') or {}
+            model = load_adapted(path, kind, base_facts, base)
         else: model = kind.from_pretrained(path, use_safetensors=True, **local).eval()
     named_as(model, _classes_of(run))
     for note in align_tokens(model, tokenizer, 'load_model'): warnings.warn(note, stacklevel=2)

@@ -17,6 +17,7 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
+from ..core.validation import renamed_arguments
 from .random import keyed_uniform
 from .loading import class_config, forked_random, tasks_of_kind
 from .tasks import task_heads, tasks
@@ -41,11 +42,11 @@ def _train_wordpiece(texts, vocab_size, lowercase):
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     characters = _characters(tokenizer, texts)
-    given = [*special_tokens, *characters, *(f'##{c}' for c in characters)]
-    if vocab_size < len(given):
-        raise ValueError(f'vocab_size must be at least {len(given)}, the special tokens and the characters of these '
+    initial = [*special_tokens, *characters, *(f'##{c}' for c in characters)]
+    if vocab_size < len(initial):
+        raise ValueError(f'vocab_size must be at least {len(initial)}, the special tokens and the characters of these '
                          f'texts, got {vocab_size}')
-    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=given,
+    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=initial,
                                                                    show_progress=False))
     trained = Tokenizer(models.WordPiece(vocab=tokenizer.get_vocab(with_added_tokens=True), unk_token='[UNK]'))
     trained.normalizer, trained.pre_tokenizer, trained.decoder = (tokenizer.normalizer, tokenizer.pre_tokenizer,
@@ -106,17 +107,18 @@ def _config(kind, layers, heads, hidden, max_length, **shared):
                      max_position_embeddings=max_length)
     side = dict(layers=layers, attention_heads=heads, ffn_dim=4*hidden)
     marian_like = {f'{name}_{k}': x for name in ('encoder', 'decoder') for k, x in side.items()}
-    own = {'bert': bert_like, 'electra': dict(bert_like, embedding_size=hidden),
-           'llama': dict(bert_like, num_key_value_heads=heads),
-           'deberta-v2': dict(bert_like, relative_attention=True, pos_att_type=['p2c', 'c2p'], share_att_key=True,
-                              position_biased_input=False,
-                              type_vocab_size=0),
-           'gpt2': dict(n_embd=hidden, n_layer=layers, n_head=heads, n_positions=max_length),
-           'marian': dict(marian_like, d_model=hidden, max_position_embeddings=max_length, scale_embedding=True),
-           't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers, num_decoder_layers=layers,
-                      num_heads=heads)}
-    if kind not in own: raise ValueError(f'kind must be one of {", ".join(own)}, got {kind!r}')
-    return AutoConfig.for_model(kind, **own[kind], **shared)
+    by_kind = {'bert': bert_like, 'electra': dict(bert_like, embedding_size=hidden),
+               'llama': dict(bert_like, num_key_value_heads=heads),
+               'deberta-v2': dict(bert_like, relative_attention=True, pos_att_type=['p2c', 'c2p'], share_att_key=True,
+                                  position_biased_input=False,
+                                  type_vocab_size=0),
+               'gpt2': dict(n_embd=hidden, n_layer=layers, n_head=heads, n_positions=max_length),
+               'marian': dict(marian_like, d_model=hidden, max_position_embeddings=max_length, scale_embedding=True),
+               't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers,
+                          num_decoder_layers=layers,
+                          num_heads=heads)}
+    if kind not in by_kind: raise ValueError(f'kind must be one of {", ".join(by_kind)}, got {kind!r}')
+    return AutoConfig.for_model(kind, **by_kind[kind], **shared)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017
 def _head_size(task, num_labels, labels):
@@ -162,24 +164,24 @@ def small_model(
     ids = dict(vocab_size=len(tokenizer),
                **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
     if kind in ('marian', 't5'): ids['decoder_start_token_id'] = tokenizer.pad_token_id
-    made = _config(kind, layers, heads, hidden, longest, **{**ids, **_head_size(task, num_labels, labels), **config})
-    can = [name for name in tasks_of_kind(made) if not made.is_encoder_decoder or tasks[name].teacher_forced]
+    built = _config(kind, layers, heads, hidden, longest, **{**ids, **_head_size(task, num_labels, labels), **config})
+    can = [name for name in tasks_of_kind(built) if not built.is_encoder_decoder or tasks[name].teacher_forced]
     if task not in can:
         raise ValueError(f'a small {kind} model supports {", ".join(can)}, not {task}; '
                          'leave kind out for the usual one')
     if kind not in ('bert', 'electra'):
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != 'token_type_ids']
-    with forked_random(seed): return tasks[task].head.kinds[type(made)](made).eval()
+    with forked_random(seed): return tasks[task].head.kinds[type(built)](built).eval()
 
 # %% ../../nbs/03_models/06_corruption.ipynb #021
 def _joined(tokenizer, parts, block):
     "`parts` as rows: consecutive ones joined by a blank, as many as have at most `block` tokens together"
     def fits(a, b): return len(tokenizer(' '.join(parts[a:b]), verbose=False)['input_ids']) <= block
     ids = tokenizer(parts, add_special_tokens=False, verbose=False)['input_ids']
-    upto, room = np.cumsum([0, *map(len, ids)]), block - tokenizer.num_special_tokens_to_add()
+    upto, budget = np.cumsum([0, *map(len, ids)]), block - tokenizer.num_special_tokens_to_add()
     rows, start = [], 0
     while start < len(parts):
-        stop = max(start + 1, int(np.searchsorted(upto, upto[start] + room, side='right')) - 1)
+        stop = max(start + 1, int(np.searchsorted(upto, upto[start] + budget, side='right')) - 1)
         while stop < len(parts) and fits(start, stop + 1): stop += 1
         while stop > start + 1 and not fits(start, stop): stop -= 1
         rows.append(' '.join(parts[start:stop])); start = stop
@@ -242,21 +244,21 @@ def _check_batch(batch, who):
 
 def choose_tokens(
     batch:dict, # from `Collator`
-    share,      # of the ordinary tokens of a sentence
+    fraction,   # of the ordinary tokens of a sentence
     seed:int, step:int,
 ) -> torch.Tensor: # bool [batch, n]
-    "The tokens of each sentence that are to be spoilt at `step`: `share` of them, at least one"
+    "The tokens of each sentence that are to be spoilt at `step`: `fraction` of them, at least one"
     ordinary = ~batch['is_special']
     n = ordinary.sum(1)
-    k = torch.minimum((n.double()*share + .5 + 1e-9).floor().clamp(min=1), n)  # .15*10 must not fall short of 1.5
+    k = torch.minimum((n.double()*fraction + .5 + 1e-9).floor().clamp(min=1), n)  # .15*10 must not fall short of 1.5
     u = keyed_uniform(batch['example_id'], ordinary.shape[1:], seed, step,
                       _streams['choose']).masked_fill(~ordinary, 2.)
     return (u.argsort(dim=1, stable=True).argsort(dim=1) < k[:, None]) & ordinary
 
 # %% ../../nbs/03_models/06_corruption.ipynb #031
-def _check_share(name, x, ends=False):
+def _check_fraction(name, x, ends=False):
     ok = isinstance(x, (int, float)) and not isinstance(x, bool) and (0 <= x <= 1 if ends else 0 < x <= 1)
-    if not ok: raise ValueError(f'{name} must be a share {"from 0" if ends else "above 0"} and up to 1, got {x!r}')
+    if not ok: raise ValueError(f'{name} must be {"from 0 to 1" if ends else "above 0 and at most 1"}, got {x!r}')
 
 def _ordinary_ids(tokenizer):
     "Ids of the vocabulary that are no special tokens"
@@ -267,33 +269,35 @@ def _ordinary_ids(tokenizer):
 class MaskTokens:
     "Makes masked-language-model batches: `corrupt(batch, seed, step)`"
     task = 'masked_lm'
+    @renamed_arguments(share='fraction')
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # with a mask token
-        share:float=.15,                     # of each sentence's tokens that are to be predicted
+        fraction:float=.15,                  # of each sentence's tokens that are to be predicted
         masked:float=.8,                     # of those: become the mask token
         replaced:float=.1,                   # of those: become a random token; the rest stays
     ):
         if tokenizer.mask_token_id is None:
             raise ValueError('the tokenizer has no mask token; train_tokenizer makes one that has')
-        _check_share('share', share); _check_share('masked', masked, True); _check_share('replaced', replaced, True)
+        _check_fraction('fraction', fraction)
+        _check_fraction('masked', masked, True); _check_fraction('replaced', replaced, True)
         if masked + replaced > 1 + 1e-9:
             raise ValueError(f'masked and replaced must not sum to more than 1, got {masked} and {replaced}')
-        self.share, self.masked, self.replaced = share, masked, replaced
+        self.fraction, self.masked, self.replaced = fraction, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
     @classmethod
-    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, share:float) -> Self:
+    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, fraction:float) -> Self:
         "One for the `encoded` training split, from which there is nothing to learn"
-        return cls(tokenizer, share=share)
+        return cls(tokenizer, fraction=fraction)
 
-    def __repr__(self): return f'MaskTokens(share={self.share}, masked={self.masked}, replaced={self.replaced})'
+    def __repr__(self): return f'MaskTokens(fraction={self.fraction}, masked={self.masked}, replaced={self.replaced})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
         """`batch` with spoilt input_ids and with labels [batch, n], -100 where nothing is asked; `batch` itself is
         left alone"""
         _check_batch(batch, 'MaskTokens')
         ids = batch['input_ids']
-        chosen = choose_tokens(batch, self.share, seed, step)
+        chosen = choose_tokens(batch, self.fraction, seed, step)
         fate, token = (keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams[s])
                        for s in ('fate', 'token'))
         other = self.ordinary.to(ids.device)[(token*len(self.ordinary)).long()]
@@ -319,13 +323,14 @@ def token_counts(
 class ReplaceTokens:
     "Makes batches for replaced-token detection with a unigram generator: `corrupt(batch, seed, step)`"
     task = 'replaced_token_detection'
+    @renamed_arguments(share='fraction')
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase',
         # int [size of the vocabulary]: how often each token occurs, see `token_counts`
         counts:Sequence[int]|np.ndarray|torch.Tensor,
-        share:float=.15, # fraction of each sentence's tokens that is drawn again
+        fraction:float=.15, # fraction of each sentence's tokens that is drawn again
     ):
-        _check_share('share', share)
+        _check_fraction('fraction', fraction)
         counts = torch.as_tensor(counts, dtype=torch.float64)
         if counts.shape != (len(tokenizer),):
             raise ValueError(f'counts must hold one number for each of the {len(tokenizer)} tokens, got shape '
@@ -333,14 +338,14 @@ class ReplaceTokens:
         counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
         if not (counts >= 0).all() or (counts > 0).sum() < 2:
             raise ValueError('counts must be numbers of at least 0, with at least two ordinary tokens above 0')
-        self.share, self.upto = share, (counts.cumsum(0)/counts.sum())
+        self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 
     @classmethod
-    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, share:float) -> Self:
+    def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, fraction:float) -> Self:
         "One that draws tokens as often as they occur in the `encoded` training split"
-        return cls(tokenizer, token_counts(encoded, tokenizer), share=share)
+        return cls(tokenizer, token_counts(encoded, tokenizer), fraction=fraction)
 
-    def __repr__(self): return f'ReplaceTokens(share={self.share})'
+    def __repr__(self): return f'ReplaceTokens(fraction={self.fraction})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
         """`batch` with replaced input_ids and labels [batch, n]: 1 replaced, 0 original, -100 special; `batch`
@@ -349,7 +354,7 @@ class ReplaceTokens:
         ids, special = batch['input_ids'], batch['is_special']
         drawn = keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams['token']).double()
         drawn = torch.searchsorted(self.upto.to(ids.device), drawn, right=True)
-        now = torch.where(choose_tokens(batch, self.share, seed, step), drawn, ids)
+        now = torch.where(choose_tokens(batch, self.fraction, seed, step), drawn, ids)
         return {**batch, 'input_ids': now, 'labels': torch.where(special, -100, (now != ids).long())}
 
 corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # of the self-supervised tasks

@@ -67,19 +67,20 @@ def has_bf16(device='cpu') -> bool:
 def attention_kernels(model) -> list: # of names, the model's own first
     "Kernels by which `model` can run its attention"
     config = getattr(model, 'config', None)
-    own = getattr(config, '_attn_implementation', None)
-    if own not in ('sdpa', 'eager') or not hasattr(model, 'set_attn_implementation'): return [own] if own else []
-    if not getattr(model, '_supports_sdpa', False): return [own]
-    return [own, 'eager' if own == 'sdpa' else 'sdpa']
+    current = getattr(config, '_attn_implementation', None)
+    is_fixed = current not in ('sdpa', 'eager') or not hasattr(model, 'set_attn_implementation')
+    if is_fixed: return [current] if current else []
+    if not getattr(model, '_supports_sdpa', False): return [current]
+    return [current, 'eager' if current == 'sdpa' else 'sdpa']
 
 @contextmanager
 def attention_kernel(model, name:str):
     "A block in which `model` runs its attention by the kernel `name`; None: by its own"
-    own = getattr(getattr(model, 'config', None), '_attn_implementation', None)
-    if name is None or name == own: yield; return
+    current = getattr(getattr(model, 'config', None), '_attn_implementation', None)
+    if name is None or name == current: yield; return
     model.set_attn_implementation(name)
     try: yield
-    finally: model.set_attn_implementation(own)
+    finally: model.set_attn_implementation(current)
 
 def least_seconds(
     acts:dict,  # {name: function that does the work once}

@@ -84,9 +84,9 @@ def undisturbed(
 def twin(model):
     "A copy of `model` in eval mode that shares the memory of its weights, and nothing else"
     weights = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
-    made = copy.deepcopy(model, {**weights, **{id(b): b for b in model.buffers()}})
-    made.is_twin = True
-    return made.eval()
+    copied = copy.deepcopy(model, {**weights, **{id(b): b for b in model.buffers()}})
+    copied.is_twin = True
+    return copied.eval()
 
 def weights_version(model) -> int:
     "A number that changes whenever weights of `model` are changed in place, as an optimiser does"
@@ -175,8 +175,8 @@ def _is_changed(module, is_whole=False) -> bool:
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the other one: behind accelerate's
-    known = 'salviz.', 'transformers.', 'accelerate.utils.operations' # which casts to bf16
-    return not all((getattr(f, '__module__', None) or '').startswith(known) for f in added if f is not None)
+    trusted = 'salviz.', 'transformers.', 'accelerate.utils.operations' # which casts to bf16
+    return not all((getattr(f, '__module__', None) or '').startswith(trusted) for f in added if f is not None)
 
 def _row_products(model) -> list: # of linear layers and dropout; none where a row is not known to be enough
     "What the last layer of `model` does to each row behind its attention"
@@ -228,15 +228,15 @@ def first_row_alone(
 # %% ../../nbs/03_models/03_loading.ipynb #clm2
 def looks_ahead(model) -> bool:
     "Does what `model` says at a token hang on later ones? Asked of a text of three tokens"
-    ids, kept = torch.tensor([[1, 2, 3]], device=device_of(model)), []
-    def keep(module, args, output):
-        kept.append(output.detach().requires_grad_())
-        return kept[0]
+    ids, captured = torch.tensor([[1, 2, 3]], device=device_of(model)), []
+    def capture(module, args, output):
+        captured.append(output.detach().requires_grad_())
+        return captured[0]
     with undisturbed(model), torch.enable_grad():
-        hook = model.get_input_embeddings().register_forward_hook(keep)
+        hook = model.get_input_embeddings().register_forward_hook(capture)
         try: logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         finally: hook.remove()
-        return bool(torch.autograd.grad(logits[:, :2].double().square().sum(), kept[0])[0][:, 2].any())
+        return bool(torch.autograd.grad(logits[:, :2].double().square().sum(), captured[0])[0][:, 2].any())
 
 # %% ../../nbs/03_models/03_loading.ipynb #022
 _packaged_models = 'minilm', 'movie-minilm'
@@ -266,12 +266,12 @@ def _explained(name, silence):
         raise ValueError(f'{str(name)!r} cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})') from e
 
 # %% ../../nbs/03_models/03_loading.ipynb #024
-_look_back = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever their is_decoder says
+_left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever their is_decoder says
 
 def _is_decoder(config):
     "Do language models with this `config` look back only? BERT and its kin do so with is_decoder=True"
     one_stack = not getattr(config, 'is_encoder_decoder', False)
-    return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _look_back)
+    return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _left_to_right)
 
 def tasks_of_kind(config) -> list:
     "The tasks for which models with this `config` have a head"
@@ -288,7 +288,7 @@ def _check_head(name, config, task):
     usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
     with_one = ", ".join(kind for kind in usual if task in tasks_of_kind(AutoConfig.for_model(kind)))
     raise ValueError(f'{str(name)!r} is a {config.model_type} model, for which transformers has no '
-                     f'{tasks[task].head.said} '
+                     f'{tasks[task].head.words} '
                      f'(kinds with one: {with_one}). '
                      f'{config.model_type} supports {", ".join(can) or "none of the tasks here"}')
 
@@ -380,11 +380,12 @@ def is_taught(parameter:str) -> bool:
 
 def teach(model, name):
     "Add what the packaged model `name` learned to `model`, a fresh 'minilm'; a head for other classes stays as it is"
-    learned, own_head = load_file(taught_file(name)), model.config.num_labels == len(taught_classes[name])
+    learned, is_same_head = load_file(taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             is_head = key.startswith('classifier.')
-            if key in learned and (own_head or not is_head): # a new head has nothing that a difference could be from
+            # a new head has nothing that a difference could be from
+            if key in learned and (is_same_head or not is_head):
                 parameter.copy_(learned[key].float() + (0 if is_head else parameter))
     model.config.name_or_path = model.name_or_path = name
 
@@ -395,12 +396,12 @@ def new_head_note(model) -> str: # '' if its head was trained, or nobody can tel
     return 'The head is new: it has learned nothing, and what its answers rest on is chance.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
-def _kept_names(name, config, head, wanted, classes=None) -> dict:
+def _names_of_head(name, config, head, wanted, classes=None) -> dict:
     "What the config says instead of `wanted` about the classes of a trained head, which has names of its own"
-    known = list(classes or map(str, (config.id2label or {}).values()))
-    is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(known)
-    if not is_trained or are_numbers(known) or 'id2label' not in wanted: return {}
-    return class_config(labels=trained_order(name, known, list(map(str, wanted['id2label'].values()))))
+    head_names = list(classes or map(str, (config.id2label or {}).values()))
+    is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
+    if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}
+    return class_config(labels=trained_order(name, head_names, list(map(str, wanted['id2label'].values()))))
 
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
     "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
@@ -417,7 +418,7 @@ def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
     if classes and wanted['num_labels'] == len(classes): wanted = {**class_config(labels=classes), **wanted}
-    wanted |= _kept_names(name, config, head, wanted, classes)
+    wanted |= _names_of_head(name, config, head, wanted, classes)
     quiet = without_shard_bars(reports=False) if name in _packaged_models else nullcontext()
     with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)
@@ -460,19 +461,19 @@ def load_model_for(
     if task not in task_heads():
         raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
                          'Series have nets of their own in salviz.models.nets')
-    own, head = tasks[task], tasks[task].head
+    described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
-    if not own.has_classes and (labels is not None or num_labels not in (None, needed)):
+    if not described.has_classes and (labels is not None or num_labels not in (None, needed)):
         raise ValueError(f'{task} has no classes, so num_labels and labels do not apply; got '
                          f'num_labels={num_labels!r}, '
                          f'labels={labels!r}')
     def count(config):
-        if not own.has_classes and needed is None: return {}
+        if not described.has_classes and needed is None: return {}
         trained = any(map(head.is_in, config.architectures or ()))
-        if own.per_token and own.has_classes and num_labels is None and labels is None and not trained:
+        if described.per_token and described.has_classes and num_labels is None and labels is None and not trained:
             raise ValueError(f'{str(name)!r} has no trained head for tokens; '
                              'name the tags with labels=[...], or give num_labels')
-        size = _class_count(name, config, num_labels if own.has_classes else needed, labels,
+        size = _class_count(name, config, num_labels if described.has_classes else needed, labels,
                             kwargs.get('ignore_mismatched_sizes'), head)
         return {**head.config, **class_config(None, labels), 'num_labels': size}
     return _load(task, name, seed, count, **kwargs)

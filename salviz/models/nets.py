@@ -417,15 +417,15 @@ def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size
     "The word vectors that were given, a row for each token of the tokenizer"
     source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
     if of_model:
-        model, own = embeddings
-        if not hasattr(model, 'get_input_embeddings') or not hasattr(own, 'get_vocab'):
+        model, source_tokenizer = embeddings
+        if not hasattr(model, 'get_input_embeddings') or not hasattr(source_tokenizer, 'get_vocab'):
             raise ValueError('embeddings must be a matrix [vocabulary, size] or (model, tokenizer), got '
-                             f'({type(model).__name__}, {type(own).__name__})')
-        if tokenizer is not None and tokenizer.get_vocab() != own.get_vocab():
+                             f'({type(model).__name__}, {type(source_tokenizer).__name__})')
+        if tokenizer is not None and tokenizer.get_vocab() != source_tokenizer.get_vocab():
             raise ValueError('embeddings: the tokenizer of the net has another vocabulary than that of the model whose '
                              'embeddings are copied; give the net the same one')
-        tokenizer, source = own, model_name(model)
-        embeddings = model.get_input_embeddings().weight[:len(own)]
+        tokenizer, source = source_tokenizer, model_name(model)
+        embeddings = model.get_input_embeddings().weight[:len(source_tokenizer)]
     if tokenizer is None:
         raise ValueError('embeddings: a matrix has a row for each token of a tokenizer; give tokenizer=')
     table = torch.as_tensor(embeddings).detach().to('cpu', torch.float32)
@@ -463,11 +463,11 @@ nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-
 
 def _classes(num_labels, labels):
     "The part of a config that says which classes there are"
-    given = dict(num_labels=2) | class_config(num_labels, labels)
-    n = given['num_labels']
+    config = dict(num_labels=2) | class_config(num_labels, labels)
+    n = config['num_labels']
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ValueError(f'num_labels must be a number of classes of at least 2, got {n!r}')
-    return given
+    return config
 
 def _read_off(cls, data):
     "(shape of an example, names of the classes) in `data` of the signals room"
@@ -497,15 +497,15 @@ def small_net(
     "A new small net, whose weights depend on `seed` alone"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; there are {", ".join(nets)}')
-    if data is not None: shape, labels = (given or read for given, read in zip((shape, labels), _read_off(cls, data)))
+    if data is not None: shape, labels = (passed or read for passed, read in zip((shape, labels), _read_off(cls, data)))
     table, tokenizer = _take_table(cls, settings, embeddings, tokenizer)
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings
     if shape is not None: settings['shape'] = tuple(shape)
-    own = [f.name for f in dataclasses.fields(cls.config_class)
-           if f.name not in {f.name for f in dataclasses.fields(PreTrainedConfig)}]
-    if unknown := [key for key in settings if key not in own]:
-        raise ValueError(f'{cls.__name__} has no setting {", ".join(unknown)}; it has {", ".join(own)}')
-    if 'shape' in own and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
+    field_names = [f.name for f in dataclasses.fields(cls.config_class)
+                   if f.name not in {f.name for f in dataclasses.fields(PreTrainedConfig)}]
+    if unknown := [key for key in settings if key not in field_names]:
+        raise ValueError(f'{cls.__name__} has no setting {", ".join(unknown)}; it has {", ".join(field_names)}')
+    if 'shape' in field_names and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
         raise ValueError(f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}')
     with forked_random(seed): net = cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
     if table is not None: net.copy_embeddings(table)

@@ -18,7 +18,7 @@ from .tasks import head_of
 PatchGrid = namedtuple('PatchGrid', 'rows columns first')
 PatchGrid.__doc__ = "`rows` × `columns` patches, row by row, behind the `first` tokens that are no patches"
 
-_own_tokens = 'cls_token', 'distillation_token', 'register_tokens'
+_leading_tokens = 'cls_token', 'distillation_token', 'register_tokens'
 
 def reads_patches(model) -> bool:
     "Is `model` an image classifier of transformers? The nets of salviz have no patches"
@@ -35,7 +35,7 @@ def patch_grid(model) -> PatchGrid:
         raise ValueError(f'{type(model).__name__} has no grid of patches: its config names no image_size and '
                          'patch_size, or it has no embeddings; use ViT, DeiT, BEiT or DINOv2')
     (height, width), (down, across) = map(_two, sizes)
-    before = sum(p.shape[1] for name, p in embeddings.named_parameters(recurse=False) if name in _own_tokens)
+    before = sum(p.shape[1] for name, p in embeddings.named_parameters(recurse=False) if name in _leading_tokens)
     return PatchGrid(height // down, width // across, before)
 
 def special_tokens(model) -> torch.Tensor: # bool [tokens]
@@ -60,15 +60,16 @@ def check_patches(
     grid, config, name = patch_grid(model), attention_stack(model).config, type(model).__name__
     wanted = (config.num_channels, *_two(config.image_size))
     if tuple(shape) != wanted:
-        said = [' × '.join(map(str, size)) for size in (wanted, shape)]
-        raise ValueError(f'{name} reads images of {said[0]} (channels, height, width), the data have {said[1]}; resize '
-                         'the images before load_images, or make the model with such num_channels and image_size')
+        sizes = [' × '.join(map(str, size)) for size in (wanted, shape)]
+        raise ValueError(f'{name} reads images of {sizes[0]} (channels, height, width), the data have {sizes[1]}; '
+                         'resize the images before load_images, or make the model with such num_channels and '
+                         'image_size')
     if getattr(config, 'window_size', None):
         raise ValueError(f'{name} attends within windows of an image, so its maps are not of a grid of patches; use '
                          'ViT, DeiT, BEiT or DINOv2')
     if any(size % part for size, part in zip(wanted[1:], _two(config.patch_size))):
-        said = [' × '.join(map(str, size)) for size in (_two(config.patch_size), wanted[1:])]
-        raise ValueError(f'{name} reads patches of {said[0]} pixels, which leave a rest of {said[1]}; make the model '
+        sizes = [' × '.join(map(str, size)) for size in (_two(config.patch_size), wanted[1:])]
+        raise ValueError(f'{name} reads patches of {sizes[0]} pixels, which leave a rest of {sizes[1]}; make the model '
                          'with a patch_size that divides its image_size')
     image = torch.zeros(1, *shape, device=device_of(model), dtype=next(model.parameters()).dtype)
     with undisturbed(model), torch.no_grad(), observe(model) as maps:

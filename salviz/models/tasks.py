@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['longest_answer', 'heads', 'example_mean', 'Head', 'full', 'classification_loss', 'Task', 'MultiLabel', 'Regression',
-           'token_losses', 'labels_at', 'TokenTask', 'Tagging', 'Detection', 'Translation', 'last_asked', 'Words',
+           'token_losses', 'labels_at', 'TokenTask', 'Tagging', 'Detection', 'Translation', 'last_queried', 'Words',
            'NextTokens', 'best_span', 'Spans', 'task_heads', 'head_name', 'head_of', 'task_of', 'is_multi_label',
            'class_probabilities', 'attribution_target']
 
 # %% ../../nbs/03_models/02_tasks.ipynb #t03
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -37,10 +38,10 @@ def example_mean(
     return total / counts.sum(1).clamp(min=1)
 
 # %% ../../nbs/03_models/02_tasks.ipynb #clm-head
-# said: in words; name: at the end of its class, one of several; auto, kinds: of transformers; fits: function of
+# words: for messages; name: at the end of its class, one of several; auto, kinds: of transformers; fits: function of
 # (`head_name` or the class's name, config) of a model; config: what it needs in one; small: the kind of a small model
 # that has it
-class Head(namedtuple('Head', 'said name auto kinds fits config small', defaults=({}, 'bert'))):
+class Head(namedtuple('Head', 'words name auto kinds fits config small', defaults=({}, 'bert'))):
     "A head of the models in transformers"
     def is_in(self, kind:str) -> bool:
         "Is it that of a model whose class is called `kind`?"
@@ -53,11 +54,21 @@ def classification_loss(logits, labels):
     "Cross-entropy per example [batch] of `logits` [batch, classes] and `labels` [batch]"
     return F.cross_entropy(full(logits), labels, reduction='none')
 
+def _take_old_names(cls):
+    "Let a task that overrides a renamed method work, with a warning"
+    for old, new in dict(own_score='prediction_score', asked='queried').items():
+        if old not in vars(cls): continue
+        warnings.warn(f'{cls.__name__}.{old} is now called {new}; the old name is read until salviz 0.4',
+                      DeprecationWarning, stacklevel=3)
+        setattr(cls, new, vars(cls)[old])
+
 # %% ../../nbs/03_models/02_tasks.ipynb #018
 @dataclass(frozen=True)
 class Task(Facts):
     "One class for each example"
     head:Head=None               # in transformers; None: the task has nets of its own, which name it
+
+    def __init_subclass__(cls): _take_old_names(cls)
 
     def loss(self, outputs, batch) -> torch.Tensor:
         "Loss of each example [batch]"
@@ -74,7 +85,7 @@ class Task(Facts):
     def places(self, labels):
         "Return the positions whose logits `score` reads, bool [batch, tokens]; None: those of all positions"
 
-    def own_score(self, outputs, batch, labels) -> torch.Tensor:
+    def prediction_score(self, outputs, batch, labels) -> torch.Tensor:
         "What the recorder explains: the score of what the model said, `labels`"
         return self.score(outputs, batch, labels)
 
@@ -99,12 +110,12 @@ class Task(Facts):
         return outputs.logits.detach().float().softmax(-1)
 
     def answer(self,
-        outputs:dict,      # {'main': ..., name of a further pass: ...}
-        said:torch.Tensor, # what the main pass `predicted`
-        batch:dict,        # as it was given: with labels, where the data have them
-        j:int,             # the example
-        real,              # bool [tokens]: which of its tokens are no padding, None without tokens
-        names,             # function of class or token ids -> their names
+        outputs:dict,           # {'main': ..., name of a further pass: ...}
+        predicted:torch.Tensor, # what the main pass `predicted`
+        batch:dict,             # as it was given: with labels, where the data have them
+        j:int,                  # the example
+        real,                   # bool [tokens]: which of its tokens are no padding, None without tokens
+        names,                  # function of class or token ids -> their names
     ) -> tuple: # ({name: array}, {name: entry of `info`})
         "What the model says about example `j`, as a snapshot records it"
         return {('' if k == 'main' else f'{k}_') + 'probabilities': self.probabilities(v)[j].cpu().numpy()
@@ -128,15 +139,15 @@ class MultiLabel(Task):
         mean = torch.where(holds, logits, 0.).sum(1) / holds.sum(1).clamp(min=1)
         return torch.where(holds.any(1), mean, -logits.amax(1))
 
-    def own_score(self, outputs, batch, labels): return outputs.logits.amax(1)
+    def prediction_score(self, outputs, batch, labels): return outputs.logits.amax(1)
 
     def label(self, labels): return None
 
     def probabilities(self, outputs): return outputs.logits.detach().float().sigmoid()
 
-    def answer(self, outputs, said, batch, j, real, names):
-        arrays, info = super().answer(outputs, said, batch, j, real, names)
-        info['predicted_classes'] = names(said[j].nonzero()[:, 0].tolist())
+    def answer(self, outputs, predicted, batch, j, real, names):
+        arrays, info = super().answer(outputs, predicted, batch, j, real, names)
+        info['predicted_classes'] = names(predicted[j].nonzero()[:, 0].tolist())
         if 'labels' in batch: info['right_classes'] = names(batch['labels'][j].nonzero()[:, 0].tolist())
         return arrays, info
 
@@ -146,10 +157,10 @@ class Regression(Task):
     def loss(self, outputs, batch): return (full(outputs.logits.squeeze(-1)) - batch['labels']).square()
     def predicted(self, outputs, batch): return outputs.logits.detach().squeeze(-1)
     def score(self, outputs, batch, labels): return -(full(outputs.logits.squeeze(-1)) - labels).square()
-    def own_score(self, outputs, batch, labels): return outputs.logits.squeeze(-1)
+    def prediction_score(self, outputs, batch, labels): return outputs.logits.squeeze(-1)
 
-    def answer(self, outputs, said, batch, j, real, names):
-        return dict(prediction=said[j:j + 1].float().cpu().numpy()), {}
+    def answer(self, outputs, predicted, batch, j, real, names):
+        return dict(prediction=predicted[j:j + 1].float().cpu().numpy()), {}
 
 # %% ../../nbs/03_models/02_tasks.ipynb #tk02
 def token_losses(logits, labels):
@@ -172,17 +183,18 @@ class TokenTask(Task):
 
     def predicted(self, outputs, batch):
         "What the pass itself says: int64, shape of the labels, -100 where nothing counts"
-        is_asked, said = self.asked(batch), self.logits(outputs).detach().argmax(-1)
+        is_queried, predicted = self.queried(batch), self.logits(outputs).detach().argmax(-1)
         if (places := getattr(outputs, 'places', None)) is not None: # the other positions are not asked
             rows, at = (places >= 0).nonzero(as_tuple=True)
-            said = torch.full_like(is_asked, -100, dtype=said.dtype).index_put((rows, places[rows, at]), said[rows, at])
-        return torch.where(is_asked, said, -100)
+            at_places = torch.full_like(is_queried, -100, dtype=predicted.dtype)
+            predicted = at_places.index_put((rows, places[rows, at]), predicted[rows, at])
+        return torch.where(is_queried, predicted, -100)
 
     def unlabelled(self, batch) -> torch.Tensor:
         "Stands for the labels of a `batch` without: not -100 where the model is asked; int64 [batch, tokens]"
         return batch['input_ids'].masked_fill(~batch['attention_mask'].bool(), -100)
 
-    def asked(self, batch):
+    def queried(self, batch):
         "bool, shape of the labels: where does a pass say something of its own accord?"
         return batch['labels'] != -100
 
@@ -195,18 +207,18 @@ class TokenTask(Task):
         gold, p = batch['labels'][j].cpu(), self.logits(outputs['main'])[j].detach().float().softmax(-1).cpu()
         return gold, predicted[j].cpu(), p, gold != -100
 
-    def answer(self, outputs, said, batch, j, real, names):
-        gold, said, p, counts = self.example(outputs, said, batch, j)
+    def answer(self, outputs, predicted, batch, j, real, names):
+        gold, predicted, p, counts = self.example(outputs, predicted, batch, j)
         def named(ids):
-            some = iter(names(ids[counts].tolist()))
-            return [next(some) if c else None for c in counts[real].tolist()]
-        confidence = torch.where(counts, p.gather(1, said.clamp(min=0)[:, None]).squeeze(1), torch.nan)
+            names_of = iter(names(ids[counts].tolist()))
+            return [next(names_of) if c else None for c in counts[real].tolist()]
+        confidence = torch.where(counts, p.gather(1, predicted.clamp(min=0)[:, None]).squeeze(1), torch.nan)
         return (dict(token_confidence=confidence[real].numpy()),
-                dict(token_labels=named(gold), token_predictions=named(said)))
+                dict(token_labels=named(gold), token_predictions=named(predicted)))
 
 class Tagging(TokenTask):
     "A class for each word: every real token is asked about"
-    def asked(self, batch): return batch['attention_mask'].bool()
+    def queried(self, batch): return batch['attention_mask'].bool()
 
 class Detection(TokenTask):
     "Was this token replaced? One logit for each"
@@ -216,17 +228,17 @@ class Detection(TokenTask):
 
 class Translation(TokenTask):
     "A target text, each token predicted from the gold ones before it"
-    def answer(self, outputs, said, batch, j, real, names):
-        gold, said, p, counts = self.example(outputs, said, batch, j)
+    def answer(self, outputs, predicted, batch, j, real, names):
+        gold, predicted, p, counts = self.example(outputs, predicted, batch, j)
         return (dict(target_probability=p[counts].gather(1, gold[counts][:, None]).squeeze(1).numpy()),
-                dict(target_tokens=names(gold[counts].tolist()), predicted_tokens=names(said[counts].tolist())))
+                dict(target_tokens=names(gold[counts].tolist()), predicted_tokens=names(predicted[counts].tolist())))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #clm2
-def last_asked(labels:torch.Tensor) -> torch.Tensor: # int64 [batch, tokens]
+def last_queried(labels:torch.Tensor) -> torch.Tensor: # int64 [batch, tokens]
     "`labels` without all but the last of each example that is not -100"
-    asked = labels != -100
-    later = asked.flip(1).cumsum(1).flip(1) # how many are asked from here on
-    return torch.where(asked & (later == 1), labels, -100)
+    is_queried = labels != -100
+    later = is_queried.flip(1).cumsum(1).flip(1) # how many are asked from here on
+    return torch.where(is_queried & (later == 1), labels, -100)
 
 class Words(TokenTask):
     "Words of the vocabulary at the positions that have a label"
@@ -234,7 +246,7 @@ class Words(TokenTask):
 
 class NextTokens(Words):
     "Each token predicted from those before it"
-    def unlabelled(self, batch): return last_asked(super().unlabelled(batch))
+    def unlabelled(self, batch): return last_queried(super().unlabelled(batch))
 
     def read_by_metrics(self, outputs, batch):
         loss = token_losses(self.logits(outputs), batch['labels'])
@@ -256,13 +268,13 @@ def best_span(
 
 class Spans(TokenTask):
     "Which tokens of the second text answer the first one? Label 1; 0 elsewhere in the second text"
-    def asked(self, batch): return batch['segments'] == 1
+    def queried(self, batch): return batch['segments'] == 1
 
     def unlabelled(self, batch):
-        if 'segments' not in batch or not self.asked(batch).any(1).all():
+        if 'segments' not in batch or not self.queried(batch).any(1).all():
             raise ValueError('question_answering needs pairs of a question and its context, with their segments as '
                              'encode and Collator give them')
-        return torch.where(self.asked(batch), 0, -100)
+        return torch.where(self.queried(batch), 0, -100)
 
     def log_probabilities(self, outputs, batch):
         "Of the first and of the last token of the answer [batch, tokens], -inf at pads"
@@ -273,8 +285,8 @@ class Spans(TokenTask):
     def predicted(self, outputs, batch):
         start, end = full(outputs.start_logits.detach()), full(outputs.end_logits.detach())
         at = torch.arange(start.shape[1], device=start.device)
-        first, last = (x[:, None] for x in best_span(start, end, self.asked(batch)))
-        return torch.where(self.asked(batch), ((first <= at) & (at <= last)).long(), -100)
+        first, last = (x[:, None] for x in best_span(start, end, self.queried(batch)))
+        return torch.where(self.queried(batch), ((first <= at) & (at <= last)).long(), -100)
 
     def _at_ends(self, both, labels):
         "The sum over the first and the last token of the answer, of start and end [batch, tokens] each"
@@ -284,7 +296,7 @@ class Spans(TokenTask):
 
     def score(self, outputs, batch, labels): return self._at_ends(self.log_probabilities(outputs, batch), labels) / 2
 
-    def own_score(self, outputs, batch, labels):
+    def prediction_score(self, outputs, batch, labels):
         return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
@@ -294,8 +306,8 @@ class Spans(TokenTask):
         gold = batch.get('labels', predicted)[j].cpu()
         return gold, predicted[j].cpu(), torch.stack([1 - p, p], -1), gold != -100
 
-    def answer(self, outputs, said, batch, j, real, names):
-        arrays, info = super().answer(outputs, said, batch, j, real, names)
+    def answer(self, outputs, predicted, batch, j, real, names):
+        arrays, info = super().answer(outputs, predicted, batch, j, real, names)
         if 'labels' not in batch: del info['token_labels'] # what nobody labelled has no right answer
         return arrays, info
 
@@ -303,11 +315,11 @@ class Spans(TokenTask):
 def _of_texts(fits, config={}):
     return Head('sequence classification head', 'ForSequenceClassification', AutoModelForSequenceClassification,
                 MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-                lambda said, config: said == 'ForSequenceClassification' and fits(config), config)
+                lambda kind, config: kind == 'ForSequenceClassification' and fits(config), config)
 
-def _translates(said, config):
+def _translates(kind, config):
     return (getattr(config, 'is_encoder_decoder', False)
-            and ('ConditionalGeneration' in said or 'MTModel' in said))
+            and ('ConditionalGeneration' in kind or 'MTModel' in kind))
 
 _computing = dict(
     classification=(Task, _of_texts(lambda config: config.num_labels > 1
@@ -320,27 +332,27 @@ _computing = dict(
                                       dict(num_labels=1, problem_type='regression'))),
     token_classification=(Tagging, Head(
         'token classification head', 'ForTokenClassification', AutoModelForTokenClassification,
-        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, lambda said, config: said == 'ForTokenClassification')),
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, lambda kind, config: kind == 'ForTokenClassification')),
     masked_lm=(Words, Head(
         'masked-language-model head', 'ForMaskedLM', AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING,
-        lambda said, config: said == 'ForMaskedLM')),
+        lambda kind, config: kind == 'ForMaskedLM')),
     replaced_token_detection=(Detection, Head(
         'head for replaced-token detection', 'ForPreTraining', ElectraForPreTraining,
-        {ElectraConfig: ElectraForPreTraining}, lambda said, config: said == 'ElectraForPreTraining',
+        {ElectraConfig: ElectraForPreTraining}, lambda kind, config: kind == 'ElectraForPreTraining',
         small='electra')),
     seq2seq=(Translation, Head('sequence-to-sequence head', '', AutoModelForSeq2SeqLM,
                                MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, _translates, small='marian')),
     causal_lm=(NextTokens, Head(
         'causal language-modelling head', ('ForCausalLM', 'LMHeadModel'), AutoModelForCausalLM,
-        MODEL_FOR_CAUSAL_LM_MAPPING, lambda said, config: said in ('ForCausalLM', 'LMHeadModel'), small='gpt2')),
+        MODEL_FOR_CAUSAL_LM_MAPPING, lambda kind, config: kind in ('ForCausalLM', 'LMHeadModel'), small='gpt2')),
     question_answering=(Spans, Head(
         'question answering head', 'ForQuestionAnswering', AutoModelForQuestionAnswering,
-        MODEL_FOR_QUESTION_ANSWERING_MAPPING, lambda said, config: said == 'ForQuestionAnswering',
+        MODEL_FOR_QUESTION_ANSWERING_MAPPING, lambda kind, config: kind == 'ForQuestionAnswering',
         dict(num_labels=2))), # start and end
     image_classification=(Task, Head(
         'image classification head', 'ForImageClassification', AutoModelForImageClassification,
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-        lambda said, config: said == 'ForImageClassification' and config.num_labels > 1
+        lambda kind, config: kind == 'ForImageClassification' and config.num_labels > 1
         and config.problem_type in (None, 'single_label_classification'), small='')),
     series_classification=(Task, None))
 
@@ -369,11 +381,11 @@ def task_of(model) -> str:
     model = unwrapped(model)
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
-    said = head_name(model) or name
-    task = next((task for task, head in task_heads().items() if head.fits(said, config)), None)
+    kind = head_name(model) or name
+    task = next((task for task, head in task_heads().items() if head.fits(kind, config)), None)
     if task: return task
-    if said in ('ForSequenceClassification', 'ForImageClassification'):
-        loader = 'load_classifier(name' if said == 'ForSequenceClassification' else (
+    if kind in ('ForSequenceClassification', 'ForImageClassification'):
+        loader = 'load_classifier(name' if kind == 'ForSequenceClassification' else (
             "load_model_for('image_classification', name")
         raise ValueError(f'{name} has num_labels={config.num_labels} and problem_type={config.problem_type!r}: '
                          'single-label classification with at least two classes, multi-label classification of texts, '
@@ -403,19 +415,20 @@ def attribution_target(
     # what to score: 'predicted' in that very pass (the gold labels where a prediction cannot stand in for them), or
     # labels in the task's form
     labels='predicted',
-    own=False,          # score what the model says (`Task.own_score`) rather than how well it meets the labels?
+    # score the prediction itself (`Task.prediction_score`) rather than how well it meets the labels?
+    of_prediction=False,
 ): # function of (outputs, rows) -> [rows]
     "The `target` of `attention_attribution` and `input_saliency` for any `task`"
     task = tasks[task] if isinstance(task, str) else task
     if isinstance(labels, str) and labels != 'predicted':
         raise ValueError(f"labels must be 'predicted' or a tensor of labels, got {labels!r}")
     if isinstance(labels, str) and not task.pseudo_labels: labels = batch['labels']
-    score = task.own_score if own else task.score
+    score = task.prediction_score if of_prediction else task.score
     def target(outputs, rows):
         here = {k: v[rows] for k, v in batch.items()}
         return score(outputs, here, task.predicted(outputs, here) if isinstance(labels, str) else labels[rows])
     target.is_of_example = task.per_example # it asks for no place in the padded text
-    known = batch.get('labels') if isinstance(labels, str) else labels
+    labels_of_batch = batch.get('labels') if isinstance(labels, str) else labels
     # the positions whose logits it reads, bool [rows, tokens]
-    target.places = lambda rows: None if known is None else task.places(known[rows])
+    target.places = lambda rows: None if labels_of_batch is None else task.places(labels_of_batch[rows])
     return target

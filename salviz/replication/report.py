@@ -32,7 +32,7 @@ from .verdicts import word_of_claim
 from ..core.bibliography import papers as bibliography
 from .reproduce import registered
 from .rows import read_rows
-from ..core.runs import write_whole
+from ..core.run_files import write_whole
 from ..core.untrusted import csv_text
 from ..core.words import digits_of, latex_text, number_words
 from ..explorer.page import page_policy

@@ -15,7 +15,8 @@ import pandas as pd
 from filelock import FileLock
 
 from .registry import described, fingerprint_of
-from ..core.runs import Run, append_line, to_json
+from ..core.run_files import append_line, to_json
+from ..core.runs import Run
 
 # %% ../../nbs/14_replication/06_rows.ipynb #rw-6
 _kinds = ('registry', 'machine', 'row')

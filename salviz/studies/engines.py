@@ -28,7 +28,8 @@ from tqdm import tqdm
 
 from ..core.files import checked_file
 from ..core.leases import Lease, Leased
-from ..core.runs import Run, read_object, sealed, write_whole
+from ..core.run_files import read_object, sealed, write_whole
+from ..core.runs import Run
 from ..metrics.study_results import read_study, state_of
 from .trials import Trial, arguments_of, import_cloudpickle, leased_cell, most_tries
 from ..training.control import Stopped, unbroken

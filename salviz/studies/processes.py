@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.leases import Leased
-from ..core.runs import Run, write_whole
+from ..core.run_files import write_whole
+from ..core.runs import Run
 from .trials import import_cloudpickle
 from ..training.control import Control, Stopped
 

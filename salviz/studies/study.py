@@ -28,7 +28,9 @@ from tqdm import tqdm
 
 from ..core.validation import door
 from ..core.leases import Leased
-from ..core.runs import Run, RunInUse, sealed, to_json, write_whole
+from ..core.locks import RunInUse
+from ..core.run_files import sealed, to_json, write_whole
+from ..core.runs import Run
 from ..metrics.statistics import checked_better, known_measure, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on

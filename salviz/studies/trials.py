@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..core.leases import Lease
-from ..core.runs import read_object
+from ..core.run_files import read_object
 from ..training.settings import shown_value
 
 # %% ../../nbs/06b_studies/00_trials.ipynb #tr006

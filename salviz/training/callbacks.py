@@ -11,7 +11,7 @@ import time
 from tqdm import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from ..core.runs import read_object
+from ..core.run_files import read_object
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #031
 class _Recording(TrainerCallback):

@@ -22,7 +22,8 @@ import datasets
 import torch
 from transformers import TrainingArguments
 
-from ..core.runs import Held, Run, processor, untouched, untrained
+from ..core.locks import Held
+from ..core.runs import Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names, trainable_weights

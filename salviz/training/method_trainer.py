@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, Trainer
 
-from ..core.runs import Run, check_lease, outdated, remove_checkpoint, write_manifest
+from ..core.run_files import check_lease, outdated, remove_checkpoint, write_manifest
+
+from ..core.runs import Run
 from ..data.columns import Column
 from ..data.texts import model_inputs
 from ..models.adapters import read_adapter, write_adapter

@@ -26,7 +26,7 @@ from ..methods.base import Progress, Term, Together, plan_of, terms_of
 from ..models.tasks import attribution_target
 from ..models.patches import patch_grid, reads_patches
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
-from ..core.runs import Snapshot, plain_name
+from ..core.snapshots import Snapshot, plain_name
 from ..core.text import readable
 
 # %% ../../nbs/06_training/03_recording.ipynb #017
@@ -136,7 +136,7 @@ class _ProbePasses:
     def _saliency(self, model, batch, labelled, predicted) -> torch.Tensor:
         "What each token, pixel or cell of `batch` does to the answer of `model`"
         start = time.perf_counter()
-        target = attribution_target(self.feed.task, labelled, predicted, own=True)
+        target = attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
         saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
         self.saliency_seconds += time.perf_counter() - start
         return saliency

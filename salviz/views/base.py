@@ -28,7 +28,7 @@ from ..core.validation import check_choice
 from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
                                pattern_share, spans_of, spearman)
 from ..core.names import methods_words
-from ..core.runs import Snapshot
+from ..core.snapshots import Snapshot
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
 

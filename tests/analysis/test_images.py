@@ -8,7 +8,7 @@ from transformers import (BeitConfig, BeitForImageClassification, DeiTConfig, De
                           Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersForImageClassification, ViTConfig, ViTForImageClassification)
 
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.analysis.model_maps import explain_images
 

@@ -22,8 +22,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import forked
 import salviz.training.trainer
 from salviz.methods import FineTuning
-from salviz.core.runs import (Held, Run, RunInUse, Snapshot, checkpoint_damage, decode_snapshot, encode_arrays,
-                              encode_snapshot, read_object, sealed, write_manifest, write_whole)
+from salviz.core.run_files import checkpoint_damage, read_object, sealed, write_manifest, write_whole
+from salviz.core.snapshots import Snapshot, decode_snapshot, encode_arrays, encode_snapshot
+from salviz.core.locks import Held, RunInUse
+from salviz.core.runs import Run
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
@@ -282,7 +284,7 @@ def test_a_cell_of_a_study_that_was_killed_early_recovers(tmp_path, make_tiny_be
 
 holder = '''
 import sys, time
-from salviz.core.runs import Held
+from salviz.core.locks import Held
 held = Held(sys.argv[1])
 print('holds', flush=True)
 time.sleep(600)
@@ -339,7 +341,7 @@ def test_a_fork_of_the_holder_does_not_keep_the_lock(tmp_path):
     (tmp_path/'run').mkdir()
     code = f'''
 import os, time
-from salviz.core.runs import Held
+from salviz.core.locks import Held
 held = Held({str(tmp_path/'run')!r})
 pid = os.fork()
 if pid == 0: os.close(1); time.sleep(60); os._exit(0)

@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 
 from salviz.core.kept import Kept
-from salviz.core.runs import write_whole
+from salviz.core.run_files import write_whole
 
 def test_no_flipped_bit_ends_a_computation_or_changes_its_numbers(tmp_path):
     kept, x = Kept(tmp_path/'k', {}), np.arange(3.)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from salviz.core.leases import Lease, Leased, holder, is_held, server_time
-from salviz.core.runs import Held, Run, RunInUse, process_start, remove_checkpoint, sealed, write_whole
+from salviz.core.run_files import remove_checkpoint, sealed, write_whole
+from salviz.core.locks import Held, RunInUse, process_start
+from salviz.core.runs import Run
 
 hour = 3600.
 
@@ -232,7 +234,7 @@ def test_the_lease_decides_who_trains_and_not_the_lock(elsewhere, tmp_path):
 
 def self_alone(place):
     "Hold `place` in a process that has no lease"
-    script = 'import sys; from salviz.core.runs import Held; Held(sys.argv[1])'
+    script = 'import sys; from salviz.core.locks import Held; Held(sys.argv[1])'
     done = subprocess.run([sys.executable, '-c', script, place], capture_output=True, text=True)
     if done.returncode: raise RunInUse(done.stderr)
 

@@ -267,7 +267,7 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.pattern_matrix('delim', [1], [1], multiple='all'),
      "multiple must be one of 'uniform', 'indicator', got 'all'"),
     (lambda: maths.pattern_matrix('next', [1], [1]), 'occurs'),
-    (lambda: maths.saliency_target([1.], [1], top_share=0), 'top_share must be above 0 and at most 1'),
+    (lambda: maths.saliency_target([1.], [1], top_fraction=0), 'top_fraction must be above 0 and at most 1'),
     (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
     (lambda: maths.rollout(np.ones((2, 3))), 'attention must be'),
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),

@@ -21,9 +21,10 @@ import pytest
 import safetensors.numpy
 
 import salviz
-from salviz.core import runs
-from salviz.core.runs import (Held, Run, RunInUse, Snapshot, decode_snapshot, encode_snapshot, runs_table, sealed,
-                              write_manifest)
+from salviz.core.run_files import sealed, write_manifest
+from salviz.core.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshot_numbers
+from salviz.core.locks import Held, RunInUse
+from salviz.core.runs import Run, runs_table
 
 HOUSE = Path(salviz.__file__).parents[1]
 CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)),
@@ -628,7 +629,7 @@ def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, s
     def cut(): any_file().write_bytes(b'cut off')
     def mend():
         for p in files():
-            if p.read_bytes() == b'cut off': writer.save(look(*runs.snapshot_numbers(p.name)))
+            if p.read_bytes() == b'cut off': writer.save(look(*snapshot_numbers(p.name)))
     def another_folder():
         shutil.copytree(folder, run.path/'aside')
         shutil.rmtree(folder)

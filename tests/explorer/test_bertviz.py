@@ -13,7 +13,8 @@ from PIL import Image
 from browser import new_page
 import salviz
 from salviz.explorer.bertviz import bertviz_view
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
 
 hostile = ['[CLS]', '</script><script>document.title="hacked"</script>', '<img src=x onerror="document.title=1">',

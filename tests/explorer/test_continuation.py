@@ -10,7 +10,7 @@ import torch
 import invented
 from browser import browser, page, settled # noqa: F401 (fixtures)
 from helpers import alike
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model

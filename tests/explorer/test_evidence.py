@@ -15,7 +15,8 @@ from salviz.figures.kinds import figure
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.core.runs import Run, Snapshot, decode_snapshot, encode_snapshot
+from salviz.core.snapshots import Snapshot, decode_snapshot, encode_snapshot
+from salviz.core.runs import Run
 
 hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 long_name = 'a name that goes on and on ' * 12

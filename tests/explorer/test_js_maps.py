@@ -13,7 +13,7 @@ from salviz.explorer.quantisation import cube_code, cube_value, level_code, leve
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.views.maps import triptych
 from salviz.views.base import discard_region
 

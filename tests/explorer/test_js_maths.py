@@ -16,7 +16,7 @@ from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
 from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 
 golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 
@@ -28,7 +28,7 @@ calls = '''{
         c.attribution[0].length, c.p, c.region), Boolean),
     pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple);
         return P && [...P]; },
-    saliency_target: c => [...sv.saliencyTarget(c.saliency, c.allowed, c.top_share, c.binarised)],
+    saliency_target: c => [...sv.saliencyTarget(c.saliency, c.allowed, c.top_fraction, c.binarised)],
     entropy: c => sv.entropy(c.attention, c.attention.length, c.allowed ?? null)[0],
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),

@@ -20,7 +20,7 @@ from salviz.metrics.scores import attention_agreement
 from salviz.models.loading import undisturbed
 from salviz.explorer.run_metadata import as_run, meta, run_meta
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.core.text import align
 from salviz.training.trainer import train
 from salviz.views.base import masked_sentence

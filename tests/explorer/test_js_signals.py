@@ -9,7 +9,7 @@ from salviz.explorer.quantisation import level_code, level_value
 from salviz.core.maths import patch_pattern, pattern_share, rollout, saliency_target
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.views.base import saliency_distribution
 from test_js_maps import canvas_image
 

@@ -20,7 +20,8 @@ from salviz.explorer.run_metadata import as_run, meta, run_meta, saliency_scale
 from salviz.explorer.page_compression import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.explorer.assets import bundle, exported, static_text, styles
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.training.trainer import train
 
 hostile = ['<img src=x onerror=alert(1)>', '</script><script>alert(1)</script>', '"\'`\\', '\u202eright to left', '🎬',

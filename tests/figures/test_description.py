@@ -10,7 +10,8 @@ import invented
 from salviz.core.bibliography import bibtex, paper_of, write_bibliography
 from salviz.core.description import arguments_words, default_arguments
 from salviz.core.names import without_path
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.figures.drawing import cut_texts, figure_kinds, fitted, own_style, save_figure, text_width
 from salviz.figures.kinds import figure
 from salviz.views.maps import coloured_sentences

@@ -15,7 +15,7 @@ from overlap import check_legible, texts_of
 from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
 from salviz.figures.sheet import figure
 from salviz.explorer.static_images import Selection, picture
-from salviz.core.runs import Snapshot
+from salviz.core.snapshots import Snapshot
 from salviz.views.base import (attention_beside_saliency, discard_region, guided_heads, masked_sentence, pattern_shares,
                           saliency_distribution, scored_sentence, signal_view,
                           token_labels, translation, view_for)

@@ -15,7 +15,8 @@ import every_kind
 import invented
 from salviz.cli import main
 from salviz.core.provenance import read_stamp
-from salviz.core.runs import Run, sealed, write_object
+from salviz.core.run_files import sealed, write_object
+from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
 from salviz.figures.drawing import Math, figure_kinds, save_figure
 from salviz.figures.kinds import figure

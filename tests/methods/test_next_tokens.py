@@ -87,7 +87,7 @@ def test_the_loss_is_the_mean_surprise_at_the_places_that_are_asked_about(kind, 
         right += [p[k].argmax().item() == label for k, label in asked]
     assert alike(task.loss(outputs, batch), torch.stack(expected), dtype=torch.float32 if kind == 'llama' else None)
     said = task.predicted(outputs, batch)
-    assert alike(task.own_score(outputs, batch, said), torch.stack(expected_score),
+    assert alike(task.prediction_score(outputs, batch, said), torch.stack(expected_score),
                  dtype=torch.float32 if kind == 'llama' else None)
     scores = next_token_metrics(batch['labels'].numpy(), task.read_by_metrics(outputs, batch).numpy())
     assert scores['accuracy'] == pytest.approx(np.mean(right))

@@ -23,7 +23,7 @@ from transformers import (BartConfig, BartForSequenceClassification, BertConfig,
 
 import forked
 import salviz.methods.sallm as room
-import salviz.core.runs as runs
+from salviz.core import run_files, runs
 import salviz.training.trainer as training
 from helpers import word_tokenizer
 from salviz.models.attention import observe
@@ -152,7 +152,7 @@ def test_targets_agree_with_the_golden_vectors():
     for case in cases:
         saliency, counts = torch.tensor(case['saliency'],
                                         dtype=torch.float64)[None], torch.tensor(case['allowed'])[None]
-        got = saliency_target(saliency, counts, case['top_share'], case['binarised'])
+        got = saliency_target(saliency, counts, case['top_fraction'], case['binarised'])
         np.testing.assert_allclose(got[0].numpy(), case['expected'], rtol=1e-6, atol=1e-9)
 
 
@@ -862,6 +862,11 @@ def test_a_resumed_run_reads_its_explanations_and_asks_no_teacher(tmp_path, monk
 class Killed(BaseException): "A process ends here"
 
 
+def patch_writes(monkeypatch, write):
+    "Let runs write their files with the function `write`"
+    for module in (run_files, runs): monkeypatch.setattr(module, 'write_whole', write)
+
+
 def every_batch_a_part(monkeypatch): monkeypatch.setattr(room, 'part_seconds', 0.)
 
 
@@ -871,14 +876,14 @@ def counted(monkeypatch, kill_at=None):
     seen, real, write = [], room.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
         if kwargs: return real(teacher, batch, *args, **kwargs) # the look at one example before training
-        if len(seen) == kill_at: monkeypatch.setattr(runs, 'write_whole', killed); raise Killed
+        if len(seen) == kill_at: patch_writes(monkeypatch, killed); raise Killed
         seen.append(batch['example_id'].tolist())
         return real(teacher, batch, *args)
     def killed(*args): raise Killed
     monkeypatch.setattr(room, 'token_saliency', explained)
     def undo():
         monkeypatch.setattr(room, 'token_saliency', real)
-        monkeypatch.setattr(runs, 'write_whole', write)
+        patch_writes(monkeypatch, write)
     return seen, undo
 
 
@@ -903,7 +908,7 @@ def killed_at(monkeypatch, write, after):
         if len(done) > write: raise Killed
     def unlink(path, **kwargs):
         once(real_unlink, path) if path.suffix == '.safetensors' else real_unlink(path, **kwargs)
-    monkeypatch.setattr(runs, 'write_whole', lambda *args: once(real_write, *args))
+    patch_writes(monkeypatch, lambda *args: once(real_write, *args))
     monkeypatch.setattr(Path, 'unlink', unlink)
 
 
@@ -935,7 +940,7 @@ def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undis
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         _, undo = counted(m, at)
-        m.setattr(runs, 'write_whole', runs.write_whole)
+        patch_writes(m, runs.write_whole)
         real = room.token_saliency
         def stopped(*args):
             try: return real(*args)
@@ -1283,7 +1288,7 @@ def killed_in_teacher(monkeypatch, write, after):
         real(path, data)
         done.append(path)
         if len(done) > write: raise Killed
-    monkeypatch.setattr(runs, 'write_whole', once)
+    patch_writes(monkeypatch, once)
 
 
 @pytest.mark.slow

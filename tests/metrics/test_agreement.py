@@ -10,7 +10,8 @@ from salviz.metrics.agreement import (agreement_table, compare_attributions, com
                               compare_snapshots, likeness, pattern_distance,
                               pattern_table, query_rows, run_agreement_table, step_drift, top_count)
 from salviz.metrics.scores import attention_agreement
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 
 
 def slow_top(x, k): return set(sorted(range(len(x)), key=lambda i: (-x[i], i))[:k])

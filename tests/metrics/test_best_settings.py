@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.core.runs import Run, write_object
+from salviz.core.run_files import write_object
+from salviz.core.runs import Run
 from salviz.metrics.study_results import StudyResults, best_settings
 
 def grid(seed=0, seeds=(0, 1, 2), p=(.1, .3, .5), q=(1, 2)):

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from helpers import full_disk
-from salviz.core.runs import Run, write_object
+from salviz.core.run_files import write_object
+from salviz.core.runs import Run
 from salviz.metrics.methods_text import methods_text, model_card
 from salviz.metrics.study_results import StudyResults
 

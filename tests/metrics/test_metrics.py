@@ -7,7 +7,8 @@ import pytest
 from salviz.metrics.scores import (attention_agreement, classification_metrics, detection_metrics, entities,
                             is_bio, masked_metrics,
                             regression_metrics, run_agreement, token_metrics, train_test_gap, translation_metrics)
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.metrics.tasks import tasks
 
 

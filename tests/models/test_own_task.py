@@ -34,7 +34,7 @@ class SeveralScores(Task):
 
     def score(self, outputs, batch, labels): return -(outputs.logits - labels).square().mean(1)
 
-    def own_score(self, outputs, batch, labels): return outputs.logits.abs().sum(1)
+    def prediction_score(self, outputs, batch, labels): return outputs.logits.abs().sum(1)
 
     def label(self, labels): return None
 
@@ -47,6 +47,12 @@ def closeness(labels, predictions): return dict(closeness=1/(1 + float(((labels 
 def check(where, split, classes):
     bad = [row for row in split['label'] if len(row) != len(names)]
     if bad: raise ValueError(f'train: labels must be lists of {len(names)} numbers, got {bad[0]} in {where}')
+
+def test_methods_of_a_task_work_under_their_old_names_with_a_warning():
+    with pytest.warns(DeprecationWarning, match='Older.own_score is now called prediction_score'):
+        class Older(SeveralScores):
+            def own_score(self, outputs, batch, labels): return 'as before'
+    assert Older('older').prediction_score(None, None, None) == 'as before'
 
 # 2. Its row
 

@@ -100,7 +100,7 @@ def test_replacing_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
                      if not special)
     assert token_counts(Dataset.from_list(rows), tokenizer).tolist() == [counts[i] for i in range(len(tokenizer))]
     total, spoilt = sum(counts.values()), ReplaceTokens(tokenizer, token_counts(Dataset.from_list(rows), tokenizer),
-                                                        share=.5)(batch, seed=1, step=4)
+                                                        fraction=.5)(batch, seed=1, step=4)
     same = 0
     for i, row in enumerate(rows):
         ids, labels = list(row['input_ids']), [-100 if special else 0 for special in row['special_tokens_mask']]
@@ -179,16 +179,22 @@ def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
     counts[tokenizer.mask_token_id] = 100.   # special tokens are never drawn, whatever is said
     batch = dict(input_ids=torch.full((3000, 10), 50), is_special=torch.zeros(3000, 10, dtype=bool),
                  example_id=torch.arange(3000))
-    drawn = ReplaceTokens(tokenizer, counts, share=1.)(batch, 0, 0)['input_ids'].flatten()
+    drawn = ReplaceTokens(tokenizer, counts, fraction=1.)(batch, 0, 0)['input_ids'].flatten()
     assert {*drawn.tolist()} == {20, 21, 30}
     for token, share in ((20, .1), (21, .3), (30, .6)):
         assert abs((drawn == token).double().mean() - share) < 4*(share*(1 - share)/30_000)**.5
 
+def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
+    counts = np.ones(len(tokenizer))
+    for make in (lambda **kw: MaskTokens(tokenizer, **kw), lambda **kw: ReplaceTokens(tokenizer, counts, **kw)):
+        with pytest.warns(DeprecationWarning, match='share is now called fraction'): assert make(share=.3).fraction == .3
+        with pytest.raises(TypeError, match='pass fraction alone'): make(share=.3, fraction=.3)
+
 @pytest.mark.parametrize('make,reason', [
-    (lambda t: MaskTokens(t, share=0), 'share must be a share above 0 and up to 1, got 0'),
-    (lambda t: MaskTokens(t, share=1.2), 'share must be a share above 0'),
+    (lambda t: MaskTokens(t, fraction=0), 'fraction must be above 0 and at most 1, got 0'),
+    (lambda t: MaskTokens(t, fraction=1.2), 'fraction must be above 0'),
     (lambda t: MaskTokens(t, masked=.8, replaced=.3), 'masked and replaced must not sum to more than 1'),
-    (lambda t: MaskTokens(t, masked=-1), 'masked must be a share from 0 and up to 1'),
+    (lambda t: MaskTokens(t, masked=-1), 'masked must be from 0 to 1'),
     (lambda t: ReplaceTokens(t, torch.ones(5)),
      r'counts must hold one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
@@ -328,7 +334,7 @@ def test_both_kinds_of_pretraining_learn_from_real_sentences():
     data = subset(load_text('movie-sentences'), 48)['train']
     t = train_tokenizer(data['text'], 600, max_length=32)
     with pytest.warns(UserWarning, match='texts are longer than 32'): rows = list(encode(data, t, task='masked_lm'))
-    for corrupt in (MaskTokens(t), ReplaceTokens(t, token_counts(Dataset.from_list(rows), t), share=.3)):
+    for corrupt in (MaskTokens(t), ReplaceTokens(t, token_counts(Dataset.from_list(rows), t), fraction=.3)):
         model = small_model(corrupt.task, t, layers=1, heads=2, hidden=32, hidden_dropout_prob=0.,
                             attention_probs_dropout_prob=0.).train()
         optimiser, fixed = torch.optim.AdamW(model.parameters(), lr=5e-3), corrupt(Collator(t)(rows[:16]), 0, 0)

@@ -55,7 +55,7 @@ def three_pages(tmp_path_factory):
     "The folder of a small site: text, a notebook and a page of the reference"
     folder, module = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
     source = folder/'source'
-    notebook = build.notebook_at(root/'nbs'/'01_core'/'15_untrusted.ipynb')
+    notebook = build.notebook_at(root/'nbs'/'01_core'/'18_untrusted.ipynb')
     build.write(source/'untrusted.ipynb', build.page_of('untrusted', notebook))
     build.write(source/'api.md', f'# Reference\n\n```{{eval-rst}}\n.. automodule:: {module}\n```\n')
     build.write(source/'index.md', f'# Pages\n\n`code`\n\n{build.toctree("All", ["untrusted", "api"])}\n')

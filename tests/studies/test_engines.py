@@ -27,7 +27,8 @@ import helpers
 from helpers import at_step
 from salviz.cli import main
 from salviz.core.leases import Lease, Leased, holder
-from salviz.core.runs import Run, sealed
+from salviz.core.run_files import sealed
+from salviz.core.runs import Run
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer

@@ -13,7 +13,8 @@ import pytest
 
 import forked
 from salviz.core.leases import Lease, holder
-from salviz.core.runs import Run, sealed
+from salviz.core.run_files import sealed
+from salviz.core.runs import Run
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer

@@ -25,7 +25,8 @@ from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
 from salviz.models.checkpoints import thin_out
 from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.core.runs import Run, sealed, write_manifest, write_whole
+from salviz.core.run_files import sealed, write_manifest, write_whole
+from salviz.core.runs import Run
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
 from salviz.studies.study import Study, measure_version, named_measures

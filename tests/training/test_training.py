@@ -19,7 +19,8 @@ from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, encode_texts, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import Progress, Term
-from salviz.core.runs import Run, sealed
+from salviz.core.run_files import sealed
+from salviz.core.runs import Run
 from salviz.training.step import step_terms
 from salviz.training.trainer import MethodTrainer, NonFiniteLoss, load_model, train
 

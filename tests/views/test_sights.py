@@ -17,7 +17,8 @@ from overlap import check_legible
 from PIL import Image
 from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, shares, signed, signed_scale
 from salviz.explorer.static_images import Selection, picture
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.views.maps import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
                            masked_pairs, pattern_residual, same_scale, telling_entry, triptych,
                            units_of)

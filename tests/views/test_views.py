@@ -7,7 +7,8 @@ import pytest
 import invented
 from invented import invent
 from salviz.core.maths import kl, pattern_share
-from salviz.core.runs import Run, Snapshot
+from salviz.core.snapshots import Snapshot
+from salviz.core.runs import Run
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
                           ScoredSentence, SignalView, TokenLabels, Translation, Views,
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
