@@ -29,7 +29,7 @@ import pandas as pd
 from fastcore.basics import patch
 from tqdm import tqdm
 
-from ..core.validation import door
+from ..core.validation import validated
 from ..core.leases import Lease, Leased
 from ..core.run_files import read_object, sealed, to_json, write_whole
 from ..core.locks import RunInUse
@@ -181,7 +181,7 @@ _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 class Study(StudyResults):
     "Trains methods x seeds x settings in `folder` and makes tables of what came out, see `StudyResults`"
     patience = 120. # seconds after which a silent process on another host is taken for dead, see `Lease`
-    @door
+    @validated
     def __init__(self,
         folder:str|PathLike,            # of the study; what is there is continued
         model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
