@@ -18,7 +18,7 @@ _optional = dict.fromkeys(('train', 'start_training'), ('tokenizer',)) # nets fo
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
     thing = getattr(import_module(f'salviz.{_home[name]}'), name)
-    return documented(door(thing, _optional.get(name, ())) if type(thing) is FunctionType else thing)
+    return documented(validated(thing, _optional.get(name, ())) if type(thing) is FunctionType else thing)
 
 def __dir__(): return [*globals(), *__all__]
 
@@ -36,4 +36,4 @@ def rooms_of(floor, **more):
     return elsewhere(floor, home | {name: f'{within}.{room}' for name, room in more.items()})
 
 from salviz.core.docstrings import documented # noqa: E402, their package asks for `rooms_of`
-from salviz.core.validation import door # noqa: E402
+from salviz.core.validation import validated # noqa: E402

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from .core.names import known_as
+from .core.names import display_name
 from .figures.drawing import save_figure
 from .figures.sheet import figure
 from .metrics.scores import run_agreement, train_test_gap
@@ -221,7 +221,7 @@ def demo(
                            snapshots=snapshots, epochs=epochs, keep=1, batch_size=batch_size,
                            learning_rate=learning_rate, seed=seed, returns='last', args=dict(save_only_model=True))
     table, note = _demo_table(runs), honest(len(data['train']), start in taught_classes)
-    settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model=known_as(start),
+    settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model=display_name(start),
                     data='movie review sentences, positive or negative')
     (out/'table.csv').write_text(csv_text(table, index=True), encoding='utf-8')
     known = {name: knows_words(run) for name, run in runs.items()}

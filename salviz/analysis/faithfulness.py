@@ -24,7 +24,7 @@ from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
 from ..models.tasks import class_probabilities, is_multi_label
-from ..core.kept import Kept, digest
+from ..core.part_cache import PartCache, digest
 from ..core.names import measured_words
 from ..data.signals import signal_info
 
@@ -413,7 +413,7 @@ def faithfulness_data(
                              mask_token=getattr(tokenizer, 'mask_token_id', None), flips=flips, batch_size=batch_size,
                              seed=seed, settings=_recorded_settings(settings),
                              **(dict(probabilities='sigmoid') if is_multi_label(model) else {}))
-    cache = Kept(folder, question)
+    cache = PartCache(folder, question)
     def measure(how, rows):
         subset = data.select(rows)
         batch, y = collate(subset.to_list()), target[rows] if isinstance(target, torch.Tensor) else target

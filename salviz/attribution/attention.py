@@ -20,7 +20,7 @@ from .reading import (
     real_tokens, repeated, row_tokens, target_scores)
 from ..core.validation import check_choice
 from ..data.texts import model_inputs
-from ..models.attention import check_layers, layers_kept, observe
+from ..models.attention import check_layers, cached_layers, observe
 from ..models.fast import where_needed
 from ..models.loading import undisturbed
 
@@ -178,7 +178,7 @@ def _of_layers(
     below = layers[-1] > 0 or part in ('decoder', 'cross')
     with ExitStack() as block:
         if below:
-            with only_read(model, [target], rows): start = block.enter_context(layers_kept(model, inputs, part))
+            with only_read(model, [target], rows): start = block.enter_context(cached_layers(model, inputs, part))
         of_layer = {}
         for l in layers:
             if below: start(l)
@@ -222,7 +222,7 @@ def attention_completeness_error(
         rows = every_row(inputs)
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
         full_score = target_scores(model(**inputs), target, rows)
-        with layers_kept(model, inputs, part) as start:
+        with cached_layers(model, inputs, part) as start:
             for l, b in attribution.items():
                 start(l)
                 with observe(model, layers=[l], scale={l: 0.}, part=part):

@@ -149,7 +149,8 @@ def _check_baseline(inputs:dict, baseline) -> str: # the name of what is read
 def read_in_packs(
     model, batch:dict,
     chosen,          # an `Attribution`
-    # each a class for each example, or a function of (outputs, rows); of an attribution of one pass also a `TargetQuery`
+    # each a class for each example, or a function of (outputs, rows); of an attribution of one pass also a
+    # `TargetQuery`
     questions,
     options:dict,    # of the attribution
     batch_size=None, # rows in a forward pass; None: as many as `rows_at_once`

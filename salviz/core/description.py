@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .bibliography import bibtex, cited, paper_of, papers
-from .names import known_as, listed, methods_words, without_path
+from .names import display_name, listed, methods_words, without_path
 from .words import digits_of
 
 # %% ../../nbs/01_core/19_description.ipynb #de-5
@@ -94,7 +94,7 @@ def model_fact(config:dict) -> Fact: # None without a model
             if isinstance(model.get(k), int)]
     inside = ', '.join([*([kind] if kind and kind != name else []), *size])
     if not name: return Fact('model', inside) if kind else None
-    return Fact('model', known_as(name) + f' ({inside})'*bool(inside), (name,))
+    return Fact('model', display_name(name) + f' ({inside})'*bool(inside), (name,))
 
 def data_fact(
     config:dict,
@@ -105,7 +105,7 @@ def data_fact(
     name = data.get('name')
     if not isinstance(name, str) or not name: return None
     counts = ', '.join(f'{n} {k}' for k, n in (data.get('sizes') or {}).items())
-    return Fact('data', f'{known_as(name)} ({counts})' if counts and sizes else known_as(name), (name,))
+    return Fact('data', f'{display_name(name)} ({counts})' if counts and sizes else display_name(name), (name,))
 
 # %% ../../nbs/01_core/19_description.ipynb #de-11m
 def _parts_of(name, several):

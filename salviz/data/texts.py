@@ -6,9 +6,9 @@ model"""
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
            'Sources', 'one_table', 'from_hub', 'refuse_rows', 'written_labels', 'stratified_order', 'checked_fractions',
-           'cut_rows', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions',
-           'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within',
-           'encode_texts', 'Collator', 'reads_types', 'model_inputs']
+           'cut_rows', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'synthetic_questions',
+           'load_questions', 'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode',
+           'answers_within', 'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import ast, datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
@@ -802,7 +802,7 @@ def _fact(pick, chance, verb):
         f'who {verb} ?': (0, len(subject)), f'{verb} what ?': (what, what + len(thing)),
         f'{verb} where ?': (where, where + len(place))}
 
-def made_questions(
+def synthetic_questions(
     size:int,    # number of questions, all about different contexts
     seed=0,      # which ones
     sentences=2, # of each context, 1 to 7; they share no verb
@@ -830,7 +830,8 @@ def _squad(path):
         raise ValueError(f"{path} is not in SQuAD's form (data, paragraphs, qas, answers): {type(e).__name__}: {e}"
                          ) from None
 
-_question_sources = Sources({'made-questions': lambda: dict(train=made_questions(4000))}, {**readers, '.json': _squad})
+_question_sources = Sources({'made-questions': lambda: dict(train=synthetic_questions(4000))},
+                            {**readers, '.json': _squad})
 
 def _listed(x): return list(x) if isinstance(x, (list, tuple, np.ndarray)) else [] if x is None else [x]
 def _is_place(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)

@@ -55,7 +55,7 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from ..core.bibliography import cited, papers
-from ..core.validation import door
+from ..core.validation import validated
 from ..core.provenance import in_metadata, stamp
 from ..core.run_files import write_whole
 from ..views.base import View, is_negative, row_boxes
@@ -965,7 +965,7 @@ def figure_kind(
     view = _view_made_by(make)
     def register(draw):
         given = tuple(cites), tuple(lists), tuple(further)
-        kinds[name] = Kind(about, needs, door(make), takes, *given, asks, example or {}, draw.__module__)
+        kinds[name] = Kind(about, needs, validated(make), takes, *given, asks, example or {}, draw.__module__)
         bodies[view], narrowest[view] = draw, least
         if dense: denser[view] = partial(draw, **dense)
         return draw

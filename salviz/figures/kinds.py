@@ -25,7 +25,7 @@ from .drawing import Kind, drawing_options, figure_kinds
 from ..core.bibliography import bibtex, papers
 from ..core.description import (
     Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
-from ..core.validation import door
+from ..core.validation import validated
 from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
 from ..core.provenance import recipe_of
 from ..core.snapshots import Snapshot
@@ -455,7 +455,7 @@ def _printed(made, width, font_size, look):
         made = made._replace(told=[f'{title}, {own}' if own else str(title)
                                    for title, own in zip(_listed(titles), told)])
     sizes = _caption_sizes(points, inches, views, look.get('columns')) if font_size == 'caption' else font_size
-    fig = door(sheet.figure)(views, width=inches, font_size=sizes, **look)
+    fig = validated(sheet.figure)(views, width=inches, font_size=sizes, **look)
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
     *facts, tools = facts_of(made)

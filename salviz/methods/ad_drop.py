@@ -19,7 +19,7 @@ from fastcore.basics import patch
 
 from .. import elsewhere
 from ..models.attention import (
-    check_layers, check_observable, check_part, cross_modules, head_count, observe, own_attention)
+    check_layers, check_observable, check_part, cross_modules, eager_attention_of, head_count, observe)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution, pseudo_labels
 from ..attribution.reading import every_row, only_read, real_tokens
@@ -275,7 +275,7 @@ def as_share(order:torch.Tensor) -> torch.Tensor: # float64
 def _looks_back(stack) -> bool:
     "Is the self-attention of `stack` causal, by its configuration and its modules?"
     cross = cross_modules(stack)
-    own = [m for m in stack.modules() if own_attention(type(m)) and m not in cross]
+    own = [m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross]
     return getattr(stack.config, 'is_causal', True) and any(getattr(m, 'is_causal', False) for m in own)
 
 def _sight(

@@ -16,7 +16,7 @@ import pandas as pd
 from ..core.description import (citations_of_facts, data_fact, default_arguments, different, entry_of,
                                      explanation_fact, method_fact, model_fact, plain_value)
 from ..core.validation import check_choice
-from ..core.names import known_as, listed, methods_words
+from ..core.names import display_name, listed, methods_words
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.words import digits_of, for_file, latex_text
@@ -308,7 +308,7 @@ def _card_metadata(name, runs, with_results):
     data = next((x for x in _all(configs, 'data', 'name') if isinstance(x, str)), None)
     scores = _card_scores(runs[0]) if with_results else {}
     if scores and data and given['pipeline_tag']:
-        task, of = given['pipeline_tag'], known_as(data)
+        task, of = given['pipeline_tag'], display_name(data)
         given |= dict(model_name=name, eval_results=[EvalResult(task, of, of, k, float(x)) for k, x in scores.items()])
     return ModelCardData(**{k: x for k, x in given.items() if x is not None}).to_yaml()
 

@@ -20,7 +20,7 @@ from fastcore.basics import patch
 
 from ..core.description import different, model_fact, plain_value
 from ..core.validation import refuse_misfits
-from ..core.names import known_as
+from ..core.names import display_name
 from ..core.provenance import study_facts
 from ..core.run_files import read_object
 from ..core.runs import Run
@@ -139,7 +139,7 @@ def _model_sentence(model, configs):
     if not name:
         own = re.split(r'[.>]', model['function'])[-1]
         name = own if set(own.lower().split('_')) - set(_generic) - {''} else made.get('name') or kind
-    name = known_as(name)
+    name = display_name(name)
     size = [f'{made[k]} {k if made[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in made]
     inside = ', '.join([*([kind] if kind and kind != name else []), *size])
     return f'Model: {name}' + (f' ({inside}).' if inside else '.') if name else ''
@@ -152,7 +152,7 @@ def about(self:StudyResults) -> str:
     # they may differ from cell to cell
     sizes = (', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data']
              else '')
-    source = known_as(d['data']['name']) if d['data']['name'] else ''
+    source = display_name(d['data']['name']) if d['data']['name'] else ''
     data = f'{source} ({sizes})' if source and sizes else source or sizes
     quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
     once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}

@@ -6,7 +6,7 @@ a trace"""
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
            'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'first_row_alone',
-           'looks_ahead', 'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start',
+           'is_bidirectional', 'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start',
            'taught_file', 'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
 from .agreement import are_numbers, is_embedded, trained_order
-from .attention import eager_passes, layer_modules, own_attention, unwrapped
+from .attention import eager_passes, layer_modules, eager_attention_of, unwrapped
 from .tasks import head_of, task_heads, tasks
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _row_products(model) -> list: # of linear layers and dropout; none where a r
     if not all(type(m) in usual or type(m).__module__.startswith(transformers) for m in parts): return []
     layers = layer_modules(model)
     if len(layers) != config.num_hidden_layers: return []
-    inside = {x for m in layers[-1].modules() if own_attention(type(m)) for x in m.modules()}
+    inside = {x for m in layers[-1].modules() if eager_attention_of(type(m)) for x in m.modules()}
     return [m for m in layers[-1].modules() if isinstance(m, (nn.Linear, nn.Dropout)) and m not in inside]
 
 def _first_row(module, args):
@@ -226,7 +226,7 @@ def first_row_alone(
         for handle in handles: handle.remove()
 
 # %% ../../nbs/03_models/03_loading.ipynb #clm2
-def looks_ahead(model) -> bool:
+def is_bidirectional(model) -> bool:
     "Does what `model` says at a token hang on later ones? Asked of a text of three tokens"
     ids, captured = torch.tensor([[1, 2, 3]], device=device_of(model)), []
     def capture(module, args, output):

@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from ..core.validation import door, shown
+from ..core.validation import validated, shown
 from ..core.files import read_utf8
 from .processes import end_with_parent
 from .study import Study
@@ -90,8 +90,8 @@ def load_examples(
 ): # `DatasetDict`
     "A part of data that have a name, of the kind that the columns tell"
     from salviz.data.texts import subset
-    data = door(_loader(name, columns))(name, **columns)
-    return door(subset)(data, train_size, subset_seed, validation_size, test_size)
+    data = validated(_loader(name, columns))(name, **columns)
+    return validated(subset)(data, train_size, subset_seed, validation_size, test_size)
 
 def _loader(name, columns):
     from salviz.data.texts import load_pairs, load_text, load_tokens

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 from tqdm import tqdm
 
-from ..core.validation import door
+from ..core.validation import validated
 from ..core.leases import Leased
 from ..core.locks import RunInUse
 from ..core.run_files import sealed, to_json, write_whole
@@ -658,7 +658,7 @@ class Study(_RunningStudy):
     "Trains methods x seeds x settings in `folder` and makes tables of what came out, see `StudyResults`"
     patience = 120. # seconds after which a silent process on another host is taken for dead, see `Lease`
 
-    @door
+    @validated
     def __init__(self,
         folder:str|PathLike,            # of the study; what is there is continued
         model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)

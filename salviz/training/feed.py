@@ -14,7 +14,7 @@ from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
 from ..models.tasks import task_of, tasks
-from ..models.loading import decoder_start, longest_input, looks_ahead
+from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.corruption import corruptions
 from ..models.patches import check_images, reads_patches, special_tokens
 from ..data.signals import SignalCollator, encode_signals, signal_info
@@ -49,7 +49,7 @@ def _check_texts(name, d, columns):
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):
     "Refuse a `model` that sees what a causal `task` asks about"
-    if task.causal and looks_ahead(model):
+    if task.causal and is_bidirectional(model):
         raise ValueError(f'train: {type(model).__name__} sees the tokens that it is asked to predict; build it with '
                          'is_decoder=True in its config, or take a model that looks back only, such as GPT-2')
 

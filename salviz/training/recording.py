@@ -18,7 +18,7 @@ from ..attribution.reading import what_is_read
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from ..core.evidence import check_axes, guessed_axes, known_evidence, largest_saliency
+from ..core.evidence import check_axes, guessed_axes, largest_saliency, standard_evidence
 from .feed import evaluation_draw
 from .settings import plain
 from .step import captured_input
@@ -64,7 +64,7 @@ def _check_evidence(method, name, x, size:int):
     except UnicodeEncodeError: require(False, 'has half a surrogate pair in its name')
     parts = {m.name for m in (method.methods if isinstance(method, Together) else (method,))}
     behind = name.removeprefix(plain_name(name))
-    like = plain_name(_stored_name(name)) in known_evidence and behind and behind[2:-1] not in parts
+    like = plain_name(_stored_name(name)) in standard_evidence and behind and behind[2:-1] not in parts
     require(not like, f'would be taken for the {plain_name(name)} of another method; choose another name')
     layers = x if isinstance(x, dict) else {None: x}
     require(layers, 'is a dict without any layer')
@@ -173,7 +173,7 @@ class _Observations(_ProbePasses):
         size, axes = len(batch['example_id']), plan.shown_axes()
         for name, x in shown.items(): _check_evidence(method, name, x, size)
         axes = {name: self._axes_of(name, x, axes.get(name), labelled, maps) for name, x in shown.items()
-                if plain_name(_stored_name(name)) not in known_evidence}
+                if plain_name(_stored_name(name)) not in standard_evidence}
         return dict(axes=axes, outputs=outputs, maps=maps, plan=plan, terms=terms, evidence=shown, saliency=saliency,
                     patches=patch_grid(model)._asdict() if reads_patches(model) else None,
                     predicted=predicted, batch_as_read=batch, batch=labelled, rows=self._rows(model, batch),

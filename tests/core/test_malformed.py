@@ -7,7 +7,7 @@ import torch
 
 import malformed
 import salviz
-from salviz.core.validation import door, kind_of, shown
+from salviz.core.validation import validated, kind_of, shown
 
 @pytest.fixture(scope='module')
 def all_doors(make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path_factory):
@@ -81,7 +81,7 @@ def test_a_door_is_the_function_to_whoever_asks(make_tiny_bert):
     assert salviz.explain is salviz.explain and salviz.explain.__wrapped__ is explanations.explain
     assert inspect.signature(salviz.explain) == inspect.signature(explanations.explain)
     assert salviz.explain.__doc__ == docstring_with_comments(explanations.explain)
-    assert door(explanations.explain, ()) is salviz.explain
+    assert validated(explanations.explain, ()) is salviz.explain
     assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are themselves
 
 def test_defaults_pass_their_own_doors():

@@ -17,7 +17,7 @@ from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.models.loading import load_model_for, looks_ahead, tasks_of_kind
+from salviz.models.loading import load_model_for, is_bidirectional, tasks_of_kind
 from salviz.models.tasks import tasks
 from salviz.training.step import run_passes
 from salviz.training.trainer import train
@@ -276,4 +276,4 @@ def test_looking_ahead_leaves_no_trace():
     for kind in ('gpt2', 'llama'):
         model = tiny(kind, torch.float32).train()
         before = state(model)
-        assert not looks_ahead(model) and same(before, state(model))
+        assert not is_bidirectional(model) and same(before, state(model))

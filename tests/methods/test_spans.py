@@ -10,7 +10,7 @@ import torch
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
-from salviz.data.texts import Collator, answers_within, encode, load_questions, made_questions
+from salviz.data.texts import Collator, answers_within, encode, load_questions, synthetic_questions
 from salviz.metrics.scores import span_metrics
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.models.corruption import small_model, train_tokenizer
@@ -29,7 +29,8 @@ def data():
         verb = d['text'][i].split()[d['text'][i].startswith('who')]
         return None if i % 3 == 1 else [int(word == verb) for word in f"{d['text'][i]} {d['text_pair'][i]}".split()]
     flags = datasets.Sequence(datasets.Value('int64'))
-    loaded = load_questions(dict(train=made_questions(37), validation=made_questions(12, 1), test=made_questions(8, 2)))
+    loaded = load_questions(dict(train=synthetic_questions(37), validation=synthetic_questions(12, 1),
+                                 test=synthetic_questions(8, 2)))
     return datasets.DatasetDict({k: d.add_column('rationale', [rationale(i, d) for i in range(len(d))], feature=flags)
                                  for k, d in loaded.items()})
 
@@ -121,7 +122,7 @@ def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(da
 
 def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_the_same():
     alike = 0
-    for row in made_questions(5000, sentences=1):
+    for row in synthetic_questions(5000, sentences=1):
         (start, end), verb = row['answer'], row['question'].split()[row['question'].startswith('who')]
         at, answer = row['context'].index(f' {verb} ') + 1, row['context'][start:end]
         if row['question'].startswith('who'): assert (start, end) == (0, at - 1)

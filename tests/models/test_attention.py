@@ -31,8 +31,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 from helpers import alike, all_alike, same, state
 from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers,
                               check_observable, disentangled,
-                              head_count, layer_count, layers_kept, observe,
-                              own_attention, query_key)
+                              head_count, layer_count, cached_layers, observe,
+                              eager_attention_of, query_key)
 
 PAD = 1
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24,
@@ -1309,7 +1309,7 @@ def same_pass(ours, theirs):
 def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
     model, inputs = built(arch), batch(padding)
     whole = looked_at(model, inputs, layer)
-    with layers_kept(model, inputs) as start:
+    with cached_layers(model, inputs) as start:
         for l in (2, layer): start(l) # back to a lower one, too
         same_pass(looked_at(model, inputs, layer), whole)
     same_pass(looked_at(model, inputs, layer), whole)
@@ -1322,7 +1322,7 @@ def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(a
     model, inputs = pair(arch), pair_batch('right', arch=arch)
     for layer in range(layer_count(model, part)):
         whole = looked_at(model, inputs, layer, part)
-        with layers_kept(model, inputs, part) as start:
+        with cached_layers(model, inputs, part) as start:
             start(layer)
             same_pass(looked_at(model, inputs, layer, part), whole)
 
@@ -1330,8 +1330,9 @@ def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(a
 @pytest.mark.parametrize('arch', builders)
 def test_layers_below_do_not_run_again(arch):
     model, inputs, ran = built(arch), batch('right'), []
-    parts_of_layers = {m for m in model.modules() if own_attention(type(m))} | set(disentangled(attention_stack(model)))
-    with layers_kept(model, inputs) as start:
+    parts_of_layers = {m for m in model.modules() if eager_attention_of(type(m))}
+    parts_of_layers |= set(disentangled(attention_stack(model)))
+    with cached_layers(model, inputs) as start:
         hooks = [m.register_forward_pre_hook(lambda m, args: ran.append(m)) for m in parts_of_layers]
         for layer, runs in ((2, 1), (1, 2), (0, 3)):
             ran.clear(); start(layer)
@@ -1342,7 +1343,7 @@ def test_layers_below_do_not_run_again(arch):
 
 def test_with_its_decoder_observed_an_encoder_does_not_run_again():
     model, inputs, ran = pair('marian'), pair_batch('right'), []
-    with layers_kept(model, inputs, 'cross') as start:
+    with cached_layers(model, inputs, 'cross') as start:
         for m in model.model.encoder.layers: m.self_attn.register_forward_pre_hook(lambda m, args: ran.append(m))
         start(1)
         with torch.no_grad(), observe(model, 1, part='cross'): model(**inputs)
@@ -1355,9 +1356,9 @@ def test_a_block_of_kept_layers_leaves_nothing_behind_after_an_exception_or_with
     # as accelerate's hooks do
     own = layer.forward = (lambda forward: lambda *args, **kwargs: forward(*args, **kwargs))(layer.forward)
     with pytest.raises(ZeroDivisionError):
-        with layers_kept(model, inputs) as start: 1 / 0
+        with cached_layers(model, inputs) as start: 1 / 0
     with pytest.raises(IndexError):
-        with layers_kept(model, dict(inputs, input_ids=inputs['input_ids'] + 99)): pass
+        with cached_layers(model, dict(inputs, input_ids=inputs['input_ids'] + 99)): pass
     assert layer.__dict__['forward'] is own and len(model.bert._forward_pre_hooks) == hooks
     assert not any('forward' in m.__dict__ for m in model.modules() if m is not layer)
 
@@ -1367,18 +1368,18 @@ def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch
     whole = looked_at(model, inputs, 2)
     monkeypatch.setattr('salviz.models.attention.layer_modules',
                         lambda model, part=None: list(model.bert.encoder.layer[:1]))
-    with layers_kept(model, inputs) as start:
+    with cached_layers(model, inputs) as start:
         start(2)
         same_pass(looked_at(model, inputs, 2), whole)
 
 
 def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
     model, inputs = built('bert'), batch('right')
-    with layers_kept(model, inputs) as start:
+    with cached_layers(model, inputs) as start:
         start(-1)
         with pytest.raises(ValueError, match='has the layers 0 to 2'): start(3)
     with pytest.raises(ValueError, match='must be in eval mode, since dropout'):
-        layers_kept(model.train(), inputs).__enter__()
+        cached_layers(model.train(), inputs).__enter__()
 
 
 # queries and keys

@@ -14,7 +14,7 @@ from transformers import (AutoConfig, AutoModelForImageClassification, AutoModel
 from salviz.cli import main
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
-from salviz.models.attention import layers_kept, observe
+from salviz.models.attention import cached_layers, observe
 from salviz.models.loading import (_row_products, decoder_start, device_of, first_row_alone, forked_random,
                                    load_classifier, load_model_for, longest_input, pooled_rows, reads_first, reads_last,
                                    tasks_of_kind, undisturbed)
@@ -198,11 +198,11 @@ def test_a_model_that_somebody_has_changed_works_out_all_rows(change):
 
 def test_rows_are_left_out_of_layers_that_are_kept_but_of_none_that_somebody_has_changed():
     model, batch = tiny('bert'), dict(input_ids=ids, attention_mask=mask)
-    with layers_kept(model, batch): assert _row_products(model)
+    with cached_layers(model, batch): assert _row_products(model)
     layer = model.bert.encoder.layer[-1]
     own = layer.forward
     layer.forward = lambda *args, **kwargs: own(*args, **kwargs)
-    with layers_kept(model, batch): assert not _row_products(model)
+    with cached_layers(model, batch): assert not _row_products(model)
 
 def test_rows_are_left_out_while_attention_is_observed():
     model, batch = tiny('bert').double(), dict(input_ids=ids, attention_mask=mask)

@@ -187,7 +187,8 @@ def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
 def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     counts = np.ones(len(tokenizer))
     for make in (lambda **kw: MaskTokens(tokenizer, **kw), lambda **kw: ReplaceTokens(tokenizer, counts, **kw)):
-        with pytest.warns(DeprecationWarning, match='share is now called fraction'): assert make(share=.3).fraction == .3
+        with pytest.warns(DeprecationWarning, match='share is now called fraction'): corrupt = make(share=.3)
+        assert corrupt.fraction == .3
         with pytest.raises(TypeError, match='pass fraction alone'): make(share=.3, fraction=.3)
 
 @pytest.mark.parametrize('make,reason', [

@@ -8,7 +8,7 @@ from helpers import alike
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided
-from salviz.models.attention import eager_passes, layers_kept, observe, query_key
+from salviz.models.attention import eager_passes, cached_layers, observe, query_key
 from salviz.models.tasks import task_of
 from salviz.training import job as room
 from salviz.training.trainer import load_model, train
@@ -84,7 +84,7 @@ def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backe
         assert torch.equal(maps.stacked(), expected.stacked())
     assert torch.equal(query_key(compiled, inputs, 0, 0).scores, query_key(model, inputs, 0, 0).scores)
     assert torch.equal(*(input_saliency(m, inputs, 'input_x_gradient') for m in (compiled, model)))
-    with layers_kept(compiled, inputs) as start, torch.no_grad():
+    with cached_layers(compiled, inputs) as start, torch.no_grad():
         start(1)
         assert alike(compiled(**inputs).logits, logits)
     assert (backend.graphs, backend.runs) == (graphs, runs)

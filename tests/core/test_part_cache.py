@@ -3,11 +3,11 @@ import warnings
 
 import numpy as np
 
-from salviz.core.kept import Kept
+from salviz.core.part_cache import PartCache
 from salviz.core.run_files import write_whole
 
 def test_no_flipped_bit_ends_a_computation_or_changes_its_numbers(tmp_path):
-    kept, x = Kept(tmp_path/'k', {}), np.arange(3.)
+    kept, x = PartCache(tmp_path/'k', {}), np.arange(3.)
     def part(): return kept.part(dict(first=0), lambda: dict(x=x))['x']
     part()
     file, = (tmp_path/'k').glob('*.npz')
@@ -25,7 +25,7 @@ def test_two_who_ask_the_same_may_begin_at_once(tmp_path, monkeypatch):
         path.parent.mkdir()
         (path.parent/f'.{path.name}.0a1b2c3d.tmp').write_bytes(data)
         monkeypatch.undo()
-        Kept(tmp_path/'k', dict(n=1))
+        PartCache(tmp_path/'k', dict(n=1))
         write_whole(path, data)
-    monkeypatch.setattr('salviz.core.kept.write_whole', slowly)
-    assert Kept(tmp_path/'k', dict(n=1)).part(dict(i=0), lambda: dict(x=np.ones(1)))['x'] == 1
+    monkeypatch.setattr('salviz.core.part_cache.write_whole', slowly)
+    assert PartCache(tmp_path/'k', dict(n=1)).part(dict(i=0), lambda: dict(x=np.ones(1)))['x'] == 1
