@@ -78,7 +78,7 @@ def _renamed(name, old, new):
     words = name.split('_')
     return '_'.join(new if w == old else w for w in words) if old in words else ''
 
-def _check_there(frame, measures):
+def _check_measures(frame, measures):
     "Refuse measures that the table does not have"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
@@ -88,8 +88,8 @@ def _check_chosen(measures, have):
     "Refuse measures by which nothing may be chosen"
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
-            there = ' (add it to the measures of the study)' if twin not in have else ''
-            raise ValueError(f'front: values are chosen by validation and reported by test; take {twin!r}{there} '
+            hint = ' (add it to the measures of the study)' if twin not in have else ''
+            raise ValueError(f'front: values are chosen by validation and reported by test; take {twin!r}{hint} '
                              f'instead of {m!r}, which is shown beside it')
     if measures[0] == measures[1]: raise ValueError(f'front: x and y are both {measures[0]!r}; take two measures')
 
@@ -132,13 +132,13 @@ def seeds_interval(
 def _summed(frame, setting, measures, reported, confidence):
     "A row for each value of `setting`: seeds with `measures`; mean and interval of these and of those `reported`"
     rows = []
-    for value, some in frame.groupby(setting, sort=True):
-        if some['seed'].duplicated().any():
-            raise ValueError(f'front: seed {some["seed"][some["seed"].duplicated()].iloc[0]} is there twice for '
+    for value, group in frame.groupby(setting, sort=True):
+        if group['seed'].duplicated().any():
+            raise ValueError(f'front: seed {group["seed"][group["seed"].duplicated()].iloc[0]} is there twice for '
                              f'{setting} = {value:g}; leave one of them out')
-        row = {setting: float(value), 'seeds': len(some)}
+        row = {setting: float(value), 'seeds': len(group)}
         for m in (*measures, *reported):
-            finite = [x for x in map(float, some[m]) if np.isfinite(x)]
+            finite = [x for x in map(float, group[m]) if np.isfinite(x)]
             row |= dict(zip((m, f'{m}_low', f'{m}_high'), seeds_interval(finite, confidence)))
             if m in measures: row['seeds'] = min(row['seeds'], len(finite))
         rows.append(row)
@@ -161,10 +161,10 @@ def _standing(frame, measures, better):
     "Which of `standings` each row has"
     rows, out = front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not told apart', dtype=object)
     best, worst = _ends(frame, measures, better)
-    known = [r for r in rows if np.isfinite(worst[r]).all()]
-    if known:
+    bounded = [r for r in rows if np.isfinite(worst[r]).all()]
+    if bounded:
         # 1: the worst that the one of the front may be dominates the best that the other may be
-        surely = (_pymoo().dominator.calc_domination_matrix(worst[known], best) == 1).any(0)
+        surely = (_pymoo().dominator.calc_domination_matrix(worst[bounded], best) == 1).any(0)
         out[surely & np.isfinite(best).all(1)] = 'dominated'
     out[rows] = 'front'
     return out
@@ -215,7 +215,7 @@ def _reference_needed(measures):
                       f'than all in {measures[0]} and {measures[1]}; '
                       '(0, 0) is taken only for shares of which more is better')
 
-def _asked(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
+def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
     "Refuse what gives no front whatever the runs will say; `have`: names of measures"
     if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
     _check_chosen(measures, have)
@@ -227,11 +227,11 @@ def _asked(measures, better, reference, confidence, have=()): # {measure: 'highe
         raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {reference!r}')
     return better
 
-def _reference(frame, measures, given):
-    "The reference point (x, y), `given` or (0, 0) where that is the worst there can be"
-    shares = frame[list(measures)].to_numpy(float)
-    if given is None and not ((shares >= 0) & (shares <= 1)).all(): raise _reference_needed(measures)
-    return (0., 0.) if given is None else tuple(map(float, given))
+def _reference(frame, measures, reference):
+    "The reference point (x, y), `reference` or (0, 0) where that is the worst there can be"
+    values = frame[list(measures)].to_numpy(float)
+    if reference is None and not ((values >= 0) & (values <= 1)).all(): raise _reference_needed(measures)
+    return (0., 0.) if reference is None else tuple(map(float, reference))
 
 def _area(frame, measures, better, reference):
     "Hypervolume of the rows of `frame`"
@@ -240,10 +240,10 @@ def _area(frame, measures, better, reference):
 
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr21b
-def _without_runs(study, setting, method, there):
+def _without_runs(study, setting, method, existing):
     "Values of `setting` that `study` asks of `method` and that no finished run has"
-    asked = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
-    return {x for x in asked if isinstance(x, (int, float)) and x not in there}
+    requested = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
+    return {x for x in requested if isinstance(x, (int, float)) and x not in existing}
 
 def front_of(
     results:'StudyResults|pd.DataFrame', # a study, or a tidy table: method, settings, seed, [run,] measures
@@ -262,20 +262,20 @@ def front_of(
     if not {'method', 'seed'} <= set(frame.columns):
         raise ValueError('front: results needs the columns method and seed, a run a row, as Study.results gives them')
     mine, method = _of_setting(frame, setting, method)
-    _check_there(frame, (x, y))
-    ways = _asked((x, y), better, reference, confidence, have=frame.columns)
+    _check_measures(frame, (x, y))
+    ways = _check_arguments((x, y), better, reference, confidence, have=frame.columns)
     twins = [_renamed(m, 'validation', 'test') for m in (x, y)]
     reported = tuple(twins) if all(t in frame for t in twins) else ()
     ways |= dict(zip(reported, ways.values()))
     table = _summed(mine, setting, (x, y), reported, confidence)
-    known = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
-    if not known.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
+    is_finite = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
+    if not is_finite.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
     missing = _without_runs(results, setting, method, set(table[setting])) if is_study else set()
-    lost, table = tuple(sorted({*table[setting][~known], *missing})), table[known].reset_index(drop=True)
-    return _made(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
-                 dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
+    lost, table = tuple(sorted({*table[setting][~is_finite], *missing})), table[is_finite].reset_index(drop=True)
+    return _front_from(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
+                       dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
 
-def _made(table, runs, measures, reported, better, reference, more):
+def _front_from(table, runs, measures, reported, better, reference, more):
     "The `Front` of `table`"
     table['standing'] = _standing(table, measures, better)
     at = front_rows(_costs(table, measures, better))
@@ -286,11 +286,13 @@ def _made(table, runs, measures, reported, better, reference, more):
     of_value = tuple(tuple(paths[runs[more['setting']] == v]) for v in table[more['setting']])
     chosen = table.iloc[at]
     area = _area(chosen, measures, better, reference)
-    known = reported and np.isfinite(chosen[list(reported)].to_numpy(float)).all()
-    seen = _area(chosen.iloc[front_rows(_costs(chosen, reported, better))], reported, better, reference) if known \
-        else np.nan
+    is_reported = reported and np.isfinite(chosen[list(reported)].to_numpy(float)).all()
+    reported_area = np.nan
+    if is_reported:
+        on_front = front_rows(_costs(chosen, reported, better))
+        reported_area = _area(chosen.iloc[on_front], reported, better, reference)
     return Front(table, x=measures[0], y=measures[1], reported=reported, better=better, reference=reference,
-                 hypervolume=area, reported_hypervolume=seen, runs=of_value, **more)
+                 hypervolume=area, reported_hypervolume=reported_area, runs=of_value, **more)
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr023
 def value_words(x) -> str:

@@ -24,7 +24,7 @@ from ..core.names import known_as
 from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
 from .statistics import (
-    better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds, result_table)
+    better_of, id_columns, is_measure, measure_of, names_of_runs, over_seeds, result_table)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written
@@ -53,8 +53,8 @@ class StudyResults:
         self.folder, self.manifest = Path(folder), read_study(Path(folder))
         return self
 
-    def is_current(self, measure:str, known:dict, run:Run) -> bool:
-        "May the number that is `known` of `run` be shown? Always where nobody says what the measure is today"
+    def is_current(self, measure:str, record:dict, run:Run) -> bool:
+        "May the number that is `record` of `run` be shown? Always where nobody says what the measure is today"
         return True
 
 def read_study(folder) -> dict:
@@ -79,10 +79,10 @@ def _record(self:StudyResults, name) -> dict:
 @patch
 def _values(self:StudyResults, cell:dict) -> dict:
     "{column: number} of a cell, for the measures that are asked for and known"
-    known, out = self._record(Path(cell['run']).name).get('measures', {}), {}
+    records, out = self._record(Path(cell['run']).name).get('measures', {}), {}
     for name in self.manifest['measures']:
-        is_known = name in known and self.is_current(name, known[name], Run(self.folder/cell['run']))
-        value = known[name].get('value', math.nan) if is_known else math.nan
+        is_valid = name in records and self.is_current(name, records[name], Run(self.folder/cell['run']))
+        value = records[name].get('value', math.nan) if is_valid else math.nan
         out |= {f'{name}_{k}': v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     return out
 
@@ -118,8 +118,8 @@ def runs(
     "The finished runs of the cells with `method`, `seed` or settings as in `where`"
     out = {}
     for c, run in self._finished():
-        known = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
-        if any(known.get(k) != v for k, v in where.items()): continue
+        values = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
+        if any(values.get(k) != v for k, v in where.items()): continue
         varied = [f'{k}={v}' for k, v in c['settings'].items() if k not in where
                   and len(self.manifest['design']['settings'][k]) > 1]
         out.setdefault(', '.join([c['method'], *varied]), []).append(run)
@@ -132,14 +132,14 @@ def _model_sentence(model, configs):
     "`model` as a design has it, and what the `configs` of runs know of it"
     several = different(map(model_fact, configs))
     if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
-    made = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
+    recorded = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
     name, kind = (model if isinstance(model, str) else '',
-                  made.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
+                  recorded.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
     if not name:
-        own = re.split(r'[.>]', model['function'])[-1]
-        name = own if set(own.lower().split('_')) - set(_generic) - {''} else made.get('name') or kind
+        function = re.split(r'[.>]', model['function'])[-1]
+        name = function if set(function.lower().split('_')) - set(_generic) - {''} else recorded.get('name') or kind
     name = known_as(name)
-    size = [f'{made[k]} {k if made[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in made]
+    size = [f'{recorded[k]} {k if recorded[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in recorded]
     inside = ', '.join([*([kind] if kind and kind != name else []), *size])
     return f'Model: {name}' + (f' ({inside}).' if inside else '.') if name else ''
 
@@ -155,8 +155,8 @@ def about(self:StudyResults) -> str:
     data = f'{source} ({sizes})' if source and sizes else source or sizes
     quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
     once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}
-    told = {k: v for k, v in {**d['train'], **once}.items() if k not in quiet and not isinstance(v, (dict, list))}
-    trained = ', '.join(f'{k.replace("_", " ")} {plain_value(v)}' for k, v in told.items())
+    settings = {k: v for k, v in {**d['train'], **once}.items() if k not in quiet and not isinstance(v, (dict, list))}
+    trained = ', '.join(f'{k.replace("_", " ")} {plain_value(v)}' for k, v in settings.items())
     sentences = [_model_sentence(d['model'], configs), data and f'Data: {data}.', trained and f'Training: {trained}.',
                  f'{missing} of {len(state)} runs are missing.' if missing else '']
     return ' '.join(filter(None, sentences))
@@ -171,9 +171,9 @@ def _finished(self:StudyResults):
 def names(self:StudyResults) -> list:
     "Names of the methods, the data and the model, for citations"
     d = self.manifest['design']
-    made = [part for m in d['methods'].values() for part in str(m.get('name', '')).split(' + ')]
+    methods = [part for m in d['methods'].values() for part in str(m.get('name', '')).split(' + ')]
     model = [d['model']] if isinstance(d['model'], str) else []
-    every = [*made, *names_of_runs(run for _, run in self._finished()), d['data']['name'], *model]
+    every = [*methods, *names_of_runs(run for _, run in self._finished()), d['data']['name'], *model]
     return [name for name in dict.fromkeys(every) if name]
 
 # %% ../../nbs/07_metrics/05_study_results.ipynb #038
@@ -187,8 +187,8 @@ def table(self:StudyResults,
     **options,                      # test, correction, where, better, digits, percent, titles, …: see `result_table`
 ) -> 'ResultTable':
     "A `ResultTable` of the study: mean and deviation over seeds, the best ones, comparisons with the baseline"
-    asked = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
-    refuse_misfits(result_table, {k: v for k, v in asked.items() if v is not None})
+    arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
+    refuse_misfits(result_table, {k: v for k, v in arguments.items() if v is not None})
     frame, options = self.results(), dict(options)
     if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
     fixed = {k for k, v in (options.get('where') or {}).items() if not isinstance(v, (list, tuple, set)) or len(v) < 2}
@@ -230,25 +230,26 @@ def model_card(self:StudyResults,
 # %% ../../nbs/07_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
     "[(setting of a cell, {by, report: what `over_seeds` says})] of one method, cells with the most runs only"
-    cells = [(dict(zip(settings, values if isinstance(values, tuple) else (values,))), some)
-             for values, some in frame.groupby(settings, dropna=False, sort=False)] if settings else [({}, frame)]
-    for _, some in cells:
-        twice = some['seed'][some['seed'].duplicated()]
+    cells = [(dict(zip(settings, values if isinstance(values, tuple) else (values,))), group)
+             for values, group in frame.groupby(settings, dropna=False, sort=False)] if settings else [({}, frame)]
+    for _, group in cells:
+        twice = group['seed'][group['seed'].duplicated()]
         if len(twice): raise ValueError(f'best: seed {twice.iloc[0]} is there twice in one cell; choose with where=')
-    cells = [(setting, {k: over_seeds(some[k]) for k in (by, report)}) for setting, some in cells]
+    cells = [(setting, {k: over_seeds(group[k]) for k in (by, report)}) for setting, group in cells]
     most = max(means[by]['n'] for _, means in cells)
     return [(setting, means) for setting, means in cells if most and means[by]['n'] == most], len(cells)
 
 def _best_ways(frame, by, report, better):
     "(report, +1 or -1 for `by`, the same for it), or an error that says what is wrong with what is asked for"
     ids = id_columns(frame)
-    known = [c for c in frame if c not in ids]
+    measures = [c for c in frame if c not in ids]
     report = 'test_' + by.removeprefix('validation_') if report is None else report
     if by == report or by.startswith('test_'):
         raise ValueError(f'best: by must be a measure of the validation split, got {by!r}; the column flattery says '
                          'what a choice on the reported split would have given')
     for name, x in dict(by=by, report=report).items():
-        if x not in known: raise ValueError(f'best: {name} has {x!r}; the measures are {", ".join(known) or "none"}')
+        if x not in measures:
+            raise ValueError(f'best: {name} has {x!r}; the measures are {", ".join(measures) or "none"}')
     ways = [(better or {}).get(x, better_of(x)) for x in (by, report)]
     if None in ways:
         unknown = (by, report)[ways.index(None)]
@@ -271,9 +272,9 @@ def best_settings(
     report, sign, sign_of_report = _best_ways(frame, by, report, better)
     settings = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     rows = []
-    for method, some in frame.groupby('method', sort=False):
-        taken = [c for c in settings if some[c].notna().any()]
-        cells, count = _means(some, taken, by, report)
+    for method, group in frame.groupby('method', sort=False):
+        taken = [c for c in settings if group[c].notna().any()]
+        cells, count = _means(group, taken, by, report)
         if not cells: continue # no run of it has a number to choose by
         top = max(sign*means[by]['mean'] for _, means in cells)
         equal = [(setting, means) for setting, means in cells if sign*means[by]['mean'] >= top - 1e-9]
@@ -291,7 +292,7 @@ def best_settings(
 @patch
 def _with_scores(self:StudyResults, frame, names):
     "`frame` with those scores in `names` that the runs have recorded and the study does not measure"
-    missing = [name for name in names if name not in frame and known_measure(name, None)]
+    missing = [name for name in names if name not in frame and is_measure(name, None)]
     runs = {c['run']: run for c, run in self._finished()} if missing else {}
     for name in missing:
         try: frame = frame.assign(**{name: [measure_of(runs[path], name) for path in frame['run']]})

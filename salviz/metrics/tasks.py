@@ -35,11 +35,11 @@ def check_numbers(where, labels):
 
 def check_tags(where, words, tags, classes:int):
     "Refuse rows of the split `where` without `words`, or without exactly one of `tags` (0 to `classes` - 1) for each"
-    for i, (some, given) in enumerate(zip(words, tags)):
-        if not some or len(some) != len(given):
-            raise ValueError(f'train: row {i} of the {where} split has {len(some)} words and {len(given)} tags; one '
-                             'tag for each word is needed')
-        bad = [t for t in given if type(t) is not int or not 0 <= t < classes]
+    for i, (row_words, row_tags) in enumerate(zip(words, tags)):
+        if not row_words or len(row_words) != len(row_tags):
+            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} tags; '
+                             'one tag for each word is needed')
+        bad = [t for t in row_tags if type(t) is not int or not 0 <= t < classes]
         if bad:
             raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
 
@@ -160,10 +160,10 @@ def scores_classes(self:Facts) -> bool:
     return self.has_classes and not self.per_token
 
 @patch
-def made_of(self:Facts, features:dict) -> bool:
+def accepts(self:Facts, features:dict) -> bool:
     "Are data with these `features` made for this task? It is known by the first column that is no plain text"
-    own = next((name for name in self.columns if name != 'text'), None)
-    return own in features and self.fits(features[own])
+    column = next((name for name in self.columns if name != 'text'), None)
+    return column in features and self.fits(features[column])
 
 @patch
 def label_feature(self:Facts, features:dict):
