@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from fastcore.basics import patch
 
 from ..core.validation import check_choice
 from ..core.names import listed
@@ -202,6 +201,11 @@ class Front:
     knee = property(lambda self: next(iter(self.frame[self.setting][self.frame['is_knee']]), None),
                     doc='the value at the knee, None if there is none')
 
+    @property
+    def sentences(self) -> list:
+        "Return what the front says, and what it does not"
+        return [*_standing_sentences(self), _knee_sentence(self), *_area_sentences(self)]
+
     def _repr_html_(self):
         words = ''.join(f'<p>{s}</p>' for s in self.sentences)
         return f'{self.frame.to_html(index=False, float_format="{:.3g}".format)}{words}'
@@ -301,48 +305,45 @@ def value_words(x) -> str:
 
 def _valued(values): return listed([value_words(v) for v in values])
 
-@patch(as_prop=True)
-def sentences(self:Front) -> list:
-    "What the front says, and what it does not"
-    f, k = self.frame, self.setting
+def _standing_sentences(front) -> list:
+    "How many values are on the front and dominated, and what is left out"
+    f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
-    front, sure, unsure = (int(counts.get(name, 0)) for name in standings)
+    first, sure, unsure = (int(counts.get(name, 0)) for name in standings)
     seeds = sorted(set(f['seeds']))
     how = f'the means of {seeds[0]} to {seeds[-1]} seeds' if len(seeds) > 1 else f'the means of {seeds[0]} seeds'
     how = 'one seed' if seeds == [1] else how
-    out = [f'{front} of {len(f)} values of {k} {"is" if front == 1 else "are"} on the front, by {how}.']
+    out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
     if seeds == [1]: out.append('One seed: there is no interval, so nothing here is told apart from anything.')
     elif sure + unsure:
-        out.append(f'Dominated beyond the {100*self.confidence:g} % intervals of the seeds: {sure} of {len(f)} values; '
+        out.append(f'Dominated beyond the {100*front.confidence:g} % intervals of the seeds: {sure} of {len(f)} values; '
                    f'by the means alone, so not told apart from the front: {unsure}.')
     else: out.append('No value is dominated.')
-    if self.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(self.left_out)}.')
-    return [*out, self._knee_words(), *self._area_words()]
+    if front.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(front.left_out)}.')
+    return out
 
-@patch
-def _knee_words(self:Front):
+def _knee_sentence(front) -> str:
     "The knee, and what it is not told apart from"
-    if self.knee is None:
+    if front.knee is None:
         return 'There is no knee: the front has fewer than three points, is not bent outwards, or bends at two alike.'
-    row = int(np.flatnonzero(self.frame['is_knee'])[0])
-    alike = self.frame[self.setting][overlapping(self.frame, self.measures, self.better, row)]
+    row = int(np.flatnonzero(front.frame['is_knee'])[0])
+    alike = front.frame[front.setting][overlapping(front.frame, front.measures, front.better, row)]
     tail = (f'; by the seeds\' intervals it is not told apart from {_valued(alike)}'
-            if len(alike) and (self.frame['seeds'] > 1).any() else '')
-    return (f'Knee, the point farthest beyond the line between the ends of the front: {self.setting} = '
-            f'{value_words(self.knee)}{tail}.')
+            if len(alike) and (front.frame['seeds'] > 1).any() else '')
+    return (f'Knee, the point farthest beyond the line between the ends of the front: {front.setting} = '
+            f'{value_words(front.knee)}{tail}.')
 
-@patch
-def _area_words(self:Front) -> list:
+def _area_sentences(front) -> list:
     "Hypervolume with its reference point, and what was chosen by what"
-    at = ', '.join(digits_of(r, 4) for r in self.reference)
-    out = [f'Hypervolume {self.hypervolume:.3f} with the reference point ({at}).']
-    if self.reported:
-        tests = f'by {self.reported[0]} and {self.reported[1]}'
-        area = self.reported_hypervolume
-        out.append(f'Front and knee are chosen by {self.x} and {self.y}; '
+    at = ', '.join(digits_of(r, 4) for r in front.reference)
+    out = [f'Hypervolume {front.hypervolume:.3f} with the reference point ({at}).']
+    if front.reported:
+        tests = f'by {front.reported[0]} and {front.reported[1]}'
+        area = front.reported_hypervolume
+        out.append(f'Front and knee are chosen by {front.x} and {front.y}; '
                    + (f'the same values have the hypervolume {area:.3f} {tests}.' if np.isfinite(area) else
                       f'{tests} there is no hypervolume, since not all of the front have finite numbers there.'))
-    else: out.append(f'Front and knee are chosen by {self.x} and {self.y}, the very numbers shown: there are none of '
+    else: out.append(f'Front and knee are chosen by {front.x} and {front.y}, the very numbers shown: there are none of '
                      'a test split beside them.')
     return out
 

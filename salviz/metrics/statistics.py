@@ -19,7 +19,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from fastcore.basics import patch
 
 from .scores import run_agreement, train_test_gap
 from ..core.validation import check_choice, renamed_keywords
@@ -365,8 +364,8 @@ class Cell:
     best:bool=False
 
 @dataclass(eq=False, repr=False)
-class ResultTable:
-    "Means over seeds with deviations and comparisons; prints as text, HTML and LaTeX"
+class _TableFields:
+    "What a `ResultTable` holds"
     # one cell a row: names of row and column, mean, std, n, undefined (runs that do not count), infinite (is one of
     # them?), pairs, difference, low, high, p_value, p_adjusted, best, mark
     frame:pd.DataFrame
@@ -381,6 +380,9 @@ class ResultTable:
     names:tuple = ()    # of methods, data and model, for citations
     p_values:bool = False # is there a column of p-values behind each column that was compared?
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #047c
+class ResultTable(_TableFields):
+    "Means over seeds with deviations and comparisons; prints as text, HTML and LaTeX"
     @property
     def columns(self) -> list: return list(dict.fromkeys(_plain_value(x) for x in self.frame[self.column]))
 
@@ -404,6 +406,35 @@ class ResultTable:
         return ('–' if x is None else f'{x:g}' if isinstance(x, float) else str(x).replace('_', ' ')
                 if x in self.columns else str(x))
 
+    def heads(self) -> tuple: # (of the rows, of the columns)
+        "Return the titles of the columns, with arrows that say which way is better"
+        return _heads(self)
+
+    def grid(self) -> list:
+        "Return [(titles of the row, its `Cell`s)]"
+        return _grid(self)
+
+    def __repr__(self) -> str: return _text(self)
+
+    def _repr_html_(self) -> str: return _html(self)
+
+    text = property(__repr__)
+
+    @renamed_keywords(room='max_width')
+    def latex(self,
+        label=None,       # of the table, for \ref
+        standalone=False, # a whole document, which compiles on its own, instead of a table to \input
+        wide=False,       # across both columns of a two-column page (table*)
+        # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: that of
+        # the text
+        small=None,
+        # inches that the table may be wide, for a warning if it is wider; None: a column of the ACL's page, or with
+        # `wide` the page
+        max_width=None,
+    ) -> str:
+        "The table in LaTeX with its caption; needs the package booktabs"
+        return _latex(self, label, standalone, wide, small, max_width)
+
 # %% ../../nbs/07_metrics/03_statistics.ipynb #048
 _average = 'average' # the name of the last column, where one is asked for
 
@@ -411,30 +442,28 @@ def _p_cell(p):
     "The adjusted p-value `p` as a cell; a dash where nothing was tested"
     return Cell('' if math.isnan(p) else '<0.001' if p < .001 else f'{p:.3f}', '', '')
 
-@patch
-def heads(self:ResultTable) -> tuple: # (of the rows, of the columns)
+def _heads(table) -> tuple: # (of the rows, of the columns)
     "The titles of the columns, with arrows that say which way is better"
     arrows = dict(higher=' ↑', lower=' ↓')
     def head(c):
-        percent = ' (%)' if c in self.percent else ''
-        if self.column == 'measure': return self.title(c) + percent + arrows.get(self.better.get(c), '')
-        if c is None: return f'without {self.title(self.column)}{percent}' # a method that has no such setting
-        if c == _average: return self.title(c) + percent
-        return f'{self.title(self.column)} = {self.title(c)}{percent}'
-    with_p = self.with_p
-    columns = [text for c in self.columns for text in ([head(c), 'p'] if c in with_p else [head(c)])]
-    return [self.title(r) for r in self.rows], columns
+        percent = ' (%)' if c in table.percent else ''
+        if table.column == 'measure': return table.title(c) + percent + arrows.get(table.better.get(c), '')
+        if c is None: return f'without {table.title(table.column)}{percent}' # a method that has no such setting
+        if c == _average: return table.title(c) + percent
+        return f'{table.title(table.column)} = {table.title(c)}{percent}'
+    with_p = table.with_p
+    columns = [text for c in table.columns for text in ([head(c), 'p'] if c in with_p else [head(c)])]
+    return [table.title(r) for r in table.rows], columns
 
-@patch
-def grid(self:ResultTable) -> list:
+def _grid(table) -> list:
     "[(titles of the row, its `Cell`s)]"
-    out, with_p = {}, self.with_p
-    for r in self.frame.to_dict('records'):
-        row, c = tuple(_plain_value(r[k]) for k in self.rows), _plain_value(r[self.column])
-        cell = Cell(self.number(r['mean'], c), self.number(r['std'], c), r['mark'], bool(r['best']))
+    out, with_p = {}, table.with_p
+    for r in table.frame.to_dict('records'):
+        row, c = tuple(_plain_value(r[k]) for k in table.rows), _plain_value(r[table.column])
+        cell = Cell(table.number(r['mean'], c), table.number(r['std'], c), r['mark'], bool(r['best']))
         out.setdefault(row, {})[c] = [cell, _p_cell(r['p_adjusted'])] if c in with_p else [cell]
-    empty = {c: [Cell('', '', '')]*(2 if c in with_p else 1) for c in self.columns}
-    return [([self.title(x) for x in row], [x for c in self.columns for x in cells.get(c, empty[c])])
+    empty = {c: [Cell('', '', '')]*(2 if c in with_p else 1) for c in table.columns}
+    return [([table.title(x) for x in row], [x for c in table.columns for x in cells.get(c, empty[c])])
             for row, cells in out.items()]
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #051
@@ -443,32 +472,28 @@ def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
     mean = bold.format(c.mean) if c.best else c.mean or none
     return mean + (deviation.format(c.std) if c.std else '') + (mark.format(c.mark) if c.mark else '')
 
-@patch
-def __repr__(self:ResultTable) -> str:
+def _text(table) -> str:
     "The table and its caption for a terminal"
-    rows, columns = self.heads()
-    frame = pd.DataFrame([[*names, *map(_printed, cells)] for names, cells in self.grid()],
+    rows, columns = table.heads()
+    frame = pd.DataFrame([[*names, *map(_printed, cells)] for names, cells in table.grid()],
                          columns=[*rows, *columns])
-    return frame.to_string(index=False) + '\n\n' + self.caption
+    return frame.to_string(index=False) + '\n\n' + table.caption
 
-@patch
-def _repr_html_(self:ResultTable) -> str:
+def _html(table) -> str:
     "The table for a notebook"
     def cell(c):
         written = replace(c, mean=html.escape(c.mean), mark=html.escape(c.mark))
         return _printed(written, '<b>{}</b>', mark='<sup>{}</sup>')
-    rows, columns = ([html.escape(x) for x in part] for part in self.heads())
+    rows, columns = ([html.escape(x) for x in part] for part in table.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
     def line(names, cells):
         return ''.join(f'<th scope="row" {left}>{html.escape(x)}</th>'
                        for x in names) + ''.join(f'<td {right}>{cell(c)}</td>' for c in cells)
-    body = ''.join(f'<tr>{line(*row_parts)}</tr>' for row_parts in self.grid())
+    body = ''.join(f'<tr>{line(*row_parts)}</tr>' for row_parts in table.grid())
     caption = ('<caption '
-               f'style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(self.caption)}</caption>')
+               f'style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(table.caption)}</caption>')
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-
-ResultTable.text = property(repr)
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX
@@ -492,7 +517,7 @@ def table_inches(table, small=None) -> float:
     return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
 
 def _warn_if_wide(table, small, wide, max_width):
-    "Say so if the LaTeX of `table` has no room in its column"
+    "Warn if the LaTeX of `table` is wider than its column"
     max_width = (16/2.54 if wide else 7.7/2.54) if max_width is None else max_width
     inches = table_inches(table, small)
     if inches <= 1.05*max_width: return
@@ -500,24 +525,12 @@ def _warn_if_wide(table, small, wide, max_width):
     smaller = next((size for size in sizes[sizes.index(small) + 1:] if table_inches(table, size) <= max_width), None)
     ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
     warnings.warn(f'latex: the table is about {inches:.1f} inches wide and has {max_width:.1f} of room; take '
-                  f'{" or ".join(ways)}', stacklevel=3)
+                  f'{" or ".join(ways)}', stacklevel=5)
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #056x
 def _prose(text): return latex_text(text, prose=True)
 
-@patch
-@renamed_keywords(room='max_width')
-def latex(
-    self:ResultTable,
-    label=None,       # of the table, for \ref
-    standalone=False, # a whole document, which compiles on its own, instead of a table to \input
-    wide=False,       # across both columns of a two-column page (table*)
-    # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the text's
-    small=None,
-    # inches that the table may be wide, for a warning if it is wider; None: a column of the ACL's page, or with `wide`
-    # the page
-    max_width=None,
-) -> str:
+def _latex(table, label, standalone, wide, small, max_width):
     "The table in LaTeX with its caption; needs the package booktabs"
     if small is not None and small not in _smaller:
         raise ValueError(f'small must be None or one of {", ".join(map(repr, _smaller))}, got {small!r}')
@@ -526,20 +539,22 @@ def latex(
     def cell(c):
         written = replace(c, mean=re.sub('^([-<])', r'$\1$', c.mean), mark=_prose(c.mark))
         return _printed(written, r'\textbf{{{}}}', '--', r' $\pm$ {}', r'\textsuperscript{{{}}}')
-    rows, columns = self.heads()
-    lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
-    if not standalone: _warn_if_wide(self, small, wide, max_width)
-    kind, size = ('table*' if wide else 'table', [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}']
-                  if small else [])
-    table = [rf'\begin{{{kind}}}[{"h!" if standalone and not wide else "t"}]', r'\centering',
-             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{_prose(self.caption)}}}',
-             *([rf'\label{{{label}}}'] if label else []), *size,
-             rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
-             ' & '.join(map(_prose, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
-             r'\end{tabular}', rf'\end{{{kind}}}', '']
+    rows, columns = table.heads()
+    lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in table.grid()]
+    if not standalone: _warn_if_wide(table, small, wide, max_width)
+    kind = 'table*' if wide else 'table'
+    place = 'h!' if standalone and not wide else 't'
+    size = [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}'] if small else []
+    text = [rf'\begin{{{kind}}}[{place}]', r'\centering',
+            r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{_prose(table.caption)}}}',
+            *([rf'\label{{{label}}}'] if label else []), *size,
+            rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
+            ' & '.join(map(_prose, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
+            r'\end{tabular}', rf'\end{{{kind}}}', '']
+    if not standalone: return '\n'.join(text)
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\pagestyle{empty}', r'\begin{document}']
-    return '\n'.join([*before, *table[:-1], r'\end{document}', ''] if standalone else table)
+    return '\n'.join([*before, *text[:-1], r'\end{document}', ''])
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #059
 _test_names = dict(t='paired t-test', bootstrap='paired bootstrap test')
