@@ -308,7 +308,7 @@ def _share_table(ax, shares_of, guided, layers, pitch):
              'attention, pattern_target, guided', least=2.2)
 def _pattern_shares(view, width):
     "A table for each pattern"
-    k, depth, heads = view.shares.shape
+    k, depth, heads = view.fractions.shape
     left, gap, bar = 26, 16, 46
     across = min(k, max(1, int((width*72 - left - bar)//(heads*9 + gap))))
     pitch = min((width*72 - left - bar - gap*(across - 1))/across/heads, 22)
@@ -323,7 +323,7 @@ def _pattern_shares(view, width):
             sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'),
                                         wide + gap - 4, 7, 'bold'), **panel_title)
             ax = sheet.axes(x, y, wide, high)
-            _share_table(ax, view.shares[i], view.guided[i], view.layers, pitch)
+            _share_table(ax, view.fractions[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer')
         x = left + across*wide + (across - 1)*gap + 8
         colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100],
@@ -509,9 +509,9 @@ def _saliency_distribution(view, width):
         legend(sheet, left, 0, width*72 - left, entries)
         ax = sheet.axes(left, top, wide, high)
         ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
-        ax.stairs(view.shares[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
-        ax.stairs(view.shares[1], view.edges, color=blue, linewidth=1.4)
-        ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.shares.max(), 1e-9)))
+        ax.stairs(view.fractions[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
+        ax.stairs(view.fractions[1], view.edges, color=blue, linewidth=1.4)
+        ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.fractions.max(), 1e-9)))
         ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'])
         ax.set_xlabel('\n'.join(label))
         ax.set_ylabel('share of the values')

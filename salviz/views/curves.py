@@ -147,15 +147,15 @@ def _line(name, runs, x, band, ends):
 
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
     "Frame of all lines {name: {run: (x, y)}}, remarks, and in words what lines and bands are"
-    made = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
+    lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
-    notes = [note for _, in_words in made for note in in_words]
+    notes = [note for _, in_words in lines for note in in_words]
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
     in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
             else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
-    frame = pd.concat([frame for frame, _ in made], ignore_index=True)
+    frame = pd.concat([frame for frame, _ in lines], ignore_index=True)
     at_end = [digits_of(end) for end, column in zip(ends, (frame.low, frame.high)) if (column == end).any()]
     if at_end and band != 'range': notes.append(f'Bands end at {" and ".join(at_end)}: there are no values beyond.')
     return frame, notes, in_words
@@ -169,8 +169,8 @@ def _single_runs(groups, x):
 def _trained(run):
     "What a run's config says that is neither its seed nor how it was looked at, as text"
     c = run.config
-    beside = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
-    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in beside}
+    ignored = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
+    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in ignored}
     data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
                       sort_keys=True, default=str)
@@ -252,19 +252,19 @@ def _split_of(groups, what, split):
 def _gathered(groups, values, what, x):
     """{name: {run: (x, y)}} of all runs for which `values(run)` -> (x, y, not finite) finds something, and remarks
     on the others"""
-    kept, notes = {}, []
+    found, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
-        kept[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
+        found[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {_times(lost, "value")} not finite and left out.')
         if without and len(group) > 1:
             run = 'run' if without == 1 else 'runs'
             notes.append(f'{name}: {without} of {len(group)} {run} left out, without {what}.')
         elif without: notes.append(f'{name} is left out: it has no {what}.')
-    kept = {k: v for k, v in kept.items() if v}
-    if not kept: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
-    return kept, notes
+    found = {k: v for k, v in found.items() if v}
+    if not found: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
+    return found, notes
 
 _from = dict(train='training', validation='validation')
 _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the training data)')
@@ -312,10 +312,10 @@ def loss_curves(
     groups = named_runs(runs, 'loss_curves')
     chosen, what = what is None, _common_loss(groups, split) if what is None else what
     split = _split_of(groups, what, split)
-    kept, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
-    rows = max(len(a) for g in kept.values() for a, _ in g.values())
+    found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
+    rows = max(len(a) for g in found.values() for a, _ in g.values())
     window = _window(smooth, rows) if split == 'train' else 1
-    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in kept.items()}
+    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in found.items()}
     ends = ends_of(what) if ends_of(what)[1] < np.inf else (0, np.inf) # terms are losses
     frame, more, in_words = _lines(smoothed, x, band, ends)
     how = (f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train'
@@ -324,11 +324,11 @@ def loss_curves(
     title = f'{_sentence(label.partition(" (")[0])} over {x}s'
     terms = (' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task'
              else '')
-    faint = '; single runs are drawn faint' if window > 1 or max(map(len, kept.values())) > 1 else ''
+    faint = '; single runs are drawn faint' if window > 1 or max(map(len, found.values())) > 1 else ''
     return Curves(title=title, subtitle='   '.join(filter(None, [in_words, how])), notes=(*notes, *more), frame=frame,
-        raw=_single_runs(kept, x), names=tuple(kept), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
+        raw=_single_runs(found, x), names=tuple(found), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
         caption=f'{title}: {in_words}{f" ({how})" if how else ""}{faint}.{terms}'
-                f'{_about_runs({k: groups[k] for k in kept})}')
+                f'{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #042
 def _rows_of_words(snapshot):
@@ -383,18 +383,18 @@ def number_over_steps(
     if not callable(number) and number not in _snapshot_numbers:
         raise ValueError('number_over_steps: number must be a function of a snapshot or one of '
                          f'{", ".join(_snapshot_numbers)}, got {number!r}')
-    fn, own = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
-               else _snapshot_numbers[number])
-    label, groups = label or own, named_runs(runs, 'number_over_steps')
-    kept, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
-    frame, more, how = _lines(kept, 'step', band, ends_of(label if callable(number) else number))
-    probes = sorted({len(r.probes) for n in kept for r in groups[n]})
+    fn, default_label = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
+                         else _snapshot_numbers[number])
+    label, groups = label or default_label, named_runs(runs, 'number_over_steps')
+    found, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
+    frame, more, how = _lines(found, 'step', band, ends_of(label if callable(number) else number))
+    probes = sorted({len(r.probes) for n in found for r in groups[n]})
     many = _times(probes[0], 'probe') if len(probes) == 1 else f'{probes[0]} to {probes[-1]} probes'
     how, title = f'{how}   each run: mean over {many}', _sentence(label.partition(' (')[0])
     faint = '; single runs are drawn faint' if frame.n.max() > 1 else ''
-    return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(kept, 'step'),
-        names=tuple(kept), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
-        caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in kept})}')
+    return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(found, 'step'),
+        names=tuple(found), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
+        caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #048
 def checked_frame(
@@ -438,7 +438,7 @@ def by_seed(
     return frame.groupby(keys, sort=False)[value].mean().reset_index(), notes
 
 # %% ../../nbs/09_views/01_curves.ipynb #051
-def _share_curves(frame, view, value, label, title, better, band, said_of):
+def _fraction_curves(frame, view, value, label, title, better, band, subject):
     "`value` over shares, a line a method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
@@ -453,7 +453,7 @@ def _share_curves(frame, view, value, label, title, better, band, said_of):
     if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
                   names=tuple(groups), x='share', few=True, x_label='share replaced (%)', y_label=label,
-                  caption=f'{title} as the most important inputs are replaced, {said_of}: {in_words}; '
+                  caption=f'{title} as the most important inputs are replaced, {subject}: {in_words}; '
                   f'{better}.{about(frame)}')
 
 def plain_name(name):
@@ -478,15 +478,15 @@ def _frame_methods(frame):
 # %% ../../nbs/09_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
     "`frame` with training and method in one column, and of each pair its style"
-    known = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
-    pairs = list(dict.fromkeys(zip(known[training], known['method'])))
+    checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
+    pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
     trainings, methods = ([x for x in dict.fromkeys(p[k] for p in pairs) if x != 'random'] for k in (0, 1))
     def style(t, m):
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
         return colours[i % 7], (dashes[0], dashes[1], dashes[3])[i % 3], marks[methods.index(m) % 6]
-    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(known[training], known['method'])]
-    return known.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
+    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(checked[training], checked['method'])]
+    return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
 
 def _random_words(frame):
     "That random removal is dotted, if it is there"
@@ -503,11 +503,11 @@ def accuracy_drop_curves(
     name = plain_name(value)
     if training is not None:
         both, styles = _by_training(frame, training, value)
-        made = accuracy_drop_curves(both, value, band)
+        curves = accuracy_drop_curves(both, value, band)
         lines = f'a line a training (colour and dashes) and method (marks){_random_words(both)}'
-        return replace(made, styles=styles, caption=made.caption.replace('a line a method', lines, 1))
-    return _share_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
-                         f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
+        return replace(curves, styles=styles, caption=curves.caption.replace('a line a method', lines, 1))
+    return _fraction_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
+                            f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
 
 # %% ../../nbs/09_views/01_curves.ipynb #052
 _perturbations = dict(comprehensiveness=('drop of the probability without the most important inputs',
@@ -523,10 +523,10 @@ def perturbation_curves(
     if value not in _perturbations:
         raise ValueError(f'perturbation_curves: value must be one of {", ".join(_perturbations)}, got {value!r}')
     what, better = _perturbations[value]
-    made = _share_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
-                         band, what)
-    caption = f'{value.capitalize()}: {what}; {made.subtitle.replace("   ", "; ")}.{about(frame)}'
-    return replace(made, x_label='share of the inputs (%)', caption=caption)
+    curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
+                              band, what)
+    caption = f'{value.capitalize()}: {what}; {curves.subtitle.replace("   ", "; ")}.{about(frame)}'
+    return replace(curves, x_label='share of the inputs (%)', caption=caption)
 
 # %% ../../nbs/09_views/01_curves.ipynb #055
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -548,12 +548,12 @@ def _gridded(rows, y, x, value, upwards=False):
     """The numbers `value` of `rows`, one a seed, as a frame of their means, the levels of `y` (the lowest one below if
     `upwards`) and of `x`, and means and deviations [levels of y, levels of x]"""
     keys = [column for column in rows if column in (x, y)]
-    made = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
-    xs, ys = _levels(made[x]), _levels(made[y])[::-1 if upwards else 1]
+    means = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
+    xs, ys = _levels(means[x]), _levels(means[y])[::-1 if upwards else 1]
     grids = [np.full((len(ys), len(xs)), np.nan) for _ in range(2)]
     for grid, column in zip(grids, ('value', 'deviation')):
-        for r, c, v in zip(made[y], made[x], made[column]): grid[ys.index(r), xs.index(c)] = v
-    return made, ys, xs, *map(fixed, grids)
+        for r, c, v in zip(means[y], means[x], means[column]): grid[ys.index(r), xs.index(c)] = v
+    return means, ys, xs, *map(fixed, grids)
 
 def _marked(values, which):
     "Which of `values` are the 'lowest' or the 'highest' one, and are all of them tied, so that none is?"
@@ -570,12 +570,13 @@ def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(
 def _with_settings(frame, settings, value):
     """The rows of `frame` that have `settings`, and a remark on those that have none, such as the baseline of a
     nested grid"""
-    known = checked_frame(frame, 'sensitivity_grid', settings, value)
-    there = known[settings].notna().all(axis=1)
-    if there.all() or not there.any(): return known, []
-    names = (f' ({listed([str(method) for method in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known
-             else '')
-    return known[there], [f'{_times(int((~there).sum()), "row")} without {" or ".join(settings)} left out{names}.']
+    checked = checked_frame(frame, 'sensitivity_grid', settings, value)
+    is_complete = checked[settings].notna().all(axis=1)
+    if is_complete.all() or not is_complete.any(): return checked, []
+    without, names = checked[~is_complete], ''
+    if 'method' in checked: names = f' ({listed([str(method) for method in dict.fromkeys(without["method"])])})'
+    note = f'{_times(len(without), "row")} without {" or ".join(settings)} left out{names}.'
+    return checked[is_complete], [note]
 
 # %% ../../nbs/09_views/01_curves.ipynb #056
 def sensitivity_grid(
@@ -589,7 +590,7 @@ def sensitivity_grid(
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]
-    made, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
+    means, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
     better = better_of(str(value)) if better is None else better
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
     word, name = 'lowest' if better == 'lower' else 'highest', plain_name(value)
@@ -600,16 +601,16 @@ def sensitivity_grid(
     scale = ('Colours diverge from zero.' if signed
              else 'Colours run from the lowest to the highest mean, not from zero.')
     where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(best))
-    told = f'{word}: {digits_of(top)} at {where}'
+    summary = f'{word}: {digits_of(top)} at {where}'
     sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
-    if tied: told, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
-    n = dict.fromkeys((made.n.min(), made.n.max()))
-    seeds_said = (f'mean ± standard deviation over {"–".join(map(str, n))} seeds' if made.n.max() > 1
-                  else 'one run a cell, no deviation')
+    if tied: summary, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
+    n = dict.fromkeys((means.n.min(), means.n.max()))
+    seeds_words = (f'mean ± standard deviation over {"–".join(map(str, n))} seeds' if means.n.max() > 1
+                   else 'one run a cell, no deviation')
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
-    return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{told}   {seeds_said}', notes=tuple(notes),
-        caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_said}. {sentence} {scale}{about(frame)}',
-        frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
+    return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{summary}   {seeds_words}', notes=tuple(notes),
+        caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_words}. {sentence} {scale}{about(frame)}',
+        frame=means, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
         deviations=deviations, best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits,
         is_signed=signed,
         value_label=name, whole=True)
@@ -629,27 +630,27 @@ def head_map(
     best=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
     "A number for each head, layers x heads"
-    known = _of_frame(frame)
-    if isinstance(known, pd.DataFrame) and value not in known.columns:
-        numbers = [str(c) for c in known.columns if known[c].dtype.kind in 'iuf'
+    table = _of_frame(frame)
+    if isinstance(table, pd.DataFrame) and value not in table.columns:
+        numbers = [str(c) for c in table.columns if table[c].dtype.kind in 'iuf'
                    and c not in ('layer', 'head', 'seed', 'example')]
         raise ValueError(f'head_map: the frame has no column {value!r}; numbers that it has: '
                          f'{", ".join(numbers) or "none"}')
     check_choice('head_map: best', best, ('highest', 'lowest', None))
     rows, notes = by_seed(frame, 'head_map', ['layer', 'head'], value)
-    made, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
+    means, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
     framed, tied = _marked(values, best)
     if best is None or tied: framed = np.zeros(values.shape, bool)
     label = label or _head_words.get(value, plain_name(value))
     (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
-    name, seeds = label.partition(' (')[0], f'mean over {made.n.max()} seeds   ' if made.n.max() > 1 else ''
+    name, seeds = label.partition(' (')[0], f'mean over {means.n.max()} seeds   ' if means.n.max() > 1 else ''
     unit = label.removeprefix(name)
     highest, lowest, mean = map(digits_of, (values[i, j], values[k, l], np.nanmean(values)))
     facts = (f'highest: {highest} in layer {layers[i]}, head {heads[j]}',
              f'lowest: {lowest} in layer {layers[k]}, head {heads[l]}', f'mean: {mean}')
-    return Grid(title=f'{_sentence(name)} of each head', notes=tuple(notes), frame=made, x='head',
+    return Grid(title=f'{_sentence(name)} of each head', notes=tuple(notes), frame=means, x='head',
         y='layer', columns=tuple(map(_label, heads)), rows=tuple(map(_label, layers)),
         subtitle=f'{seeds}{"   ".join(facts)}',
         caption=f'{_sentence(name)} of each head{unit}: layers downwards, heads to the right. '
@@ -712,13 +713,13 @@ def gradient_boxes(
     label, n = label or _label_of(frame, value), [r['n'] for r in rows]
     ends = ('lowest and highest value' if tuple(whiskers) == (0, 100)
             else f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}')
-    counts_said = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
+    counts = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
     name = label.partition(' (')[0]
     return Boxes(title=f'Distribution of {name}',
-        subtitle=f'{counts_said}   box: quartiles, line: median   whiskers: {ends}',
+        subtitle=f'{counts}   box: quartiles, line: median   whiskers: {ends}',
         notes=tuple(notes), names=tuple(samples), y_label=label,
         frame=pd.DataFrame(rows), whiskers=tuple(whiskers), log=log,
-        caption=f'Distribution of {name} by {by} ({counts_said}{", logarithmic axis" if log else ""}): boxes from the '
+        caption=f'Distribution of {name} by {by} ({counts}{", logarithmic axis" if log else ""}): boxes from the '
                 f'first to the third quartile with the median, whiskers to the {ends}, a cross at the mean'
                 + ', dots at the lowest and highest value'*(tuple(whiskers) != (0, 100)) + '.' + about(frame))
 
@@ -741,17 +742,17 @@ def gradient_histogram(
     edges[[0, -1]] = low, high # exactly, or rounding could lose the highest value
     middles = np.sqrt(edges[1:]*edges[:-1]) if log else (edges[1:] + edges[:-1])/2
     label, none = label or _label_of(frame, value), np.nan
-    made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
-                                        deviation=none, low=none, high=none, n=len(values)))
-                      for name, values in samples.items()], ignore_index=True)
+    lines = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
+                                         deviation=none, low=none, high=none, n=len(values)))
+                       for name, values in samples.items()], ignore_index=True)
     n = [len(values) for values in samples.values()]
     many = _times(n[0], 'value') if len(set(n)) == 1 else f'{min(n)} to {max(n)} values'
-    name, bins_said = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
-    return Curves(title=f'Distribution of {name}', subtitle=f'{many} a line   {bins_said}', notes=tuple(notes),
-                  frame=made, names=tuple(samples), x='middle', x_label=label,
+    name, bins_words = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
+    return Curves(title=f'Distribution of {name}', subtitle=f'{many} a line   {bins_words}', notes=tuple(notes),
+                  frame=lines, names=tuple(samples), x='middle', x_label=label,
                   y_label='share of the values in a bin', log_x=log,
-                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins_said}, drawn at their '
-                          f'middles.{about(frame)}')
+                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins_words}, drawn at '
+                          f'their middles.{about(frame)}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)

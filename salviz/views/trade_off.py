@@ -46,16 +46,16 @@ def measure_words(measure) -> str:
     "The name of a measure as it is printed"
     return ' '.join(_as_printed.get(word, word) for word in measure.split('_'))
 
-def _front_of(source, given):
+def _front_of(source, options):
     "`source` as a `Front`"
     if isinstance(source, Front):
-        if given:
-            raise ValueError(f'trade_off: the front is made already; give {", ".join(given)} to pareto or front_of')
+        if options:
+            raise ValueError(f'trade_off: the front is made already; give {", ".join(options)} to pareto or front_of')
         return source
     if not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
         raise ValueError('trade_off: source must be a Front, a study, or a table with method, seed, the setting and '
                          f'both measures, got {type(source).__name__}')
-    return front_of(source, **given)
+    return front_of(source, **options)
 
 def trade_off(
     source,           # a `Front` of `pareto`; or a study or tidy table, and then its measures, see `front_of`
@@ -70,8 +70,9 @@ def trade_off(
 ) -> TradeOff:
     "Two measures over a setting, with seeds' intervals, what is dominated, knee and hypervolume"
     check_choice('trade_off: shown', shown, ('chosen', 'reported'))
-    asked = dict(x=x, y=y, setting=setting, method=method, reference=reference, confidence=confidence, better=better)
-    front = _front_of(source, {k: v for k, v in asked.items() if v is not None})
+    arguments = dict(x=x, y=y, setting=setting, method=method, reference=reference, confidence=confidence,
+                     better=better)
+    front = _front_of(source, {k: v for k, v in arguments.items() if v is not None})
     if shown == 'reported' and not front.reported:
         raise ValueError(f'trade_off: the front has no measures of a test split beside {front.x} and {front.y}; '
                          "draw shown='chosen'")
