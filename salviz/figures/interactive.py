@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import blue, ink, lightness, shares, signed, vermillion, widened
+from .drawing import blue, ink, lightness, sequential, signed, vermillion, widened
 from .sheet import figure
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #006
@@ -123,7 +123,7 @@ def _curves(view):
 # %% ../../nbs/10_figures/06_interactive.ipynb #013
 def _grid(view):
     "A heat map with its numbers"
-    cmap, (low, high) = signed if view.is_signed else shares, widened(*view.limits)
+    cmap, (low, high) = signed if view.is_signed else sequential, widened(*view.limits)
     rows, columns = view.values.shape
     spreads = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
     trace = go.Heatmap(z=[_plain(row) for row in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
@@ -176,9 +176,10 @@ def _table(view):
     columns = zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T
     numbers = [[cell(*part) for part in zip(*column)] for column in zip(*columns)]
     align = ['left']*len(names) + ['right']*len(numbers)
-    look = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12), height=26)
+    layout = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12),
+                  height=26)
     heads = [f'<b>{safe(part)}</b>' for part in (*view.row_heads, *view.heads)]
-    table = go.Table(header=dict(values=heads, **look), cells=dict(values=[*names, *numbers], **look))
+    table = go.Table(header=dict(values=heads, **layout), cells=dict(values=[*names, *numbers], **layout))
     return _figure(view, 30*(len(view.names) + 1), [table])
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #016

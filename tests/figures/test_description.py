@@ -11,7 +11,7 @@ from salviz.core.bibliography import bibtex, paper_of, write_bibliography
 from salviz.core.description import arguments_words, default_arguments
 from salviz.core.names import without_path
 from salviz.core.runs import Run, Snapshot
-from salviz.figures.drawing import cut_texts, figure_kinds, fitted, own_style, save_figure, text_width
+from salviz.figures.drawing import cut_texts, figure_kinds, fitted, figure_style, save_figure, text_width
 from salviz.figures.kinds import figure
 from salviz.views.maps import coloured_sentences
 
@@ -146,7 +146,7 @@ def test_no_path_is_printed_and_only_what_differs_from_the_defaults(tmp_path):
 # Labels
 
 def test_a_text_that_fits_is_not_cut_and_a_cut_is_warned_of(made):
-    with own_style():
+    with figure_style():
         for word in ('holds', 'comprehensiveness', 'undecided', 'ill', 'a', 'W'):
             for weight in ('normal', 'bold'):
                 assert fitted(word, text_width(word, 7, weight), 7, weight) == word

@@ -25,7 +25,7 @@ from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
 from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, orange,
-                                    own_style, rendered, save_figure, shares, signed, text_width, vermillion)
+                                    figure_style, rendered, save_figure, sequential, signed, text_width, vermillion)
 from salviz.core.words import latex_text, letter
 from salviz.methods.base import supported
 from salviz.core.bibliography import cited
@@ -258,7 +258,7 @@ def test_a_token_in_another_script_gets_an_installed_font_that_has_its_character
     pdf, said = quiet(lambda: rendered(fig, 'pdf'))
     assert not said and b'NotoSansTry' in pdf and pdf.count(b'/FontFile2') == 3 and b'/Type3' not in pdf
     check_legible(fig)
-    with own_style():
+    with figure_style():
         drawable('中文', set())
         assert text_width('中文', 10) == pytest.approx(1.04*20)   # two squares of a full em
     assert quiet(lambda: rendered(figure(view), 'pdf'))[0] == pdf
@@ -308,7 +308,7 @@ def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs()
     rendered(fig, 'pdf')
     texts = {o.get_text() for o in fig.findobj(Text)}
     assert {joined, 'می\u200cخواهم', '◌\u0301', 'cafe\u0301'} <= texts
-    with own_style():
+    with figure_style():
         assert text_width(joined, 10) < .8*(text_width(apart, 10) - 4*text_width(' ', 10))
         assert text_width('cafe\u0301', 10) == pytest.approx(text_width('cafe', 10), rel=.02)
 
@@ -442,7 +442,7 @@ def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
     assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all()
     assert (np.diff(below[:, 0]) < 0).all()
     assert (np.diff(above[:, 0]) < 0).all()
-    ramp = lab(seen_by_a_deuteranope(shares(np.linspace(0, 1, 60))[:, :3]))
+    ramp = lab(seen_by_a_deuteranope(sequential(np.linspace(0, 1, 60))[:, :3]))
     assert (np.diff(ramp[:, 0]) < 0).all() and ramp[0, 0] - ramp[-1, 0] > 70
 
 
