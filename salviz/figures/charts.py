@@ -424,7 +424,7 @@ def _table_layout(view, space, size, gap):
               for k in range(len(heads))]
     return names, heads, widths, _split(columns, space - sum(w + gap for w in widths) + gap, gap), gap, size
 
-_of_results = list(inspect.signature(result_table).parameters)[3:] # `metric_table` hands them on
+_of_results = dict.fromkeys(list(inspect.signature(result_table).parameters)[3:], result_table) # options passed on
 
 @figure_kind('metric_table', metric_table, 'methods x measures with deviations, best bold, significance',
              'a table of results', 'results', further=_of_results)

@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'replaced_style', 'font', 'sequential', 'signed',
            'panel_title', 'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked',
-           'bodies', 'denser', 'narrowest', 'kinds', 'drawing_options', 'sources', 'figure_style', 'lightness',
-           'ink_on', 'weight_of', 'is_postscript', 'font_named', 'drawable', 'Math', 'drawable_view', 'text_width',
-           'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels', 'nice_below', 'power_of_ten', 'widened',
-           'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks', 'thinned_note', 'Picture', 'small_png',
-           'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'colour_bar', 'upright_bar_width',
-           'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes',
-           'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch', 'map_axes', 'mark_cells', 'mark_below',
-           'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files',
-           'stamped', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
+           'bodies', 'denser', 'narrowest', 'kinds', 'drawing_options', 'sources', 'Option', 'figure_style',
+           'lightness', 'ink_on', 'weight_of', 'is_postscript', 'font_named', 'drawable', 'Math', 'drawable_view',
+           'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels', 'nice_below', 'power_of_ten',
+           'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks', 'thinned_note', 'Picture',
+           'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'colour_bar',
+           'upright_bar_width', 'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box',
+           'filled_box', 'word_boxes', 'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch', 'map_axes',
+           'mark_cells', 'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample',
+           'ties_sample', 'caption_files', 'stamped', 'save_figure', 'Kind', 'Kinds', 'figure_kinds', 'figure_kind',
+           'forget_kind']
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #003
 import inspect
@@ -36,6 +37,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
+from textwrap import wrap
 from typing import Literal
 
 import matplotlib
@@ -55,6 +57,7 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from ..core.bibliography import cited, papers
+from ..core.docstrings import comments_of
 from ..core.validation import door
 from ..core.provenance import in_metadata, stamp
 from ..core.runs import write_whole
@@ -906,7 +909,10 @@ sources = dict(snapshot='a snapshot', snapshots='a list of snapshots', pair='two
 # what runs know and snapshots do not: names that tell them apart, the same with label and prediction, ends of the scale
 _run_options = ('names', 'headings', 'span')
 
-class Kind(namedtuple('Kind', 'about needs make takes cites lists further asks example module')):
+# %% ../../nbs/10_figures/00_drawing.ipynb #059k
+Option = namedtuple('Option', 'name default about') # default: as a call writes it, '' for an option without one
+
+class Kind(namedtuple('Kind', 'name about needs make takes cites lists further asks example module')):
     "What a kind of figure shows, what it needs, and the function that makes its view"
     @property
     def is_of_table(self): return self.takes in ('frame', 'results')
@@ -918,11 +924,57 @@ class Kind(namedtuple('Kind', 'about needs make takes cites lists further asks e
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
 
-def figure_kinds() -> dict: # {name: `Kind`}
-    "Every kind of figure, module by module"
+    @property
+    def option_facts(self) -> list: # of `Option`
+        "Return the options with their defaults and what is said about them beside the parameters"
+        return [_option_of(self, name) for name in self.options]
+
+    @property
+    def call(self) -> str:
+        "Return an example call of `figure`"
+        options = _example_options.get(self.takes, {}) | self.example
+        words = ''.join(f', {name}={x!r}' for name, x in options.items())
+        return f'figure({_example_sources[self.takes]}, {self.name!r}{words})'
+
+    def __repr__(self): return '\n'.join(_kind_lines(self))
+
+class Kinds(dict):
+    "Kinds of figures by name; prints what each shows, an example call, and its options"
+    def __repr__(self): return '\n\n'.join(map(repr, self.values()))
+
+def figure_kinds() -> Kinds: # {name: `Kind`}
+    "Return every kind of figure; printed, what each shows, an example call, and its options with their meaning"
     for module in _drawing_modules: import_module(module)
     rank = {module: i for i, module in enumerate(_drawing_modules)}
-    return dict(sorted(kinds.items(), key=lambda item: rank.get(item[1].module, len(rank))))
+    return Kinds(sorted(kinds.items(), key=lambda item: rank.get(item[1].module, len(rank))))
+
+# %% ../../nbs/10_figures/00_drawing.ipynb #059d
+_example_sources = dict(snapshot='run', snapshots='run', pair='run', run='run', runs='[run_a, run_b]', frame='table',
+                        results='table')
+_example_options = dict(pair=dict(step=[0, -1]), snapshots=dict(probe=[0, 1]))
+_about_tables = 'sentences about the table, for the caption; None: those in its attrs'
+
+def _option_of(kind, name) -> Option:
+    "The option `name` of `kind`"
+    parameters = inspect.signature(kind.make).parameters
+    function = kind.make if name in parameters else kind.further.get(name)
+    if function is None: return Option(name, 'None', _about_tables if name == 'about' else '')
+    default = inspect.signature(function).parameters[name].default
+    return Option(name, '' if default is inspect.Parameter.empty else repr(default), comments_of(function).get(name, ''))
+
+def _kind_lines(kind, width=110) -> list:
+    "What a kind shows, what it is made of, an example, and its options, as lines"
+    source = sources[kind.takes]
+    lines = [f'{kind.name}: {kind.about}', f'    made of {source}' + f' ({kind.needs})'*(kind.needs != source),
+             f'    {kind.call}']
+    starts = [f'{option.name}={option.default}' if option.default else option.name for option in kind.option_facts]
+    column = 6 + min(max(map(len, starts), default=0), 28)
+    for start, option in zip(starts, kind.option_facts):
+        about = option.about if option.default else f'{option.about} (required)'
+        first = f'    {start}'.ljust(column) if len(start) + 6 <= column else f'    {start}  '
+        lines += [first + line if k == 0 else ' '*column + line
+                  for k, line in enumerate(wrap(about, width - column) or [''])]
+    return [line.rstrip() for line in lines]
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #05b
 def _who(function): return function.__module__, function.__qualname__
@@ -957,7 +1009,7 @@ def figure_kind(
     takes='snapshot',# what `make` is given: one of `sources`
     cites=(),        # a list of papers: names in `salviz.core.bibliography.papers`, or BibTeX entries
     lists=(),        # options of which `make` takes a list; of others each value has a panel of its own
-    further=(),      # names of options that `make` hands on
+    further=(),      # options that `make` passes on: names, or {name: the function that takes it}
     asks=None,       # what `make` is told that only runs know: one of `_run_options`
     least=2.,        # inches that its body needs
     dense=None,      # arguments with which the body is denser, for a page that is full
@@ -967,8 +1019,9 @@ def figure_kind(
     _check_kind(name, make, takes, asks, cites)
     view = _view_class_of(make)
     def register(draw):
-        lists_of_names = tuple(cites), tuple(lists), tuple(further)
-        kinds[name] = Kind(about, needs, door(make), takes, *lists_of_names, asks, example or {}, draw.__module__)
+        passed_on = dict(further) if isinstance(further, dict) else dict.fromkeys(further)
+        kinds[name] = Kind(name, about, needs, door(make), takes, tuple(cites), tuple(lists), passed_on, asks,
+                           example or {}, draw.__module__)
         bodies[view], narrowest[view] = draw, least
         if dense: denser[view] = partial(draw, **dense)
         return draw

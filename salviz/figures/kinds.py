@@ -532,7 +532,8 @@ def figure(
     # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or
     # an `Explorer`, of which what is in view is drawn, or a list of them
     source:object,
-    # a name in `figure_kinds()`; None: draw the views, or the picture that is characteristic of the snapshot
+    # a name in `figure_kinds()`, which prints them with their options; None: draw the views, or the picture that is
+    # characteristic of the snapshot
     kind:str|None=None,
     *,
     # a recorded step, negative from the last, or a list; None: the last one at which the method was at work
@@ -548,7 +549,9 @@ def figure(
     # `about`: sentences about a table, for its caption
     **options,
 ) -> 'Picture|Interactive':
-    "A figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)"
+    """Draw a figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)
+
+    `figure_kinds()` prints every kind with an example call and its options, `figure_kinds()['head_map']` one kind."""
     venue, _ = _venue_of(6.75 if width is None else width)
     drawing = {k: options.pop(k) for k in drawing_options if k in options}
     explorers, calls = _listed(source), []

@@ -695,7 +695,7 @@ def _samples(frame, view, by, value, log, whiskers):
 # %% ../../nbs/09_views/01_curves.ipynb #064
 def gradient_boxes(
     frame,            # tidy: `by` and `value`, one row a value
-    value='gradient',
+    value='gradient', # the column of numbers
     by='method',      # what has a box of its own, such as 'method' or 'layer'
     whiskers=(5, 95), # percentiles at which they end; (0, 100): the lowest and highest value
     # logarithmic axis? None: where values are at least 0 and those between the whiskers span two decades
@@ -726,7 +726,7 @@ def gradient_boxes(
 # %% ../../nbs/09_views/01_curves.ipynb #067
 def gradient_histogram(
     frame,            # tidy: `by` and `value`
-    value='gradient',
+    value='gradient', # the column of numbers
     by='method',      # what has a line of its own
     bins:int=30,      # between the lowest and the highest value of all
     log=None,         # as for `gradient_boxes`
@@ -792,7 +792,7 @@ def metric_table(
     source,
     measures=None,  # columns, in order; None: all. Only for frames, as what follows
     by='method',    # column or columns that name the rows
-    title='Results',
+    title='Results', # of the figure
     **kwargs,       # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
 ) -> MetricTable:
     """Methods x measures: mean ± standard deviation over seeds, the best bold, marks of significance as the table's

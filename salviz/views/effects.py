@@ -113,7 +113,7 @@ def forest(
     scaled=True,       # divide each effect by its smallest effect of interest? False: as they are, in one unit
     groups=None,       # those to draw, in this order; None: all
     limit=None,        # where the axis ends on both sides; None: where few effects reach
-    title='Effects',
+    title='Effects',   # of the figure
     confidence=.95,    # of the intervals, as whoever made them says
     power=.8,          # with which `detectable` could be detected
 ) -> Forest:
@@ -199,7 +199,7 @@ def _joined(frame, columns):
 # %% ../../nbs/09_views/04_effects.ipynb #ve-16
 def pairs(
     frame,           # as `Study.results()` has it: method, `rows`, `value`, maybe seed; or printed numbers
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='task',     # column of what has a row of its own; a list: each combination
     sides=None,      # the two methods, from the first to the second; None: in the order of the frame
     between='method',# the column of the two
@@ -248,7 +248,7 @@ class Bars(Chart):
 
 def bars(
     frame,           # as `Study.results()` has it: `rows`, `by`, `value`, maybe seed
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='task',     # column of what has a group of bars; a list: each combination
     by='method',     # what has a bar in each group
     band='interval', # or 'deviation' or 'range', see `salviz.views.curves.bands`

@@ -434,7 +434,8 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
 def triptych(
     snapshot,
     layer=None, head=None, # as in `attention_map`
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     beside=None, # 'attribution' or 'saliency'; None: attribution where it was recorded
     mean_of=None, # as in `attention_map`
 ) -> Triptych:
@@ -476,7 +477,8 @@ class PatternResidual(MapPanels):
 def pattern_residual(
     snapshot,
     layer=None, head=None, # a guided head; None: see `telling_entry`
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
 ) -> PatternResidual:
     "What a guided head should attend to, what it attends to, and what is left (attention guidance)"
     name = 'pattern_residual'
@@ -540,7 +542,8 @@ def compared(
     snapshot_a, snapshot_b, # of the same tokens
     layer=None, head=None,  # as in `attention_map`; None: as for B
     what='attention',       # or 'attribution'
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     names=None, # what to call the two sides; None: what tells them apart (method, step)
     mean_of=None, # as in `attention_map`
 ) -> Compared:
@@ -604,7 +607,8 @@ def evolution(
     steps=None, # recorded steps (negative: from the last); None: all that hold the evidence, at most `most`
     layer=None, head=None,      # as in `attention_map`; None: as for the last step
     what='attention',           # or 'attribution', 'target'
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     most=8,     # of steps that are shown if `steps` does not say which
 ) -> Evolution:
     "One map over the steps of a run, on one scale"

@@ -210,7 +210,7 @@ def _difference_words(names, values, chosen, levels, counts):
 # %% ../../nbs/09_views/05_settings.ipynb #vs-14
 def distribution(
     frame,             # as `Study.results()` has it: `rows`, `value`; a run a row
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='method',     # column of what has a box of its own; a list: each pair, such as ['task', 'method']
     whiskers=(0, 100), # percentiles at which they end
     label=None,        # of the axis, with the unit

@@ -59,13 +59,13 @@ def _front_of(source, options):
 
 def trade_off(
     source,           # a `Front` of `pareto`; or a study or tidy table, and then its measures, see `front_of`
-    x:str=None,
-    y:str=None,
-    setting:str=None,
-    method:str=None,
-    reference=None,
-    confidence=None,
-    better:dict=None,
+    x:str=None,       # the measure along the horizontal axis; None: validation_accuracy
+    y:str=None,       # the measure along the other one; None: plausibility_validation_token_f1
+    setting:str=None, # whose values are the points; None: weight
+    method:str=None,  # whose, where several methods have the setting
+    reference=None,   # point (x, y) of the hypervolume; None: (0, 0) of fractions
+    confidence=None,  # of the intervals over seeds; None: 0.95
+    better:dict=None, # {measure: 'higher' or 'lower'} where its name does not tell
     shown='chosen',   # 'chosen': the measures that the front is chosen by; 'reported': the same of the test split
 ) -> TradeOff:
     "Two measures over a setting, with seeds' intervals, what is dominated, knee and hypervolume"

@@ -1,5 +1,7 @@
 """A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there
 is refused with what there is"""
+import ast
+import inspect
 import io
 import os
 import re
@@ -19,6 +21,7 @@ from PIL import Image
 
 import every_kind
 import invented
+import salviz
 import salviz.figures.drawing as drawing
 import salviz.methods
 from every_kind import a_run, own_map
@@ -653,6 +656,28 @@ def test_the_help_lists_the_kinds_with_a_line_each(capsys):
         assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
 
 
+@pytest.mark.parametrize('name', figure_kinds())
+def test_every_kind_prints_its_options_with_default_and_meaning_and_a_call_that_fits(name):
+    kind = salviz.figure_kinds()[name]
+    parameters, lines = inspect.signature(kind.make).parameters, repr(kind).splitlines()
+    assert lines[0] == f'{name}: {kind.about}' and lines[2].strip() == kind.call and max(map(len, lines)) <= 110
+    for option in kind.option_facts:
+        line, = [line for line in lines[3:] if re.match(rf'    {option.name}(=| )', line)]
+        assert option.about and option.about.split()[0] in line
+        if option.name in parameters and option.default: assert repr(parameters[option.name].default) in line
+        assert ('(required)' in repr(kind)) == any(not o.default for o in kind.option_facts)
+    call = ast.parse(kind.call, mode='eval').body
+    given = {keyword.arg for keyword in call.keywords}
+    assert ast.literal_eval(call.args[1]) == name and given <= {*kind.options, 'step', 'probe'}
+    assert {option.name for option in kind.option_facts if not option.default} <= given
+
+
+def test_help_of_figure_leads_to_the_kinds():
+    assert '`figure_kinds()` prints every kind' in inspect.getdoc(salviz.figure)
+    text = repr(salviz.figure_kinds())
+    assert all(f'{name}: {kind.about}' in text for name, kind in figure_kinds().items())
+
+
 def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys):
     import salviz.training.study
     from salviz.metrics.statistics import result_table
@@ -708,6 +733,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
     capsys.readouterr()
     with pytest.raises(SystemExit): main(['figure', '--help'])
     assert re.search('(?m)^longest_token +the longest token of a sentence$', capsys.readouterr().out)
+    assert re.search(r"figure\(run, 'longest_token'\)\n    least=1", repr(figure_kinds()['longest_token']))
     with pytest.raises(ValueError, match='longest_token has no option most; available: least'):
         figure(run, 'longest_token', most=3)
     with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):

@@ -141,7 +141,7 @@ def test_the_residual_is_attention_minus_target_on_a_symmetrical_scale():
     assert view.residual == pytest.approx(np.mean([(A[q, k] - P[q, k])**2 for q, k in product(range(10), repeat=2)]))
     assert view.limits[2] == pytest.approx(np.abs(A - P).max())
     assert view.fraction == pytest.approx(np.mean([A[q, q - 1] for q in range(1, 10)]))
-    assert f'{view.share:.0%}' in view.subtitle and f'{view.residual:.4f}' in view.subtitle
+    assert f'{view.fraction:.0%}' in view.subtitle and f'{view.residual:.4f}' in view.subtitle
 
 
 def test_the_comparison_is_b_minus_a_on_one_scale_and_says_how_much_moved():
