@@ -175,7 +175,7 @@ def _cell_texts(
             number = number_words(np.round(value, decimals), decimals, '–')
             if not whole and top < 1: number = number.replace('0.', '.', 1)
             return number, f'±{deviation:.{decimals}f}' if np.isfinite(deviation) else None
-        rows = [[texts(*pair) for pair in zip(*row)] for row in zip(values, deviations)]
+        rows = [list(map(texts, *row)) for row in zip(values, deviations)]
         shown = [text for row in rows for pair in row for text in pair if text]
         if max(text_width(text, size, 'bold') for text in shown) <= cell_width - 2: return rows, size
 
@@ -266,8 +266,8 @@ def _grid_layout(view, width, left, norm):
 def _grid(view, width):
     "A table of colours with numbers, labels and a colour bar"
     (rows, columns), (norm, cmap) = view.values.shape, _grid_norm(view)
-    row_labels, column_labels = ([fitted(text, .3*width*72, 6) for text in texts]
-                                 for texts in (view.rows, view.columns))
+    def labels(texts): return [fitted(text, .3*width*72, 6) for text in texts]
+    row_labels, column_labels = labels(view.rows), labels(view.columns)
     left = Sheet.margin + 12 + max(text_width(text, 6) for text in row_labels) + 4
     bar, pitch, cell, texts, lines = _grid_layout(view, width, left, norm)
     wide, high = pitch*columns, cell*rows
@@ -414,14 +414,14 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 def _table_layout(view, space, size, gap):
     """Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points
     between two columns"""
-    columns = [_column(size, h, *(list(part) for part in parts))
-               for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
+    parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
+    columns = [_column(size, head, *map(list, numbers)) for head, *numbers in parts]
     free = space - sum(c['width'] + gap for c in columns) - gap*(len(view.row_heads) - 1)
     most = max(.45*space, free)/len(view.row_heads)
-    names = [[fitted(part, most, size) for part in titles] for titles in view.names]
-    heads = [fitted(part, most, size, 'bold') for part in view.row_heads]
-    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(part[k], size) for part in names))
-              for k in range(len(heads))]
+    def cut(titles, weight='normal'): return [fitted(part, most, size, weight) for part in titles]
+    def widest(texts): return max(text_width(text, size) for text in texts)
+    names, heads = [cut(titles) for titles in view.names], cut(view.row_heads, 'bold')
+    widths = [max(text_width(head, size, 'bold'), widest(texts)) for head, texts in zip(heads, zip(*names))]
     return names, heads, widths, _split(columns, space - sum(w + gap for w in widths) + gap, gap), gap, size
 
 _of_results = dict.fromkeys(list(inspect.signature(result_table).parameters)[3:], result_table) # options passed on
@@ -435,7 +435,8 @@ def _table(view, width):
                for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
     def cost(layout): return len(layout[3]) + 100*(len(layout[3]) > 1 and layout[-1] < 7)
     names, heads, widths, blocks, gap, size = min(layouts, key=cost)
-    heights = [3 + 9.5*max(len(c['lines']) for c in b) + 3 + 11*len(names) + 4 for b in blocks]
+    def height_of(block): return 3 + 9.5*max(len(c['lines']) for c in block) + 3 + 11*len(names) + 4
+    heights = list(map(height_of, blocks))
     def draw(sheet):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):
             _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
@@ -482,8 +483,10 @@ def _named_places(points, names, width, height):
                  ((far, far), (-far - w, far), (far, -far), (-far - w, -far), (-w/2, far + 3), (-w/2, -far - 3),
                   (far, 0), (-far - w, 0))]
         boxes = [(x + dx, y + dy - h/2, x + dx + w, y + dy + h/2) for dx, dy in steps]
-        free = [b for b in boxes if b[0] > 1 and b[2] < width - 1 and b[1] > 1 and b[3] < height - 1
-                and not any(_overlap(b, other) for other in taken)]
+        def is_free(box):
+            inside = box[0] > 1 and box[2] < width - 1 and box[1] > 1 and box[3] < height - 1
+            return inside and not any(_overlap(box, other) for other in taken)
+        free = list(filter(is_free, boxes))
         places.append((free[0][0], free[0][1] + h/2) if free else None)
         taken += free[:1]
     return places
@@ -492,8 +495,9 @@ def _point_names(view, x_range, y_range, width, height):
     "[(x, y, text, is it the knee's?)] of the names of points, and how many have no room"
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
     places, groups = np.unique(at, axis=0, return_inverse=True)
-    texts = [', '.join(name for name, g in zip(names, groups.ravel()) if g == k) for k in range(len(places))]
-    texts = [fitted(text, .4*width, 6) for text in texts]
+    by_place = [[] for _ in places]
+    for name, group in zip(names, groups.ravel()): by_place[group].append(name)
+    texts = [fitted(', '.join(group), .4*width, 6) for group in by_place]
     low, high = np.array([x_range, y_range]).T
     inside = (places - low)/(high - low)*[width, height]
     knees = {int(g) for g, knee in zip(groups.ravel(), view.frame['is_knee']) if knee}

@@ -429,8 +429,8 @@ def _outlined(fig):
     families = list(getattr(fig, 'families', (font,)))
     if not any(is_postscript(text) for text in families): return []
     def source(char): return next((text for text in families if ord(char) in _codes(text)), families[0])
-    return [text for text in fig.findobj(Text)
-            if any(is_postscript(source(c)) for c in set(text.get_text()) if not c.isspace())]
+    def is_outlined(text): return any(is_postscript(source(c)) for c in set(text.get_text()) if not c.isspace())
+    return list(filter(is_outlined, fig.findobj(Text)))
 
 Body = namedtuple('Body', 'height draw notes', defaults=((),)) # points; draw(sheet); remarks below
 
@@ -511,13 +511,14 @@ def page_of_sheets(
     for row in rows:
         head = max(sheet.head for sheet in row)
         for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
-    wide, whole, top = sheets[0].width, sum(max(sheet.height for sheet in row) for row in rows), 0
+    def height_of(row): return max(sheet.height for sheet in row)
+    wide, whole, top = sheets[0].width, sum(map(height_of, rows)), 0
     fig = Picture(figsize=(columns*wide/72, whole/72), facecolor='white')
     FigureCanvasAgg(fig)
     fig.families = tuple(_in_force.get())
     for row in rows:
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
-        top += max(sheet.height for sheet in row)
+        top += height_of(row)
     return fig
 
 def _unclipped(fig):
@@ -693,9 +694,11 @@ def legend_places(entries, space):
     if not entries: return [], 0.
     texts = [_legend_lines(text, space) for _, text in entries]
     # 14 for the sample, 4 and 14 for gaps
-    flowed = flow([32 + max(text_width(line, 6.5) for line in lines) for lines in texts], space, 0)
-    high = [12 + 8*(max(len(t) for t, (k, _) in zip(texts, flowed) if k == line) - 1)
-            for line in range(flowed[-1][0] + 1)]
+    def wide(lines): return 32 + max(text_width(line, 6.5) for line in lines)
+    flowed = flow(list(map(wide, texts)), space, 0)
+    most = [1]*(flowed[-1][0] + 1) # lines of text in each line of the legend
+    for lines, (k, _) in zip(texts, flowed): most[k] = max(most[k], len(lines))
+    high = [12 + 8*(count - 1) for count in most]
     tops = np.cumsum([0, *high])
     return [(float(tops[line]), left) for line, left in flowed], float(tops[-1])
 
@@ -960,7 +963,8 @@ def _option_of(kind, name) -> Option:
     function = kind.make if name in parameters else kind.further.get(name)
     if function is None: return Option(name, 'None', _about_tables if name == 'about' else '')
     default = inspect.signature(function).parameters[name].default
-    return Option(name, '' if default is inspect.Parameter.empty else repr(default), comments_of(function).get(name, ''))
+    written = '' if default is inspect.Parameter.empty else repr(default)
+    return Option(name, written, comments_of(function).get(name, ''))
 
 def _kind_lines(kind, width=110) -> list:
     "What a kind shows, what it is made of, an example, and its options, as lines"

@@ -172,9 +172,9 @@ def _table(view):
     def cell(mean, deviation, star, best):
         text = f'<b>{safe(mean)}</b>' if best else safe(mean or '–')
         return text + (f' ± {safe(deviation)}' if deviation else '') + (f' {safe(star)}' if star else '')
-    names = [[safe(part) for part in column] for column in zip(*view.names)]
+    names = [list(map(safe, column)) for column in zip(*view.names)]
     columns = zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T
-    numbers = [[cell(*part) for part in zip(*column)] for column in zip(*columns)]
+    numbers = [list(map(cell, *column)) for column in zip(*columns)]
     align = ['left']*len(names) + ['right']*len(numbers)
     layout = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12),
                   height=26)

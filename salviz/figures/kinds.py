@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ def _checked_options(name, kind, options):
 def _each(options, kind) -> list: # of dicts
     "`options` once for each layer and head, where lists of them are given"
     several = [k for k in ('layer', 'head') if isinstance(options.get(k), (list, tuple)) and k not in kind.lists]
-    return [options | dict(zip(several, values)) for values in product(*(options[k] for k in several))]
+    return [options | dict(zip(several, values)) for values in product(*map(options.get, several))]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #019
 Seen = namedtuple('Seen', 'snapshot run') # run: None if only a snapshot was given
@@ -154,8 +154,8 @@ def _about_runs(runs) -> list: # of lines
     names = folder_names(runs)
     lines = [_about_run(r, names[r.path]) for r in runs]
     if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
-    shared = [k for k in ('Model', 'Data', 'Method', 'Trained with') if lines and k in lines[0]
-              and len({line.get(k) for line in lines}) == 1]
+    def is_shared(what): return lines and what in lines[0] and len({line.get(what) for line in lines}) == 1
+    shared = list(filter(is_shared, ('Model', 'Data', 'Method', 'Trained with')))
     apart = [k for k in ('Method', 'Model', 'Data', 'Best checkpoint', 'Trained with') if k not in shared]
     of_each = []
     for line in lines:
@@ -198,8 +198,10 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 def _places(content) -> list: # of lines
     "What tells the panels apart, and layer and head, as far as a view names them"
-    places = [', '.join(f'{k} {getattr(view, k)}' for k in ('layer', 'head') if getattr(view, k, None) is not None)
-              for view in content.views]
+    def place_of(view):
+        place = {k: getattr(view, k, None) for k in ('layer', 'head')}
+        return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
+    places = list(map(place_of, content.views))
     if len(content.views) == 1: return [place.capitalize() for place in places if place]
     named = [t if not place or place in t else ', '.join(filter(None, (t, place)))
              for t, place in zip(content.distinctions or ['']*len(places), places)]
@@ -272,10 +274,10 @@ def _distinctions(shown, options) -> list: # of words
         s = one.snapshot
         origin = names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s))) or 'no method'
         return [origin, f'step {s.step}', f'probe {s.probe}']
-    rows = [parts(one) + [f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head')]
-            for one, each in zip(shown, options)]
+    def place(each): return [f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head')]
+    rows = [parts(one) + place(each) for one, each in zip(shown, options)]
     differ = [len(set(column)) > 1 for column in zip(*rows)]
-    return [', '.join(w for w, d in zip(row, differ) if d and w) for row in rows]
+    return [', '.join(filter(None, compress(row, differ))) for row in rows]
 
 def _prefixed(views, distinctions):
     "`views` whose captions begin with what of `distinctions` they do not say themselves: layer and head they do"
@@ -292,8 +294,8 @@ def _holding(error, seen):
     if not sources: return error
     run = sources[0]
     wanted = m[4].split(', ')
-    steps = [s for s, p in run.recorded if p == int(m[3])
-             and all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)]
+    def holds(s, p): return all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)
+    steps = [s for s, p in run.recorded if p == int(m[3]) and holds(s, p)]
     hint = (f'recorded steps that hold it: {", ".join(map(str, steps))}' if steps
             else f'no recorded step of probe {m[3]} in {run.path.name} holds it')
     return ValueError(f'{m[1]}; {hint}')
@@ -325,7 +327,7 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
 
 def _finished(kind, views_and_seen, runs, options):
     "`Content` of [(view, what is `Seen` in it)], with what tells the views apart"
-    views, shown = ([one[i] for one in views_and_seen] for i in (0, 1))
+    views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
     return Content(views, shown, runs, kind, _distinctions([panel[0] if panel else None for panel in shown], options))
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #029
@@ -435,7 +437,8 @@ def _without_heading(content, caption) -> list: # of sentences
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
-    facts += [f'step {s.step}' for s in seen if len({one.step for one in seen}) == 1]
+    steps = {s.step for s in seen}
+    if len(steps) == 1: facts.append(f'step {steps.pop()}')
     left = [fact for fact in dict.fromkeys(facts) if not sheet._contains(fact, caption)]
     texts = {sentence_words(s): s.probe for s in seen}
     sentences = [f'Probe {probe}: {words}' + '.'*(words[-2:-1] not in '.!?') for words, probe in texts.items()

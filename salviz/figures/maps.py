@@ -318,7 +318,8 @@ def _pair_columns(view, at, space, size):
     widths = [max(text_width(w, size), text_width(m, size, 'bold')) + 5 for w, m in zip(words, below)]
     places = flow(widths, space, 3)
     # lines in which something is replaced
-    double = [any(b for b, (k, _) in zip(below, places) if k == line) for line in range(places[-1][0] + 1)]
+    double = [False]*(places[-1][0] + 1)
+    for text, (line, _) in zip(below, places): double[line] |= bool(text)
     tops = np.cumsum([0] + [(size + 5)*(1 + d) + 3 + 2*d for d in double])
     return words, below, widths, [(tops[k], x) for k, x in places], float(tops[-1])
 
@@ -327,8 +328,8 @@ def _pair_columns(view, at, space, size):
 def _masked_pairs(view, width):
     "Pairs one below the other, their colour bar and legend"
     size, left, space = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
-    parts = [(at, *_pair_columns(view, at, space, size))
-             for at in (np.flatnonzero(view.sentence == k) for k in range(len(view.names)))]
+    positions = [np.flatnonzero(view.sentence == k) for k in range(len(view.names))]
+    parts = [(at, *_pair_columns(view, at, space, size)) for at in positions]
     box = size + 5
     heads = [_heading(name, space) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])

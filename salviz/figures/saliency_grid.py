@@ -107,8 +107,9 @@ def _line_boxes(words, space, size):
 def _lines(view, width):
     "A line of coloured words for each training and method, below the name of each sentence"
     full, size, box = width*72, 7, 11
-    names = [fitted(f'{t}, {m}' if (width >= 5 or len({m for _, m in view.columns}) > 1) else t, .34*full, 6)
-             for t, m in view.columns]
+    with_method = width >= 5 or len({method for _, method in view.columns}) > 1
+    names = [fitted(f'{training}, {method}' if with_method else training, .34*full, 6)
+             for training, method in view.columns]
     marks = [' ×'*bool(column.any()) for column in view.wrong.T]
     left = Sheet.margin + max(text_width(name + mark, 6) for name, mark in zip(names, marks)) + 6
     space, (norm, cmap, _) = full - left - Sheet.margin, _colours(view)

@@ -68,7 +68,8 @@ def _aligned_strips(view, rows, flagged, width):
     pitch = min(space/per_line, 42)
     parts = [slice(i, min(i + per_line, n)) for i in range(0, n, per_line)]
     ticks = [token_ticks(view.labels[part], view.is_special[part], pitch, along=True) for part in parts]
-    heights = [sum(h + gap for *_, h in rows) - gap + t.reach + 10 for t in ticks]
+    strips = sum(h + gap for *_, h in rows) - gap
+    heights = [strips + t.reach + 10 for t in ticks]
     def draw(sheet):
         ranges = [(np.nanmin(np.r_[v, 0]), np.nanmax(np.r_[v, 0])) for _, v, _, _ in rows]
         ranges = [(low, high if high > low else 1.) for low, high in ranges]
@@ -523,9 +524,11 @@ def _saliency_distribution(view, width):
 # %% ../../nbs/10_figures/01_sheet.ipynb #038
 def _answers(rows, space, size):
     "Columns of a gloss: texts of each row cut to fit, and the widths; `rows` are (texts, is_bold) from the top"
-    texts = [[fitted(text or '', space/3, size, weight_of(b)) for text, b in zip(line, bold)] for line, bold in rows]
-    wide = [[text_width(text, size, weight_of(b)) for text, b in zip(line, bold)]
-            for line, (_, bold) in zip(texts, rows)]
+    texts, wide = [], []
+    for line, is_bold in rows:
+        weights = list(map(weight_of, is_bold))
+        texts.append([fitted(text or '', space/3, size, weight) for text, weight in zip(line, weights)])
+        wide.append([text_width(text, size, weight) for text, weight in zip(texts[-1], weights)])
     return texts, [max(*column, 11) + 6 for column in zip(*wide)]
 
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
@@ -741,8 +744,8 @@ def _evidence_table(view, width):
     above = max((text_width(text, 6) for text in names), default=0)*upright + 18*bool(names)
     tall, entries, space = max(high*depth, 52*bool(bar)), _evidence_entries(view), width*72 - 2*Sheet.margin
     exponent, unit = power_of_ten(view.limit)
-    written = [[digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else '' for v in row]
-               for row in view.values]
+    def number(v): return digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else ''
+    written = [list(map(number, row)) for row in view.values]
     roomy = across <= 60 >= depth and max(text_width(text, 5.5) for row in written for text in row) < pitch - 2
     every = max(1, int(np.ceil(8/pitch)))
     def draw(sheet):
@@ -838,7 +841,8 @@ def _on_one_scale(views):
     if len(kinds) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float)) for view in views):
         raise ValueError('figure: share=True needs views of one kind that have a colour scale, got '
                          f'{", ".join(kinds)}')
-    return [replace(view, limit=max(view.limit for view in views)) for view in views]
+    largest = max(view.limit for view in views)
+    return [replace(view, limit=largest) for view in views]
 
 def _headed(views, heading, titles):
     """`views` with `titles` in place of their own, if given; without subtitles, or with nothing but letters, if
@@ -890,6 +894,11 @@ def _laid_out(shown, views, width, columns, heading, most_height):
     sheets = [Sheet(view, width/across, body.height, body.notes) for view, body in drawn]
     return sheets, [body for _, body in drawn], across, to_caption, for_author
 
+def _row_height(row):
+    "Points that the sheets of a row need, with their headings on one line"
+    heads = [sheet.head for sheet in row]
+    return max(sheet.height for sheet in row) + max(heads) - min(heads)
+
 def _first_that_fits(scales, lay_out, page_height):
     """The first of `scales` at which what `lay_out(scale)` makes is no higher than `page_height` inches, else the
     last, and what it makes"""
@@ -897,8 +906,7 @@ def _first_that_fits(scales, lay_out, page_height):
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid
         rows = [sheets[i:i + across] for i in range(0, len(sheets), across)]
-        high = sum(max(sheet.height for sheet in row)
-                   + max(sheet.head for sheet in row) - min(sheet.head for sheet in row) for row in rows)
+        high = sum(map(_row_height, rows))
         if high*scale <= 72*page_height + .7: break
     return scale, laid
 
@@ -983,8 +991,8 @@ def _heading_parts(view, heading) -> list: # of (clauses, what separates them)
     "What a figure with this `heading` leaves to the caption of `view`: clauses of its title, numbers of its subtitle"
     title = re.split(r',\s+(?![^()]*\))', str(view.title)) if heading == 'none' else []
     numbers = re.split(' {3,}', str(view.subtitle)) if heading != 'full' else []
-    return [([part.strip() for part in parts if part.strip()], between)
-            for parts, between in ((title, ', '), (numbers, '; '))]
+    def stripped(parts): return [part.strip() for part in parts if part.strip()]
+    return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
     "Do `words` say `part`, whatever the case of its letters?"
@@ -996,17 +1004,23 @@ def _as_sentence(parts, between):
     words = between.join(parts)
     return f'{words[:1].upper()}{words[1:]}' + '.'*(words[-1:] not in '.!?')
 
+def _in_all(part, lists): return all(part in parts for parts in lists)
+
 def _caption_of(views, titles=None, heading='full') -> str:
     """The caption of the only one of `views`; of several, with their letters, and `titles` to begin with. What the
     `heading` leaves out follows, what all views share once at the end"""
-    left = [[([part for part in parts if not _contains(part, view.caption)], between)
-             for parts, between in _heading_parts(view, heading)] for view in views]
-    shared = [[part for part in left[0][k][0] if len(views) > 1 and all(part in one[k][0] for one in left)]
-              for k in (0, 1)]
-    of_each = [''.join(f' {_as_sentence(rest, between)}' for (parts, between), common in zip(one, shared)
-                       if (rest := [part for part in parts if part not in common])) for one in left]
-    end = ''.join(f' {_as_sentence(common, between)}' for common, (_, between) in zip(shared, left[0]) if common)
-    heads = [''] * len(views) if titles is None else [f'{title}: ' if title else '' for title in titles]
+    def left_out(parts, view): return [part for part in parts if not _contains(part, view.caption)]
+    left = [[left_out(parts, view) for parts, _ in _heading_parts(view, heading)] for view in views]
+    ends, of_each = '', ['']*len(views)
+    for k, between in enumerate((', ', '; ')): # clauses of titles, numbers of subtitles
+        of_views = [parts[k] for parts in left]
+        shared = [part for part in of_views[0] if len(views) > 1 and _in_all(part, of_views)]
+        if shared: ends += f' {_as_sentence(shared, between)}'
+        for i, parts in enumerate(of_views):
+            rest = [part for part in parts if part not in shared]
+            if rest: of_each[i] += f' {_as_sentence(rest, between)}'
+    heads = ['']*len(views)
+    if titles is not None and not (len(views) == 1 and heading == 'full'):
+        heads = [f'{title}: ' if title else '' for title in titles]
     marks = [f'({mark}) ' for mark in _marks(views)] if len(views) > 1 else ['']
-    if len(views) == 1 and heading == 'full': heads = ['']
-    return ' '.join(f'{mark}{t}{view.caption}{more}' for mark, view, t, more in zip(marks, views, heads, of_each)) + end
+    return ' '.join(f'{mark}{t}{view.caption}{more}' for mark, view, t, more in zip(marks, views, heads, of_each)) + ends

@@ -200,8 +200,9 @@ def compare_attributions(
             raise ValueError(f'a, b and counts must have the same shape in each example, got {x.shape}, {y.shape} and '
                              f'{c.shape} in example {i}')
     rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_fraction, sign, kendall) for x, y, c in zip(a, b, counts)]
-    return pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts],
-                             **{k: [float(row[k]) for row in rows] for k in _measures(kendall)}))
+    table = pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts]))
+    for name in _measures(kendall): table[name] = [float(row[name]) for row in rows]
+    return table
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #043
 def compare_methods(
@@ -213,7 +214,7 @@ def compare_methods(
     if len(values) < 2:
         raise ValueError('values must hold the attributions of two methods at least, got '
                          f'{", ".join(values) or "none"}')
-    values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
+    values = {m: list(map(np.asarray, v)) for m, v in values.items()}
     pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options)
              for m, other in permutations(values, 2)}
     return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t.iloc[:, 2:].mean())

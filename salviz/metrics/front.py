@@ -316,8 +316,8 @@ def _standing_sentences(front) -> list:
     out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
     if seeds == [1]: out.append('One seed: there is no interval, so nothing here is told apart from anything.')
     elif sure + unsure:
-        out.append(f'Dominated beyond the {100*front.confidence:g} % intervals of the seeds: {sure} of {len(f)} values; '
-                   f'by the means alone, so not told apart from the front: {unsure}.')
+        out.append(f'Dominated beyond the {100*front.confidence:g} % intervals of the seeds: {sure} of {len(f)} '
+                   f'values; by the means alone, so not told apart from the front: {unsure}.')
     else: out.append('No value is dominated.')
     if front.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(front.left_out)}.')
     return out

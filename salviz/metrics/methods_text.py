@@ -100,8 +100,10 @@ def _model_parts(configs, library):
 
 def _data_parts(configs, library):
     facts = different(data_fact(config, sizes=False) for config in configs)
-    sizes = {k: [n for n in _all(configs, 'data', 'sizes', k) if isinstance(n, int)] for k in _splits_of(configs)}
-    counts = [f'{_span(v)} for {"training" if k == "train" else k}' for k, v in sizes.items() if v]
+    counts = []
+    for split in _splits_of(configs):
+        sizes = [n for n in _all(configs, 'data', 'sizes', split) if isinstance(n, int)]
+        if sizes: counts.append(f'{_span(sizes)} for {_split_words(split)}')
     if not facts and not counts: return []
     parts = ['Data: ', *(_named_parts(facts, library) or ['examples without a name'])]
     if counts: parts.append(f', {listed(counts)}' + ' in each run'*(len(configs) > 1))
@@ -148,7 +150,7 @@ _setting_phrases = dict(
     max_length='at most {} tokens', early_stopping='an end after {} evaluations without progress')
 
 def _training_parts(configs, varied):
-    settings = [x for x in (_part(config, 'settings') for config in configs) if isinstance(x, dict)]
+    settings = [config['settings'] for config in configs if isinstance(_part(config, 'settings'), dict)]
     phrases = []
     for name, words in _setting_phrases.items():
         values = _all(settings, name)
@@ -275,7 +277,7 @@ def methods_text(
     pairs = list(study._finished())
     if not pairs: raise ValueError(f'methods_text: {study.folder} has no finished run yet; run() trains them')
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
-    by_method = {name: [run.config for cell, run in pairs if cell['method'] == name] for name in design['methods']}
+    by_method = _by_method(pairs)
     seeds = sorted({cell['seed'] for cell, _ in pairs})
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
                  _method_parts(design['methods'], by_method, library, design.get('settings') or ()),
@@ -287,6 +289,11 @@ def methods_text(
     text = Written(' '.join(_rendered(parts, form) for parts in sentences if parts))
     text.citations = tuple(library.entries.values())
     return text
+
+def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
+    by_method = {}
+    for cell, run in pairs: by_method.setdefault(cell['method'], []).append(run.config)
+    return by_method
 
 def _missing_parts(study, pairs):
     cells = study.manifest['cells']
@@ -377,7 +384,7 @@ def _result_rows(source, runs):
     is_run = len(runs) == 1 and isinstance(source, Run)
     head, rows = _score_rows(source) if is_run else _mean_rows(source)
     if not rows: return ['No score was recorded.']
-    lines = [head, ['---']*len(head), *[[_markdown(cell) for cell in row] for row in rows]]
+    lines = [head, ['---']*len(head), *[list(map(_markdown, row)) for row in rows]]
     return [f'| {" | ".join(line)} |' for line in lines]
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-23
@@ -400,8 +407,7 @@ def model_card(
     configs, name = [run.config for run in runs], name or (source.path if is_run else source.folder).name
     if is_run: methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
     else: methods = source.manifest['design']['methods']
-    by_method = {key: configs if is_run else [run.config for cell, run in source._finished() if cell['method'] == key]
-                 for key in methods}
+    by_method = dict.fromkeys(methods, configs) if is_run else _by_method(source._finished())
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
     grid = [] if is_run else _grid_parts(source.manifest['design'], sorted({x['seed'] for x, _ in source._finished()}))
     seed = [f'Seed: {source.config["seed"]}.'] if is_run and source.config.get('seed') is not None else grid

@@ -216,7 +216,8 @@ def plausibility_table(
 def _lexicon():
     "{word: its mean rating}, as the packaged lexicon has it"
     lines = (asset('movie-sentences')/'vader_sentiment_lexicon.txt').read_text(encoding='latin-1').split('\n')
-    return {word: float(mean) for word, mean, *_ in (line.split('\t') for line in lines if '\t' in line)}
+    entries = (line.split('\t') for line in lines if '\t' in line)
+    return {word: float(mean) for word, mean, *_ in entries}
 
 def lexical_prior(
     words, # [W] str

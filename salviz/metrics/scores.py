@@ -96,7 +96,9 @@ def _fraction_true(flags): return float(np.mean(flags)) if len(flags) else float
 
 def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positions]
     "`pairs` of all examples, one after the other"
-    return tuple(np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    if not pairs: return np.zeros(0, int), np.zeros(0, int)
+    labels, predictions = zip(*pairs)
+    return np.concatenate(labels), np.concatenate(predictions)
 
 def masked_metrics(
     labels,      # int [examples, tokens], -100 where a token was not chosen
@@ -146,8 +148,9 @@ def token_metrics(
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
     if not is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_fraction_true(y == p))
-    spans = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
-    hits, total = sum(len(a & b) for a, b in spans), sum(len(a) + len(b) for a, b in spans)
+    def spans(side): return set(entities([str(classes[c]) for c in side]))
+    found = [(spans(gold), spans(predicted)) for gold, predicted in pairs]
+    hits, total = sum(len(a & b) for a, b in found), sum(len(a) + len(b) for a, b in found)
     return dict(f1=2*hits/total if total else 0., accuracy=_fraction_true(y == p))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #026
@@ -166,7 +169,8 @@ def next_token_metrics(
     predictions, # float [examples, tokens, 2]: the token that is expected, and -log p of the one that follows (nats)
 ) -> dict: # {'accuracy', 'perplexity'}, NaN if nothing is labelled
     "How well a causal language model knows the next token"
-    expected, surprise = ([np.asarray(p)[..., i] for p in predictions] for i in range(2))
+    expected = [np.asarray(p)[..., 0] for p in predictions]
+    surprise = [np.asarray(p)[..., 1] for p in predictions]
     y, p = _side_by_side(_labelled(labels, [x.astype(np.int64) for x in expected]))
     nats = [s[np.asarray(label) != -100] for label, s in zip(labels, surprise)]
     total = np.concatenate(nats).astype(np.float64).mean() if len(y) else np.nan

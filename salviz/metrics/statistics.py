@@ -34,7 +34,8 @@ def average_loss(
     auxiliary terms do not count"""
     check_choice('split', split, ('train', 'validation'))
     rows, names = (run.train_rows, ('task', 'loss')) if split == 'train' else (run.eval_rows, ('loss', 'eval_loss'))
-    by_step = [(r['step'], next((r[name] for name in names if name in r), math.nan)) for r in rows]
+    def loss_of(row): return next((row[name] for name in names if name in row), math.nan)
+    by_step = [(row['step'], loss_of(row)) for row in rows]
     last = max((s for s, _ in by_step), default=0)
     if until is not None and not (type(until) is int and 1 <= until <= last):
         raise ValueError(f'until must be a step of at least 1 and at most {last}, the last one of run {run.path.name} '
@@ -111,19 +112,23 @@ def names_of_runs(runs) -> list:
     "Names of the methods, data and models of `runs`, as their configurations have them, for citations"
     def name(x): return x.get('name') if isinstance(x, dict) else x
     runs = list(runs)
-    parts = [str(name(r.config.get('method')) or '').split(' + ')
-             for r in runs] + [[name(r.config.get(k)) for r in runs] for k in ('data', 'model')]
-    return list(dict.fromkeys(name_of_part for part in parts for name_of_part in part if name_of_part))
+    methods = [part for run in runs for part in str(name(run.config.get('method')) or '').split(' + ')]
+    data = [name(run.config.get('data')) for run in runs]
+    models = [name(run.config.get('model')) for run in runs]
+    return [one for one in dict.fromkeys([*methods, *data, *models]) if one]
 
 def runs_frame(
     runs:dict,                                            # {method: list of its `Run`s, one for each seed}
     measures=('test_accuracy', 'gap', 'average_loss'),    # names, see `measure_of`
 ) -> pd.DataFrame: # columns method, seed, run, then the measures
     "The numbers of `runs`, one run a row"
-    frame = pd.DataFrame([dict(method=name, seed=r.config.get('seed'), run=r.path.name,
-                               **{m: measure_of(r, m) for m in measures})
-                          for name, group in runs.items() for r in group], columns=['method', 'seed', 'run', *measures])
-    frame.attrs = dict(names=names_of_runs([r for group in runs.values() for r in group]))
+    rows = []
+    for method, group in runs.items():
+        for run in group:
+            numbers = {name: measure_of(run, name) for name in measures}
+            rows.append(dict(method=method, seed=run.config.get('seed'), run=run.path.name, **numbers))
+    frame = pd.DataFrame(rows, columns=['method', 'seed', 'run', *measures])
+    frame.attrs = dict(names=names_of_runs([run for group in runs.values() for run in group]))
     return frame
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #018
@@ -234,9 +239,11 @@ def compare_run_predictions(
     **options,       # resamples, seed, confidence: see `compare_predictions`
 ) -> Comparison:
     "`compare_predictions` of the best checkpoints of two runs on their test examples"
-    x, y = (run.load_arrays('test_predictions') for run in (a, b))
-    x, y = ({k: v[np.argsort(predictions['example_id'], kind='stable')] for k, v in predictions.items()}
-            for predictions in (x, y))
+    def by_example(run):
+        arrays = run.load_arrays('test_predictions')
+        order = np.argsort(arrays['example_id'], kind='stable')
+        return {name: values[order] for name, values in arrays.items()}
+    x, y = by_example(a), by_example(b)
     if not all(np.array_equal(x[k], y[k]) for k in ('example_id', 'labels')):
         raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; runs on the same '
                          'data can be compared')
@@ -270,8 +277,9 @@ def adjust(
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #041
 def _plain_value(x):
-    return (None if x is None or isinstance(x, float) and math.isnan(x) or x is pd.NA else x.item()
-            if isinstance(x, np.generic) else x)
+    "`x` as a Python value, None where it is missing"
+    if x is None or x is pd.NA or isinstance(x, float) and math.isnan(x): return None
+    return x.item() if isinstance(x, np.generic) else x
 
 def id_columns(frame) -> list:
     """The columns of a tidy `frame` that tell runs apart: all up to 'run', or the texts and 'seed' where there is no
@@ -290,8 +298,9 @@ def _chosen(frame, where):
         if name not in frame:
             raise ValueError(f'where has {name!r}, which is no column; there are {", ".join(map(str, frame.columns))}')
         wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
-        named, lacking = (np.array([f(_plain_value(x)) for x in frame[name]], dtype=bool)
-                          for f in (lambda x: x in wanted, lambda x: x is None and name in settings))
+        values = [_plain_value(x) for x in frame[name]]
+        named = np.array([x in wanted for x in values], dtype=bool)
+        lacking = np.array([x is None and name in settings for x in values], dtype=bool)
         if not named.any(): raise ValueError(f'no finished runs with {where} to make a table of')
         frame = frame[named | lacking]
         if name not in settings: continue
@@ -314,7 +323,7 @@ def _cells(frame, rows, column, measures):
         for m in measures:
             here = cells.setdefault((row, _plain_value(record[column]) if column else m), {})
             if record['seed'] in here:
-                vary = [c for c in ids if len({str(_plain_value(x)) for x in frame[c]}) > 1]
+                vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
                 clash = f'{", ".join(vary)} take several values' if vary else f'seed {record["seed"]} is there twice'
                 raise ValueError(f'several runs fall into one cell of the table: {clash}; name such columns in rows or '
                                  'columns, or choose with where=')
@@ -327,10 +336,11 @@ _fewest_pairs = dict(t=4, bootstrap=20) # for a mark; see the false alarms above
 
 def _baseline_of(row, base, rows):
     "The row of the baseline `base` with which `row` is compared, None if it is one itself or there is none"
-    at = next((i for i in range(len(row)) if any(r[i] == base for r in rows)), None)
-    if at is None:
+    has_base = [base in values for values in zip(*rows)]
+    if not any(has_base):
         raise ValueError(f'compare_to must name a row: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
                          f'got {base!r}')
+    at = has_base.index(True)
     if row[at] == base: return None
     rest, bases = row[:at] + row[at+1:], [r for r in rows if r[at] == base]
     return next((r for r in bases if r[:at] + r[at+1:] == rest), bases[0] if len(bases) == 1 else None)
@@ -338,8 +348,9 @@ def _baseline_of(row, base, rows):
 def _compare(cells, base, test, correction, across=False):
     """{(row, column): `Comparison` and adjusted p} with the baseline `base`; `across`: the columns are a setting,
     and all comparisons one family"""
-    rows, columns = (list(dict.fromkeys(k[i] for k in cells)) for i in range(2))
-    families, found_in = {}, {r: [c for row, c in cells if row == r] for r in rows}
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
+    families, found_in = {}, {}
+    for row, column in cells: found_in.setdefault(row, []).append(column)
     for c in columns:
         family = families.setdefault(None if across else c, {})
         for r in rows:
@@ -351,8 +362,11 @@ def _compare(cells, base, test, correction, across=False):
             if theirs is None: continue
             seeds = [s for s in cells[r, c] if s in theirs]
             family[r, c] = tests[test]([cells[r, c][s] for s in seeds], [theirs[s] for s in seeds])
-    return {k: (v, q) for family in families.values()
-            for (k, v), q in zip(family.items(), adjust([v.p for v in family.values()], correction))}
+    out = {}
+    for family in families.values():
+        adjusted = adjust([comparison.p for comparison in family.values()], correction)
+        out |= {cell: (comparison, p) for (cell, comparison), p in zip(family.items(), adjusted)}
+    return out
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #047
 @dataclass(frozen=True)
@@ -403,8 +417,9 @@ class ResultTable(_TableFields):
     def title(self, x) -> str:
         "What is printed for the name or value `x`"
         if x in self.titles: return str(self.titles[x])
-        return ('–' if x is None else f'{x:g}' if isinstance(x, float) else str(x).replace('_', ' ')
-                if x in self.columns else str(x))
+        if x is None: return '–'
+        if isinstance(x, float): return f'{x:g}'
+        return str(x).replace('_', ' ') if x in self.columns else str(x)
 
     def heads(self) -> tuple: # (of the rows, of the columns)
         "Return the titles of the columns, with arrows that say which way is better"
@@ -440,7 +455,8 @@ _average = 'average' # the name of the last column, where one is asked for
 
 def _p_cell(p):
     "The adjusted p-value `p` as a cell; a dash where nothing was tested"
-    return Cell('' if math.isnan(p) else '<0.001' if p < .001 else f'{p:.3f}', '', '')
+    if math.isnan(p): return Cell('', '', '')
+    return Cell('<0.001' if p < .001 else f'{p:.3f}', '', '')
 
 def _heads(table) -> tuple: # (of the rows, of the columns)
     "The titles of the columns, with arrows that say which way is better"
@@ -463,8 +479,9 @@ def _grid(table) -> list:
         cell = Cell(table.number(r['mean'], c), table.number(r['std'], c), r['mark'], bool(r['best']))
         out.setdefault(row, {})[c] = [cell, _p_cell(r['p_adjusted'])] if c in with_p else [cell]
     empty = {c: [Cell('', '', '')]*(2 if c in with_p else 1) for c in table.columns}
-    return [([table.title(x) for x in row], [x for c in table.columns for x in cells.get(c, empty[c])])
-            for row, cells in out.items()]
+    def titled(row): return [table.title(x) for x in row]
+    def in_order(cells): return [cell for column in table.columns for cell in cells.get(column, empty[column])]
+    return [(titled(row), in_order(cells)) for row, cells in out.items()]
 
 # %% ../../nbs/07_metrics/03_statistics.ipynb #051
 def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
@@ -484,7 +501,7 @@ def _html(table) -> str:
     def cell(c):
         written = replace(c, mean=html.escape(c.mean), mark=html.escape(c.mark))
         return _printed(written, '<b>{}</b>', mark='<sup>{}</sup>')
-    rows, columns = ([html.escape(x) for x in part] for part in table.heads())
+    rows, columns = (list(map(html.escape, part)) for part in table.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
     def line(names, cells):
@@ -503,16 +520,19 @@ _points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75)
 
 def _ems(text, bold=False):
     "About how many ems `text` is wide in print: capitals and signs are wide, i, l and points narrow"
-    wide = sum(.75 if c.isupper() or c in '±↑↓%−' else .28 if c in "iljt.,;:'() " else .5 for c in text)
-    return wide*(1.1 if bold else 1)
+    def width(c):
+        if c.isupper() or c in '±↑↓%−': return .75
+        return .28 if c in "iljt.,;:'() " else .5
+    return sum(map(width, text))*(1.1 if bold else 1)
 
 def table_inches(table, small=None) -> float:
     "About how wide the LaTeX of `table` is in print, within a tenth"
     heads, columns = table.heads()
     grid = table.grid()
     def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5 if c.std else 0) + .6*_ems(c.mark)
-    widths = [max(_ems(text) for text in (h, *(names[i] for names, _ in grid))) for i, h in enumerate(heads)]
-    widths += [max(_ems(h), *(cell(cells[j]) for _, cells in grid)) for j, h in enumerate(columns)]
+    names, cells = zip(*grid)
+    widths = [max(map(_ems, (head, *texts))) for head, texts in zip(heads, zip(*names))]
+    widths += [max(_ems(head), *map(cell, column)) for head, column in zip(columns, zip(*cells))]
     gap = float(_smaller[small].removesuffix('pt')) if small else 6.
     return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
 
@@ -652,8 +672,9 @@ def _table_axes(frame, rows, columns, measure):
     "(rows, setting along the columns or None, measures) as the arguments of `result_table` ask for them"
     ids, have, rows = id_columns(frame), _measures_in(frame), (rows,) if isinstance(rows, str) else tuple(rows)
     across = columns if isinstance(columns, str) and columns in ids else None
-    measures = ([measure] if across else [columns] if isinstance(columns, str) else have if columns is None
-                else list(columns))
+    if across: measures = [measure]
+    elif columns is None: measures = have
+    else: measures = [columns] if isinstance(columns, str) else list(columns)
     if across and measure is None:
         raise ValueError(f'a table with {across!r} along its columns shows one measure: say measure=, one of '
                          f'{", ".join(have)}')
@@ -694,18 +715,21 @@ def _with_score(frame, columns, measure, better):
 
 def _add_average(cells):
     "A column more: for each row and seed the mean over all columns; none where one is missing"
-    columns = [c for c in dict.fromkeys(c for _, c in cells) if c is not None]
+    columns = list(dict.fromkeys(c for _, c in cells if c is not None))
     if _average in columns: raise ValueError(f'a column is called {_average!r} already; rename that value')
     for row in dict.fromkeys(row for row, _ in cells):
         here = [cells.get((row, c), {}) for c in columns]
-        whole = {seed: float(np.mean([values[seed] for values in here])) for seed in here[0]
-                 if all(seed in values for values in here)}
+        whole = {}
+        for seed in here[0]:
+            values = [column[seed] for column in here if seed in column]
+            if len(values) == len(here): whole[seed] = float(np.mean(values))
         if whole: cells[row, _average] = whole
 
 def _checked_format(frame, percent, titles, digits, levels, fewest):
     "Refuse what cannot be printed; the measures in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
-    percent = have if percent is True else [percent] if isinstance(percent, str) else list(percent or ())
+    if percent is True: percent = have
+    else: percent = [percent] if isinstance(percent, str) else list(percent or ())
     values = {_plain_value(x) for c in ids if c != 'run' for x in frame[c]}
     for name, chosen, allowed in (('percent', percent, set(have)),
                                   ('titles', titles or {}, set(frame.columns) | {'measure'} | values)):
@@ -770,8 +794,8 @@ def result_table(
     check_choice('test', test, tests)
     check_choice('correction', correction, corrections)
     check_choice('best', best, ['bold', None])
-    origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     if p_values and compare_to is None: raise ValueError('p_values needs compare_to, the baseline of the comparisons')
+    origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)
     percent = _checked_format(frame, percent, titles, digits, levels, fewest)
@@ -786,18 +810,18 @@ def result_table(
     shown = list(dict.fromkeys(c for _, c in cells))
     ways = {c: better[measures[0] if across else c] for c in shown}
     compared = {} if compare_to is None else _compare(cells, compare_to, test, correction, bool(across))
-    table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
-                        [], ways, digits,
-                        tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}),
-                        about, names, bool(p_values))
+    column = across or 'measure'
+    in_percent = tuple(percent) if not across else tuple(shown)*(measure in percent)
+    table = ResultTable(_filled(cells, rows, column, compared, levels, fewest), rows, column, [], ways, digits,
+                        in_percent, dict(titles or {}), about, names, bool(p_values))
     table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best: _mark_best(table)
     way = better[measure] if across else None
-    shown_ways = _way_sentence(ways) if not across else _shown_sentence(table, measure, way, average)
-    table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), shown_ways,
-        *chosen,
-        _undefined_sentence(table),
-        'Bold: the best mean of its column.' if table.frame['best'].any() else '',
-        *(_test_sentences(table, table.title(compare_to), test, correction, levels, fewest) if compare_to is not None
-          else []), about] if sentence]
+    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))),
+                 _shown_sentence(table, measure, way, average) if across else _way_sentence(ways),
+                 *chosen, _undefined_sentence(table)]
+    if table.frame['best'].any(): sentences.append('Bold: the best mean of its column.')
+    if compare_to is not None:
+        sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
+    table.sentences = [sentence for sentence in [*sentences, about] if sentence]
     return table

@@ -202,12 +202,13 @@ class _MeasuredStudy(_DescribedStudy):
 # %% ../../nbs/07_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
     "[(setting of a cell, {by, report: what `over_seeds` says})] of one method, cells with the most runs only"
-    cells = [(dict(zip(settings, values if isinstance(values, tuple) else (values,))), group)
-             for values, group in frame.groupby(settings, dropna=False, sort=False)] if settings else [({}, frame)]
-    for _, group in cells:
+    groups = frame.groupby(settings, dropna=False, sort=False) if settings else [((), frame)]
+    cells = []
+    for values, group in groups:
+        setting = dict(zip(settings, values if isinstance(values, tuple) else (values,)))
         twice = group['seed'][group['seed'].duplicated()]
         if len(twice): raise ValueError(f'best: seed {twice.iloc[0]} is there twice in one cell; choose with where=')
-    cells = [(setting, {k: over_seeds(group[k]) for k in (by, report)}) for setting, group in cells]
+        cells.append((setting, {k: over_seeds(group[k]) for k in (by, report)}))
     most = max(means[by]['n'] for _, means in cells)
     return [(setting, means) for setting, means in cells if most and means[by]['n'] == most], len(cells)
 

@@ -36,8 +36,8 @@ def check_tags(where, words, tags, classes:int):
     "Refuse rows of the split `where` without `words`, or without exactly one of `tags` (0 to `classes` - 1) for each"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
         if not row_words or len(row_words) != len(row_tags):
-            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} tags; '
-                             'one tag for each word is needed')
+            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} '
+                             'tags; one tag for each word is needed')
         bad = [t for t in row_tags if type(t) is not int or not 0 <= t < classes]
         if bad:
             raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
@@ -153,8 +153,9 @@ class Facts(_TaskFields):
     @property
     def used(self) -> set:
         "Columns that the task itself makes into numbers, where they are there"
-        also = ('text_pair',) if 'text' in self.columns else ('informative',) if self.modality != 'text' else ()
-        return {*self.columns, *self.optional, *also}
+        columns = {*self.columns, *self.optional}
+        if 'text' in self.columns: return columns | {'text_pair'}
+        return columns | {'informative'} if self.modality != 'text' else columns
 
     @property
     def scores_classes(self) -> bool:

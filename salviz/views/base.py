@@ -18,7 +18,7 @@ __all__ = ['axes_meaning', 'least_on_words', 'attributed_rule', 'answer_views', 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import compress, cycle
 from numbers import Integral
 from typing import Literal
 
@@ -238,15 +238,16 @@ def attention_beside_saliency(
     finite = np.isfinite(attention) & np.isfinite(saliency)
     agreement = float(spearman(attention, np.abs(saliency), counts=~special & finite))
     outside = float(np.nansum(attention[special]) / max(np.nansum(attention), 1e-12))
+    heads = [which]*(which != 'mean over heads')
+    trained = ' and the target that attention is trained towards'*(target is not None)
     return AttentionBesideSaliency(
-        title=title_of(snapshot, f'layer {layer}', *([] if which == 'mean over heads' else [which])),
+        title=title_of(snapshot, f'layer {layer}', *heads),
         subtitle=f'Spearman(attention, |saliency|) = {number_words(agreement)}   '
                  f'special tokens, left out: {outside:.0%} of the attention{class_words(snapshot)}',
-        caption=f'Attention {row_words} in layer {layer}, {which}, beside '
-                f'saliency{"" if target is None else " and the target that attention is trained towards"}, each '
-                f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
-                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{sentence}'
-                + _layer_words(chosen, 'SalLM regularises' if regularised else ''),
+        caption=f'Attention {row_words} in layer {layer}, {which}, beside saliency{trained}, each normalised over '
+                f'the tokens that are not special (special tokens, grey, receive {outside:.0%} of the attention). '
+                f'Spearman correlation of attention and |saliency|: {number_words(agreement)}.{sentence}'
+                + _layer_words(chosen, 'SalLM regularises'*bool(regularised)),
         attention=_normalised(attention, special),
         attention_name=_row_name(snapshot, row_words),
         saliency=_normalised(saliency, special),
@@ -328,7 +329,7 @@ def _set_words(snapshot, probabilities):
 def class_words(snapshot):
     "Label and prediction of `snapshot`, as far as they are known, for a subtitle"
     words, probabilities = [], snapshot.arrays.get('probabilities')
-    name = lambda i: snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
+    def name(i): return snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
     is_finite = probabilities is not None and np.isfinite(probabilities).all()
     if is_finite and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
     if isinstance(snapshot.label, float): words.append(f'score: {number_words(snapshot.label)}')
@@ -460,8 +461,10 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is no word to mask')
     replaced = np.array([is_masked[u].any() for u in units]) & ~special
     sources = _sources(units, tokens, masked_tokens, replaced, groups)
-    masked = tuple(_joined([masked_labels[p] for p in u], len(units[s]) if s >= 0 else 1) if r else o
-                   for u, r, s, o in zip(units, replaced, sources, labels))
+    def in_copy(unit, is_replaced, source, label):
+        if not is_replaced: return label
+        return _joined([masked_labels[p] for p in unit], len(units[source]) if source >= 0 else 1)
+    masked = tuple(map(in_copy, units, replaced, sources, labels))
     pooled = np.array([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     answers = _answers(snapshot)
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
@@ -611,7 +614,8 @@ def ties_note(tied) -> tuple: # of sentences
     "What `tied_candidates` has to say"
     tied = np.asarray(tied)
     if not tied.any(): return ()
-    where = 'every row' if tied.all() else 'one row' if tied.sum() == 1 else f'{tied.sum()} of {len(tied)} rows'
+    where = 'one row' if tied.sum() == 1 else f'{tied.sum()} of {len(tied)} rows'
+    if tied.all(): where = 'every row'
     return (f'Tied: in {where} attributions are equal at the threshold, and all that are tied with it are candidates.',)
 
 # %% ../../nbs/09_views/00_base.ipynb #060
@@ -631,7 +635,9 @@ def discard_region(
     is_plain = what == 'attention'
     fractions = word_fractions(snapshot, [observed[i] for i in rows])[:, heads]
     i, j = (0, 0) if is_plain else telling_head(attribution[np.ix_(rows, heads)], word_tokens(snapshot), fractions)
-    shown = 'Head' if head is None else 'Layer' if layer is None else ''
+    shown = ''
+    if head is None: shown = 'Head'
+    elif layer is None: shown = 'Layer'
     row, head = rows[i], heads[j]
     candidates, discarded = candidates[row, head], discarded[row, head]
     # candidates may be attended to, even where half precision stored 0
@@ -942,7 +948,7 @@ def _side_names(snapshots) -> tuple: # of strings
              for s in snapshots]
     differs = [len(set(column)) > 1 for column in zip(*parts)]
     if not any(differs): return 'first', 'second'
-    return tuple(', '.join(column for column, d in zip(p, differs) if d) for p in parts)
+    return tuple(', '.join(compress(words, differs)) for words in parts)
 
 # %% ../../nbs/09_views/00_base.ipynb #084
 def saliency_distribution(
@@ -954,11 +960,12 @@ def saliency_distribution(
 ) -> SaliencyDistribution:
     "How saliency is distributed on two sides, pooled over probes that are scaled one by one"
     sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
-    probes = [sorted(s.probe for s in side) for side in sides]
+    def probes_of(side): return sorted(s.probe for s in side)
+    probes = [probes_of(side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
         raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} '
                          f'and {probes[1]}')
-    values = [np.concatenate([_scaled_saliency(s) for s in side]) for side in sides]
+    values = [np.concatenate(list(map(_scaled_saliency, side))) for side in sides]
     edges = np.linspace(-1, 1, bins + 1)
     fractions = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
     inside = tuple(float(np.mean(np.abs(v) <= near)) if len(v) else np.nan for v in values)
@@ -1035,12 +1042,11 @@ def token_labels(snapshot:Snapshot) -> TokenLabels:
     sure = ''
     if np.isfinite(confidence[has_both]).any():
         sure = f'   mean confidence {number_words(np.nanmean(confidence[has_both]))}'
+    coloured = 'Tokens are coloured by saliency. '*(saliency is not None)
     return TokenLabels(
         title=title_of(snapshot), subtitle=right + sure,
         caption=f'Each token with its label, what the model says and the probability of that: {right}; bold and framed '
-        'where it is wrong. '
-                + ('Tokens are coloured by saliency. ' if saliency is not None else '')
-        + 'Tokens without a label are not asked about.',
+                f'where it is wrong. {coloured}Tokens without a label are not asked about.',
         gold=tuple(gold), predicted=tuple(predicted), confidence=confidence, is_wrong=fixed(wrong), saliency=saliency,
         limit=robust_limit(saliency, 1.),
         notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]),
@@ -1083,13 +1089,14 @@ def translation(
     wrong = np.array([a != b for a, b in zip(target, predicted)], dtype=bool)
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     right = f'{int((~wrong).sum())} of {len(wrong)} target tokens right under teacher forcing'
-    where = '' if attention is None else f'layer {layer}, ' + ('mean over heads' if head is None else f'head {head}')
+    of_map = ''
+    if attention is not None:
+        heads = 'mean over heads' if head is None else f'head {head}'
+        of_map = f' The map is the attention of the encoder, layer {layer}, {heads}: a{axes_meaning[1:]}'
     return Translation(
         title=title_of(snapshot), subtitle=right,
         caption='A pair of source and target. Below each target token, what the model answers given the target before '
-                f'it, and the probability of the target token: {right}.'
-                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else '')
-                + _layer_words(was_chosen),
+                f'it, and the probability of the target token: {right}.{of_map}{_layer_words(was_chosen)}',
         target=tuple(target), predicted=tuple(predicted),
         probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
         is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
@@ -1122,11 +1129,13 @@ def scored_sentence(
     # a hair beyond a whole number needs no more scale
     low, high = span or (np.floor(min(finite, default=0.) + .05), np.ceil(max(finite, default=1.) - .05))
     if span is None: low = min(low, 0.)
-    error = f'error: {number_words(predicted - gold)}' if gold is not None else ''
+    subtitle, error = class_words(snapshot).strip(), ''
+    if gold is not None:
+        difference = f'error: {number_words(predicted - gold)}'
+        subtitle, error = f'{subtitle}   {difference}', f' ({difference})'
     return ScoredSentence(
-        title=title_of(snapshot), subtitle=class_words(snapshot).strip() + (f'   {error}' if error else ''),
-        caption='Words coloured by their saliency, and the score of the sentence beside that of the model'
-        + (f' ({error}).' if error else '.'),
+        title=title_of(snapshot), subtitle=subtitle,
+        caption=f'Words coloured by their saliency, and the score of the sentence beside that of the model{error}.',
         labels=labels, is_special=fixed(special), saliency=saliency, limit=robust_limit(saliency, 1.), gold=gold,
         predicted=predicted, span=(float(low), float(high if high > low else low + 1)),
         notes=not_finite(saliency=None if saliency is None else saliency[~special], prediction=prediction))
@@ -1243,8 +1252,10 @@ def evidence_view(
     x, chosen = _chosen_evidence(snapshot, name, axes, drawn, layer, head)
     finite = np.isfinite(x)
     values = fixed(np.where(finite, x, np.nan).astype(float))
-    kind = 'region' if x.dtype == bool else 'signed' if (values < 0).any() else 'positive'
-    limit = 1. if kind == 'region' else float(np.nanmax(np.abs(values), initial=0.)) or 1.
+    kind, limit = 'region', 1.
+    if x.dtype != bool:
+        kind = 'signed' if (values < 0).any() else 'positive'
+        limit = float(np.nanmax(np.abs(values), initial=0.)) or 1.
     shown, where = axes[len(axes) - drawn:], ', '.join(f'{k} {v}' for k, v in chosen.items())
     if form == 'table':
         values = values.reshape((1,)*(2 - values.ndim) + values.shape)
@@ -1309,8 +1320,9 @@ def view_for(
                          f'which is not enough for any of: {wanted}')
     if guided_heads in chosen and custom_patterns(snapshot):
         chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
-    plain = (unknown_task(snapshot.info),) if unknown_task(snapshot.info) else ()
-    views = [replace(view, notes=(*view.notes, *plain)) for view in (make(snapshot) for make in chosen)]
+    plain = tuple(filter(None, [unknown_task(snapshot.info)]))
+    views = [make(snapshot) for make in chosen]
+    views = [replace(view, notes=(*view.notes, *plain)) for view in views]
     return views[0] if len(views) == 1 else Views(views)
 
 # %% ../../nbs/09_views/00_base.ipynb #101

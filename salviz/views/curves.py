@@ -188,8 +188,9 @@ def _names(groups):
     names = []
     for i, (title, args) in enumerate(methods):
         twins = [a for j, (t, a) in enumerate(methods) if t == title and j != i]
-        differing = [k for k in args if any(a.get(k) != args[k] for a in twins)]
-        names.append(title + (f' ({", ".join(f"{k}={args[k]}" for k in differing)})' if differing else ''))
+        def differs(k): return any(other.get(k) != args[k] for other in twins)
+        differing = ', '.join(f'{k}={x}' for k, x in args.items() if differs(k))
+        names.append(f'{title} ({differing})' if differing else title)
     return [n if names.count(n) == 1 else f'{n} ({g[0].path.name})' for n, g in zip(names, groups)]
 
 # %% ../../nbs/09_views/01_curves.ipynb #026
@@ -279,8 +280,10 @@ def _y_label(groups, what, split):
             and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
     without = all(r.get('task_weight') == 0 for run in runs for r in run.train_rows)
     summed = f'{"" if without else "the task and "}all terms of the method'
-    unit = (' (nats)' if nats else f' ({summed})' if what == 'loss' and not plain
-            else ' (share of examples)' if what == 'accuracy' else '')
+    unit = ''
+    if nats: unit = ' (nats)'
+    elif what == 'loss' and not plain: unit = f' ({summed})'
+    elif what == 'accuracy': unit = ' (share of examples)'
     if what == 'task': return f'task loss{unit}'
     return f'{_from[split]} {what.replace("_", " ")}{unit}'
 
@@ -315,19 +318,20 @@ def loss_curves(
     found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
     rows = max(len(a) for g in found.values() for a, _ in g.values())
     window = _window(smooth, rows) if split == 'train' else 1
-    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in found.items()}
+    def smooth_runs(group): return {run: (at, running_mean(values, window)) for run, (at, values) in group.items()}
+    smoothed = {name: smooth_runs(group) for name, group in found.items()}
     ends = ends_of(what) if ends_of(what)[1] < np.inf else (0, np.inf) # terms are losses
     frame, more, in_words = _lines(smoothed, x, band, ends)
-    how = (f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train'
-           else '')
+    how = 'not smoothed' if split == 'train' else ''
+    if window > 1: how = f'running mean of each run over {window} logged rows'
     label = _y_label(groups, what, split)
     title = f'{_sentence(label.partition(" (")[0])} over {x}s'
-    terms = (' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task'
-             else '')
-    faint = '; single runs are drawn faint' if window > 1 or max(map(len, found.values())) > 1 else ''
+    is_of_task = chosen and what == 'task'
+    terms = ' Loss of the task alone: the terms that methods add to it have other units.'*is_of_task
+    faint = '; single runs are drawn faint'*(window > 1 or max(map(len, found.values())) > 1)
     return Curves(title=title, subtitle='   '.join(filter(None, [in_words, how])), notes=(*notes, *more), frame=frame,
         raw=_single_runs(found, x), names=tuple(found), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
-        caption=f'{title}: {in_words}{f" ({how})" if how else ""}{faint}.{terms}'
+        caption=f'{title}: {in_words}{how and f" ({how})"}{faint}.{terms}'
                 f'{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #042
@@ -445,10 +449,11 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
         raise ValueError(f'{view}: share must be between 0 and 1, got '
                          f'{rows.share[(rows.share < 0) | (rows.share > 1)].iloc[0]}')
     rows = rows.sort_values('share', kind='stable')
-    groups = {plain_name(m): {f'seed {k}': (g.share.to_numpy(float), g[value].to_numpy(float))
-                              for k, g in rows[rows.method == m].groupby('seed')}
-              for m in dict.fromkeys(_frame_methods(frame))
-              if (rows.method == m).any()}
+    groups = {}
+    for method in dict.fromkeys(_frame_methods(frame)):
+        runs = {f'seed {seed}': (part.share.to_numpy(float), part[value].to_numpy(float))
+                for seed, part in rows[rows.method == method].groupby('seed')}
+        if runs: groups[plain_name(method)] = runs
     lines, more, in_words = _lines(groups, 'share', band, ends_of(value))
     if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
@@ -480,7 +485,7 @@ def _by_training(frame, training, value): # (frame, styles)
     "`frame` with training and method in one column, and of each pair its style"
     checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
-    trainings, methods = ([x for x in dict.fromkeys(p[k] for p in pairs) if x != 'random'] for k in (0, 1))
+    trainings, methods = ([name for name in dict.fromkeys(names) if name != 'random'] for names in zip(*pairs))
     def style(t, m):
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
@@ -736,7 +741,7 @@ def gradient_histogram(
     if not isinstance(bins, int) or not 2 <= bins <= 500:
         raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))
-    low, high = (f([f(values) for values in samples.values()]) for f in (np.min, np.max))
+    low, high = min(map(np.min, samples.values())), max(map(np.max, samples.values()))
     if low == high: raise ValueError(f'gradient_histogram: all values are {low:g}; there is no distribution')
     edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
     edges[[0, -1]] = low, high # exactly, or rounding could lose the highest value
@@ -800,11 +805,12 @@ def metric_table(
     table = _table_of(source, measures, by, kwargs)
     rows, (row_heads, heads) = table.grid(), table.heads()
     if not rows: raise ValueError('metric_table: the table has no rows')
-    def of_cells(get): return tuple(tuple(get(c) for c in cells) for _, cells in rows)
+    def of_cells(get): return tuple(tuple(map(get, cells)) for _, cells in rows)
     # the arrows, and what marks mean
     explained = [sentence for sentence in table.sentences[1:] if not sentence.startswith('Bold')]
-    return MetricTable(title=title, subtitle=table.sentences[0]
-        + ('   Bold: the best mean of its column.' if table.frame['best'].any() else '') if table.sentences else '',
+    first = table.sentences[0] if table.sentences else ''
+    bold = '   Bold: the best mean of its column.'*bool(table.sentences and table.frame['best'].any())
+    return MetricTable(title=title, subtitle=first + bold,
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame,
         row_heads=tuple(row_heads), heads=tuple(heads),
         names=tuple(tuple(map(plain_name, titles)) for titles, _ in rows),

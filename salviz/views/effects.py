@@ -164,8 +164,10 @@ def _spread_rows(frame, view, keys, value, band, deviation):
     "A row for each of `keys`: mean, low, high, n of `value`, and remarks"
     if deviation is None:
         rows, notes = by_seed(frame, view, keys, value)
-        means = [{**dict(zip(keys, at)), **{k: float(x) for k, x in spread(part[value], band, ends_of(value)).items()}}
-                 for at, part in rows.groupby(keys, sort=False)]
+        means = []
+        for at, part in rows.groupby(keys, sort=False):
+            numbers = spread(part[value], band, ends_of(value))
+            means.append(dict(zip(keys, at)) | {name: float(x) for name, x in numbers.items()})
         return pd.DataFrame(means), notes
     if deviation not in frame: raise ValueError(f'{view}: the frame has no column {deviation!r}')
     if frame.duplicated(keys).any():
@@ -194,7 +196,8 @@ def _checked_columns(frame, view, columns, value):
 
 def _joined(frame, columns):
     "Names of rows: the values of `columns`, methods in words"
-    return [', '.join(plain_name(methods_words(str(k))) for k in row) for row in frame[columns].itertuples(index=False)]
+    def words(row): return ', '.join(plain_name(methods_words(str(value))) for value in row)
+    return [words(row) for row in frame[columns].itertuples(index=False)]
 
 # %% ../../nbs/09_views/04_effects.ipynb #ve-16
 def pairs(
@@ -260,8 +263,9 @@ def bars(
     checked = _checked_columns(frame, 'bars', [*keys, by], value)
     means, notes = _spread_rows(checked, 'bars', [*keys, by], value, band, deviation)
     table = means.assign(group=_joined(means, keys), name=_joined(means, [by]))
-    groups, names = (tuple(k for k in dict.fromkeys(_joined(checked, columns)) if k in set(table[column]))
-                     for columns, column in ((keys, 'group'), ([by], 'name')))
+    def drawn(columns, column): # in the order of the frame
+        return tuple(name for name in dict.fromkeys(_joined(checked, columns)) if name in set(table[column]))
+    groups, names = drawn(keys, 'group'), drawn([by], 'name')
     label, words = label or plain_name(value), _band_words(checked, means, band, deviation)
     title = f'{label[0].upper()}{label[1:]}'
     alone = table[table['low'].isna()]

@@ -84,8 +84,8 @@ def _telling(
     snapshot, layers, # as for `telling_entry`
 ) -> tuple: # (layer and head, how the head was chosen)
     "Return the head of `snapshot` that shows what its method does between words, and the reason in words"
-    words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
-                                        for name, recorded in snapshot.layers.items()}
+    def allowed(recorded): return [layer for layer in recorded if layers is None or layer in layers]
+    words, of = word_tokens(snapshot), {name: allowed(recorded) for name, recorded in snapshot.layers.items()}
     def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
     def fractions(name): return word_fractions(snapshot, of[name])
     if of.get('guided') and (guided := maps('guided') > 0).any():
@@ -179,7 +179,8 @@ def _mean_of(snapshot, view, name, maps, pairs):
         i, layer = layer_row(snapshot, view, name, layer)
         check_heads(view, [head], maps.shape[1])
         rows.append(maps[i, head])
-    blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in {layer for layer, _ in pairs}], axis=0)
+    layers = dict.fromkeys(layer for layer, _ in pairs)
+    blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in layers], axis=0)
     return Map(np.mean(rows, axis=0), f'mean over {heads_words(pairs)}', 'mean', 'mean', blocked)
 
 def chosen_map(
@@ -236,7 +237,8 @@ def same_scale(views):
         for key in zip(v.kinds, v.units):
             largest[key] = max(largest.get(key, 0.),
                                *(l for *k, l in zip(v.kinds, v.units, v.limits) if tuple(k) == key))
-    return [replace(v, limits=tuple(largest[key] for key in zip(v.kinds, v.units))) for v in views]
+    def limits(view): return tuple(largest[key] for key in zip(view.kinds, view.units))
+    return [replace(view, limits=limits(view)) for view in views]
 
 # %% ../../nbs/09_views/02_maps.ipynb #018
 def _shown(m:Map, units):
@@ -526,7 +528,8 @@ def _distinctions(snapshots): # (words that all share, [words of each])
     parts = [_parts(s) for s in snapshots]
     alike = [len(set(words)) == 1 for words in zip(*parts)]
     shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
-    return shared, [', '.join(part for part, same in zip(p, alike) if part and not same) for p in parts]
+    def distinct(words): return ', '.join(part for part, same in zip(words, alike) if part and not same)
+    return shared, [distinct(words) for words in parts]
 
 def _same_tokens(view, snapshots):
     "Refuse `snapshots` of other sentences"
@@ -685,8 +688,9 @@ def head_grid(
         top = np.maximum(np.abs(small).max((-1, -2), keepdims=True), 0 if kind == 'signed' else min(1., 4/n))
         small, limit, unit = small/np.where(top > 0, top, 1), 1., f'{unit}, over the largest of its head'
     at = snapshot.layers.get('guided', [])
-    guided = (np.array([[bool(snapshot.arrays['guided'][at.index(l), h]) if l in at else False for h in heads]
-                        for l in numbers]) if at else None)
+    guided = np.zeros((len(numbers), len(heads)), dtype=bool) if at else None
+    for i, layer in enumerate(numbers):
+        if layer in at: guided[i] = snapshot.arrays['guided'][at.index(layer), list(heads)] > 0
     return HeadGrid(
         title=title_of(snapshot), subtitle=f'{unit} of {len(numbers)*len(heads)} heads, '
         + ('each on its own scale' if scale == 'own' else 'on one scale') + class_words(snapshot),
@@ -741,9 +745,9 @@ def _how_many_sentences(sources):
     if len(snapshots) < len(sources): return f'{counted}, {len(sources)} times'
     sides = {tuple(_parts(s)[:2]) for s in snapshots}
     steps = {s.step for s in snapshots}
-    of = (f'{len(sides)} models' if len(sides)*len(texts) == len(sources) else f'{len(steps)} steps'
-          if len(steps)*len(texts) == len(sources) else '')
-    return f'{counted} of {of}' if of else f'{counted}, {len(sources)} times'
+    if len(sides)*len(texts) == len(sources): return f'{counted} of {len(sides)} models'
+    if len(steps)*len(texts) == len(sources): return f'{counted} of {len(steps)} steps'
+    return f'{counted}, {len(sources)} times'
 
 # %% ../../nbs/09_views/02_maps.ipynb #049
 def coloured_sentences(
@@ -860,8 +864,9 @@ def masked_pairs(
         raise ValueError(f'masked_pairs: names must be one for each of {len(snapshots)} sentences, got {len(names)}')
     views = [masked_sentence(s) for s in snapshots]
     shared, distinct = _distinctions(snapshots)
-    joined = lambda name: tuple(cut_name(part) for v in views for part in getattr(v, name))
-    saliency, replaced = (np.concatenate([getattr(v, k) for v in views]) for k in ('saliency', 'is_replaced'))
+    def joined(name): return tuple(cut_name(part) for v in views for part in getattr(v, name))
+    saliency = np.concatenate([v.saliency for v in views])
+    replaced = np.concatenate([v.is_replaced for v in views])
     special = np.concatenate([v.is_special for v in views])
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
     return MaskedPairs(
@@ -937,12 +942,14 @@ def patch_attention(
     rows = np.array([row for *_, row in panels])
     maps = rows[:, grid['first']:].reshape(-1, grid['rows'], grid['columns'])
     units = ['attention rollout' if m.head == 'rollout' else 'attention' for m, *_ in panels]
-    ends = {unit: attention_limit(rows[[u == unit for u in units], grid['first']:]) for unit in units}
+    def limit_of(unit): return attention_limit(rows[np.array(units) == unit, grid['first']:])
+    ends = {unit: limit_of(unit) for unit in units}
     outside, letters = rows[:, :grid['first']].sum(1), [x.strip('()') for x in panel_letters(len(panels) + 1)[1:]]
     titles = [f'{m.where}, from {_patch_name(place)}' for m, place, _ in panels]
     one = dict.fromkeys(m.where for m in chosen)
     where = next(iter(one)) if len(one) == 1 else f'{len(one)} maps'
     listed = '; '.join(f'({letter}) {words}' for letter, words in zip(letters, titles))
+    choices = dict.fromkeys(m.choice for m in chosen)
     size = f'{grid["rows"]} × {grid["columns"]}'
     return PatchAttention(
         title=title_of(snapshot, where),
@@ -951,7 +958,7 @@ def patch_attention(
                 f'each of them: {listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
                 + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
                 + ' The colours are mixed with the image.'*on_image
-                + ''.join(f' {choice}' for choice in dict.fromkeys(m.choice for m in chosen) if choice),
+                + ''.join(f' {choice}' for choice in choices if choice),
         image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
         names=tuple(titles), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
         limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),

@@ -8,6 +8,7 @@ __all__ = ['SaliencyGrid', 'saliency_grid']
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-3
 import re
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def _scaled(columns, items, scale, magnitude):
         if m is None: return None
         m = np.abs(m) if magnitude else m
         return _normalised_map(m) if scale == 'own' else m
-    scaled = {column: {item: drawn(maps.get(item)) for item in items} for column, maps in columns.items()}
+    scaled = {column: dict(zip(items, map(drawn, map(maps.get, items)))) for column, maps in columns.items()}
     every = np.concatenate([m.ravel() for maps in scaled.values() for m in maps.values() if m is not None])
     return scaled, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())
 
@@ -193,8 +194,9 @@ def _grid_view(kind, items, maps, wrong, settings):
     "The `SaliencyGrid` of `items` {item: (name, input)} and `maps`"
     (limit, is_signed, scale, magnitude, page, pages), columns = settings, tuple(maps)
     missing = sum(maps[c][i] is None for c in columns for i in items)
-    not_right = np.array([[(i, c) in wrong for c in columns] for i in items], dtype=bool)
-    trainings, methods = (list(dict.fromkeys(c[k] for c in columns)) for k in (0, 1))
+    pairs = list(product(items, columns))
+    not_right = np.array([pair in wrong for pair in pairs], dtype=bool).reshape(len(items), len(columns))
+    trainings, methods = (list(dict.fromkeys(names)) for names in zip(*columns))
     what = '|saliency|' if magnitude else 'saliency'
     scale_words = ('each map divided by its own largest magnitude, so that a faint one looks as strong as any'
                    if scale == 'own' else 'all maps on one scale')

@@ -28,8 +28,12 @@ def _line_over(rows, x, levels, value, band):
     "A row for each level of `x` in `rows` [x, seed, value]; for all `levels` where `rows` have none"
     has_setting = rows[x].notna()
     parts = [(level, rows[rows[x] == level] if has_setting.any() else rows) for level in levels]
-    return pd.DataFrame([{x: level, **{k: float(v) for k, v in spread(part[value], band, ends_of(value)).items()}}
-                         for level, part in parts if len(part)])
+    out = []
+    for level, part in parts:
+        if not len(part): continue
+        numbers = spread(part[value], band, ends_of(value))
+        out.append({x: level, **{name: float(number) for name, number in numbers.items()}})
+    return pd.DataFrame(out)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-7
 def over_setting(
@@ -219,7 +223,8 @@ def distribution(
     "The distribution of `value` over all settings and seeds, a box with its points for each of `rows`"
     columns = [rows] if isinstance(rows, str) else list(rows)
     checked = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
-    names = [', '.join(methods_words(str(k)) for k in row) for row in checked[columns].itertuples(index=False)]
+    def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
+    names = [name_of(row) for row in checked[columns].itertuples(index=False)]
     boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
     words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}
     counts = [f'{checked[k].nunique()} {word}' for k, word in words.items()]

@@ -15,7 +15,7 @@ import invented
 import salviz.figures.maps
 from overlap import check_legible
 from PIL import Image
-from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, shares, signed, signed_scale
+from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, sequential, signed, signed_scale
 from salviz.explorer.stills import Look, picture
 from salviz.core.runs import Run, Snapshot
 from salviz.views.maps import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
@@ -311,7 +311,7 @@ def test_drawn_maps_hold_the_views_numbers_in_the_scales_colours(kind):
         norm = ax.images[0].norm
         assert norm.vmax == limit
         assert norm.vmin == (-limit if k == 'signed' else 0)
-        assert ax.images[0].cmap.name == (signed if k == 'signed' else shares).name
+        assert ax.images[0].cmap.name == (signed if k == 'signed' else sequential).name
 
 
 def test_the_drawn_grid_holds_every_head_where_its_number_says():
