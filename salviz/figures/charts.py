@@ -257,6 +257,7 @@ def _grid_layout(view, width, left, norm):
         bar, lines = _bar_width(norm, view.value_label, max(cell*rows, 34))
     return bar, pitch, max(cell, 34/rows), texts, lines
 
+# %% ../../nbs/10_figures/03_charts.ipynb #024xs
 @figure_kind('difference_grid', difference_grid, 'differences from a baseline over two settings, such as p and q',
              'columns method, p, q, seed and the measure, with the baseline', 'frame')
 @figure_kind('head_map', head_map, 'a number for each head, layers x heads', 'columns layer, head, and the number',
@@ -382,6 +383,7 @@ def _split(columns, space, gap):
         x += c['width'] + gap
     return blocks
 
+# %% ../../nbs/10_figures/03_charts.ipynb #033s
 def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "A block of the table from `y` downwards; its height"
     lines = max(len(c['lines']) for c in columns)
@@ -528,6 +530,7 @@ def _draw_front(ax, view, x_range, y_range):
         _point(ax, row.x, row.y, row.standing)
         if row.is_knee: _knee_mark(ax, row.x, row.y)
 
+# %% ../../nbs/10_figures/03_charts.ipynb #pf004s
 @figure_kind('pareto', trade_off, 'accuracy against plausibility over a loss weight, with front, knee and intervals',
              'columns method, seed, a setting and two measures', 'frame', cites=('rationale-contrast',),
              example=dict(y='validation_token_f1'))

@@ -214,6 +214,7 @@ def drawable(
     without |= {text[i] for i in missing}
     return ''.join('□' if i in missing else c for i, c in enumerate(text))
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #018s
 class Math(str):
     "A label of one's own with formulas between dollar signs; a plain text is never read as one"
 
@@ -263,6 +264,7 @@ def fitted(text, width, size, weight='normal'):
 
 _cut_texts = ContextVar('cut', default=None) # {what is left of a text: the text} inside of `cut_texts`
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #021s
 @contextmanager
 def cut_texts():
     "{what is left: text} of the texts that `fitted` cuts inside"
@@ -344,6 +346,7 @@ class TokenTicks:
             label.set_color(self.colours[i])
             if self.upright: label.set(rotation=90, rotation_mode='default')
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #027s
 def token_ticks(
     labels, is_special,
     pitch:float,      # points between two tokens
@@ -405,6 +408,7 @@ def _style_of(fig):
     "`figure_style` as it was when `fig` was drawn"
     return figure_style(getattr(fig, 'families', (font,)), getattr(fig, 'scale', 1.))
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #030s
 def rendered(
     fig,
     kind,         # 'pdf', 'svg' or 'png'
@@ -533,6 +537,7 @@ def _unclipped(fig):
         yield from ((axis, repr(axis.get_label_text() or 'the numbers of a plot')) for axis in (ax.xaxis, ax.yaxis))
     yield from ((text, repr(text.get_text())) for text in texts if text.get_visible() and text.get_text().strip())
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #034s
 def beyond_page(
     fig,
     slack=.5, # points that nobody sees: half of a line's width, a letter's side bearing
@@ -628,6 +633,7 @@ def colour_bar(
 # a low bar's label may be longer than the bar
 def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #040s
 def upright_bar_width(ticks, label, height):
     "Points that a standing colour bar of `height` points needs beside what it belongs to, with a gap of 8 before it"
     texts, unit = _numbered(ticks)
@@ -757,6 +763,7 @@ def mark_ties(ax, cells):
     for y, a, b in row_boxes(cells):
         ax.add_patch(Rectangle((a - .5, y - .5), b - a, 1, facecolor='none', edgecolor=grey, linewidth=0, hatch='////'))
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #048s
 def mark_inside(ax, region, pitch):
     """Dashed lines around `region`, in its own cells, which are `pitch` points wide: they tell which side is inside
     without a colour that would be taken for a value"""
@@ -868,6 +875,7 @@ def stamped(
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     return rendered(fig, kind, text=text, line=stamp(recipe, path) if recipe else '')
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #056s
 def save_figure(
     fig:Figure,
     path:str|PathLike,                     # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
@@ -1005,6 +1013,7 @@ def _check_kind(name, make, takes, asks, cites):
     for paper in cites:
         if paper not in papers: cited(paper) # which says what is no BibTeX entry
 
+# %% ../../nbs/10_figures/00_drawing.ipynb #05bs
 def figure_kind(
     name,            # what `figure` and the command line call it
     make,            # function of evidence, annotated with the view that it returns, which has title and caption

@@ -36,6 +36,7 @@ def _clipped(ax, x, y, colour, limits):
     at, mark = (limits[0], '<') if x < limits[0] else (limits[1], '>')
     ax.plot([at], [y], marker=mark, color=colour, markersize=3.2, markeredgewidth=0, linestyle='none', zorder=5)
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, limits, below=4.):
     "One effect `y` points down, with the bracket of what could have been detected so far `below`"
     colour, fill = _of_word.get(row.word, _untold)
@@ -80,6 +81,7 @@ def _forest_places(view, claims, high_row, stacked):
         y += 3
     return places, y
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-7s
 def _forest_entries(view):
     "What the legend explains"
     def point(colour, fill):
@@ -197,6 +199,7 @@ def _spread_names(at, texts, least):
             out[order[k + 1]] += push
     return out
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-13s
 def _dots(view, width):
     "A row for each pair on one axis"
     full = width*72

@@ -47,6 +47,7 @@ class Interactive(go.Figure):
 
 _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legible on white and on black
 
+# %% ../../nbs/10_figures/06_interactive.ipynb #009s
 def _figure(view, height, traces, **layout):
     "An `Interactive` of `traces` under the words of `view`"
     below = [line for note in (view.subtitle.replace('   ', ' · '), *view.notes) for line in _lines(note)]
@@ -84,6 +85,7 @@ def _evenly(part):
     return (part if len(part) <= _most_points
             else part.iloc[np.linspace(0, len(part) - 1, _most_points).round().astype(int)])
 
+# %% ../../nbs/10_figures/06_interactive.ipynb #011s
 def _curve(view, i, part, style):
     "Traces of line number `i`: band, single runs, line"
     name, part = part['name'].iloc[0], _evenly(part)

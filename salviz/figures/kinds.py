@@ -118,6 +118,7 @@ def _of_study(study, kind, options): # (source, options)
     if not runs: raise ValueError('figure: the study has no finished run yet')
     return (runs if takes == 'runs' else [run for group in runs.values() for run in group]), options
 
+# %% ../../nbs/10_figures/05_kinds.ipynb #019s
 def _listed(x): return list(x) if isinstance(x, (list, tuple)) else [x]
 
 def _runs_of(seen): return list(dict.fromkeys(one.run for one in seen if one and one.run))
@@ -350,6 +351,7 @@ def _check_table(name, kind, source):
         raise ValueError(f'figure: {name} is made of a table ({kind.needs}), got {type(source).__name__}; such '
                          'tables come from a study or a metric')
 
+# %% ../../nbs/10_figures/05_kinds.ipynb #029s
 def _content_of_runs(name, kind, source, step, probe, options):
     "Views of runs or of a table"
     if kind.is_of_table:
@@ -452,6 +454,7 @@ def _description(content, heading, caption) -> str: # '' or sentences
         sentences.append(runs_words(dict(runs=[*map(_Described, _configs_of(content))])))
     return ' '.join(filter(None, sentences))
 
+# %% ../../nbs/10_figures/05_kinds.ipynb #031ds
 def _printed(content, width, font_size, drawing):
     "The figure of `content` on paper"
     inches, points = width_of(width)

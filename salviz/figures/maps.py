@@ -106,6 +106,7 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
     if view.saliency is not None: _edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
 
+# %% ../../nbs/10_figures/02_maps.ipynb #012s
 def _tied_in(view, i):
     "Rows of panel `i` that have no ranks, bool [n]; None if there are none"
     tied = getattr(view, 'tied', None)
@@ -143,6 +144,7 @@ def _lying_bars(bars, grid, width, from_left):
     return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(lines))
             for k, lines in enumerate(labels)], len(bars)//across*step
 
+# %% ../../nbs/10_figures/02_maps.ipynb #013s
 @figure_kind('compared', compared, 'one map in two runs or at two steps, and the difference', 'attention, twice',
              'pair', asks='names')
 @figure_kind('evolution', evolution, 'one map over the steps of a run, as small multiples', 'attention', 'run')
@@ -247,6 +249,7 @@ def _sentence_boxes(labels, continues, space, size):
         x = 3 + (x if wide <= space else space) # nothing stands behind a word that needed several lines
     return texts, widths, places
 
+# %% ../../nbs/10_figures/02_maps.ipynb #023s
 def underline(ax, x, y, width, box, value, limit):
     """A line below the word in the box at (`x`, `y`), `box` points high, if its `value` is clearly negative: in grey
     print the two colours are one"""
@@ -323,6 +326,7 @@ def _pair_columns(view, at, space, size):
     tops = np.cumsum([0] + [(size + 5)*(1 + d) + 3 + 2*d for d in double])
     return words, below, widths, [(tops[k], x) for k, x in places], float(tops[-1])
 
+# %% ../../nbs/10_figures/02_maps.ipynb #028s
 @figure_kind('masked_pairs', masked_pairs, 'several sentences and their masked copies', 'is_masked, masked_input',
              'snapshots', least=2.6, example=dict(probe=[0, 1]))
 def _masked_pairs(view, width):
@@ -375,6 +379,7 @@ def _draw_patches(sheet, view, i, x, y, wide, high):
         ax.add_patch(Rectangle((column, row), 1, 1, **_query_frame))
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
 
+# %% ../../nbs/10_figures/02_maps.ipynb #pch2s
 @figure_kind('patch_attention', patch_attention, 'what a patch of an image or [CLS] attends to, or rollout',
              'attention and input of an image in patches', lists=('layer', 'head', 'patch'), least=2.,
              example=dict(layer=1, head=[0, 1], patch=(0, 1)))

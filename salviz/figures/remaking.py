@@ -46,6 +46,7 @@ def _found_run(facts, folder, folders):
     if len(alike) == 1: return alike[0]
     raise FileNotFoundError(_not_found('run', facts))
 
+# %% ../../nbs/10_figures/08_remaking.ipynb #rm-6s
 def _not_found(what, facts):
     return (f"remake: the {what} {facts['name']!r} was not found; say in which folder it is: runs='FOLDER' (--runs "
             'FOLDER on the command line)')
@@ -118,6 +119,7 @@ def _tables(x):
     if not isinstance(x, dict): return []
     return [x['sha256']] if x.get('form') == 'table' else [one for item in x.values() for one in _tables(item)]
 
+# %% ../../nbs/10_figures/08_remaking.ipynb #rm-9s
 def differences(
     was:dict, # how a figure was made
     now:dict, # how it was made again

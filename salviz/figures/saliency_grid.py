@@ -65,6 +65,7 @@ def _panel(sheet, view, i, k, box):
         ax.text(.97, .05, '×', size=7, weight='bold', color=vermillion, ha='right', va='bottom',
                 transform=ax.transAxes, bbox=dict(facecolor='white', linewidth=0, pad=.3, alpha=.85))
 
+# %% ../../nbs/10_figures/09_saliency_grid.ipynb #fg-6s
 def _panels(view, width):
     "The input and its maps in a row for each item"
     count, full, gap = len(view.columns), width*72, 4.

@@ -85,6 +85,7 @@ def _aligned_strips(view, rows, flagged, width):
             top += height
     return Body(sum(heights) - 6, draw)
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #008s
 @figure_kind('attention_beside_saliency', attention_beside_saliency,
              "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
 def _attention_beside_saliency(view, width, high=46):
@@ -307,6 +308,7 @@ def _fraction_table(ax, fractions, guided, layers, pitch):
     ax.tick_params(length=0)
     ax.set_xlabel('head')
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #025s
 @figure_kind('pattern_shares', pattern_shares, "how much of each head's attention lies on a pattern",
              'attention, pattern_target, guided', least=2.2)
 def _pattern_tables(view, width):
@@ -361,6 +363,7 @@ def _panels(view):
 
 _roomy = 3 # points: a smaller cell has no room for a dot
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #028s
 def _mark_masked(ax, is_masked, pitch):
     "A dot on each masked cell; where cells are too small for that, those that are kept fade"
     if pitch < _roomy:
@@ -579,6 +582,7 @@ def _source_map(sheet, view, x, y, side):
     sheet.text(x, y - 5, f'encoder, layer {view.layer}, {where}', **panel_title)
     colour_bar(sheet, x + side + 8, y, 7, min(side, 150), norm, cmap, at, 'attention (square-root scale)')
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #042s
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
              least=2.8)
 def _translation(view, width):
@@ -630,6 +634,7 @@ def _scale_of_scores(sheet, view, x, y, width):
         ax.scatter([inside], [up], edgecolor=colour, linewidth=1.2, zorder=3, clip_on=False, **style)
     return ax
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #045s
 @figure_kind('scored_sentence', scored_sentence, 'a sentence and its score (regression)', 'prediction', asks='span',
              least=2.4)
 def _scored_sentence(view, width):
@@ -834,6 +839,7 @@ def _side_by_side(views, columns, width):
                          'or a smaller font_size')
     return columns
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #051s
 def _on_one_scale(views):
     "`views` with the largest scale of all"
     if all(hasattr(view, 'limits') for view in views): return same_scale(views)
@@ -882,6 +888,7 @@ def _left_to_the_caption(drawn, views):
     to_caption = [note for note in notes if not _for_the_author.search(note) and note not in captions]
     return [(replace(v, notes=()), body._replace(notes=())) for v, body in drawn], to_caption, for_author
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
     """Sheets and bodies of `shown`, panels in a row, sentences for the caption, and facts; `width` in inches and
     `most_height` in points before enlarging"""
@@ -1006,11 +1013,16 @@ def _as_sentence(parts, between):
 
 def _in_all(part, lists): return all(part in parts for parts in lists)
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #054cs
 def _caption_of(views, titles=None, heading='full') -> str:
     """The caption of the only one of `views`; of several, with their letters, and `titles` to begin with. What the
     `heading` leaves out follows, what all views share once at the end"""
-    def left_out(parts, view): return [part for part in parts if not _contains(part, view.caption)]
-    left = [[left_out(parts, view) for parts, _ in _heading_parts(view, heading)] for view in views]
+    def left_out(view):
+        "Clauses and numbers that the heading leaves out and the caption does not say"
+        parts = (part for part, _ in _heading_parts(view, heading))
+        return [[words for words in part if not _contains(words, view.caption)] for part in parts]
+    if isinstance(titles, str): titles = [titles]
+    left = list(map(left_out, views))
     ends, of_each = '', ['']*len(views)
     for k, between in enumerate((', ', '; ')): # clauses of titles, numbers of subtitles
         of_views = [parts[k] for parts in left]

@@ -235,6 +235,7 @@ def _check_same(a, b, what):
         raise ValueError(f'{what} must have the same layers and heads in both snapshots, got {list(first[0])} of '
                          f'layers {first[1]} and {list(second[0])} of layers {second[1]}')
 
+# %% ../../nbs/07_metrics/02_agreement.ipynb #047s
 @renamed_keywords(top_share='top_fraction')
 def compare_snapshots(
     a, b,             # snapshots of one sentence

@@ -92,6 +92,7 @@ def _check_chosen(measures, have):
                              f'instead of {m!r}, which is shown beside it')
     if measures[0] == measures[1]: raise ValueError(f'front: x and y are both {measures[0]!r}; take two measures')
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
     "{measure: 'higher' or 'lower'}"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
@@ -279,6 +280,7 @@ def front_of(
     return _front_from(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
                        dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr21bs
 def _front_from(table, runs, measures, reported, better, reference, more):
     "The `Front` of `table`"
     table['standing'] = _standing(table, measures, better)
@@ -322,6 +324,7 @@ def _standing_sentences(front) -> list:
     if front.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(front.left_out)}.')
     return out
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr023s
 def _knee_sentence(front) -> str:
     "The knee, and what it is not told apart from"
     if front.knee is None:
@@ -367,6 +370,7 @@ def _stretches(front) -> list: # of (lower, upper value) of neighbours on the fr
     ends = [sorted(pair) for pair in zip(on[front.setting], on[front.setting][1:])]
     return [ends[i] for i in np.argsort(-steps, kind='stable') if steps[i] > 0]
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr030s
 def next_value(
     front:Front,
     scale='log', # or 'linear': of the setting

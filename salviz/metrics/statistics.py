@@ -63,6 +63,7 @@ def measure_names(
     first = dict.fromkeys([*_scored, *(splits or ())])
     return [*_of_run, *(f'{split}_SCORE' for split in first)]
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #010s
 def is_measure(
     name:str,
     splits=(), # as for `measure_names`
@@ -158,6 +159,7 @@ def _differences(a, b):
     both = np.isfinite(a) & np.isfinite(b)
     return a[both] - b[both]
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #021s
 def _refuse_outside(confidence, resamples=1):
     if not 0 < confidence < 1: raise ValueError(f'confidence must be between 0 and 1, such as .95, got {confidence!r}')
     if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
@@ -290,6 +292,7 @@ def id_columns(frame) -> list:
 
 def _measures_in(frame) -> list: return [c for c in frame.columns if c not in id_columns(frame)]
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #041s
 def _chosen(frame, where):
     """(the rows of `frame` that `where` {column: value or list of values} names and those without such a setting,
     sentences about them)"""
@@ -592,6 +595,7 @@ def _seeds_sentence(frame, seeds):
             else f'{counts[0]} to {counts[-1]} of the seeds {listed}')
     return f'Mean ± standard deviation over {seeds_text}.'
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #059s
 def _undefined_sentence(table, most=4):
     "Which runs do not count, because their number is NaN or infinite; a cell of NaNs only is a dash and says so itself"
     missing = []
@@ -668,6 +672,7 @@ def _mark_best(table):
         equal = [table.number(x, c) == table.number(top, c) for x in table.frame['mean'].iloc[here]]
         if not all(equal): table.frame.loc[here, 'best'] = equal
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #062s
 def _table_axes(frame, rows, columns, measure):
     "(rows, setting along the columns or None, measures) as the arguments of `result_table` ask for them"
     ids, have, rows = id_columns(frame), _measures_in(frame), (rows,) if isinstance(rows, str) else tuple(rows)
@@ -713,6 +718,7 @@ def _with_score(frame, columns, measure, better):
     scores = [row[measure[x]] for row, x in zip(frame.to_dict('records'), values)]
     return frame.assign(score=scores), ways.pop()
 
+# %% ../../nbs/07_metrics/03_statistics.ipynb #062xs
 def _add_average(cells):
     "A column more: for each row and seed the mean over all columns; none where one is missing"
     columns = list(dict.fromkeys(c for _, c in cells if c is not None))

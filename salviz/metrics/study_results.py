@@ -86,15 +86,16 @@ def _model_sentence(model, configs):
     several = different(map(model_fact, configs))
     if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
     recorded = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
-    name, kind = (model if isinstance(model, str) else '',
-                  recorded.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
-    if not name:
-        function = re.split(r'[.>]', model['function'])[-1]
-        name = function if set(function.lower().split('_')) - set(_generic) - {''} else recorded.get('name') or kind
+    name, kind = model, recorded.get('class') or ''
+    if not isinstance(model, str):
+        kind = kind or model.get('class', '')
+        name = re.split(r'[.>]', model['function'])[-1]
+        if not {*name.lower().split('_')} - {*_generic, ''}: name = recorded.get('name') or kind
+    if not name: return ''
     name = known_as(name)
     size = [f'{recorded[k]} {k if recorded[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in recorded]
-    inside = ', '.join([*([kind] if kind and kind != name else []), *size])
-    return f'Model: {name}' + (f' ({inside}).' if inside else '.') if name else ''
+    inside = ', '.join([*[kind]*bool(kind and kind != name), *size])
+    return f'Model: {name} ({inside}).' if inside else f'Model: {name}.'
 
 # %% ../../nbs/07_metrics/05_study_results.ipynb #035c
 def _training_words(settings):

@@ -182,6 +182,7 @@ def _listed(name, numbers):
     "'head 3', or 'heads 1, 3'"
     return f'{name}{"s" if len(numbers) > 1 else ""} {", ".join(map(str, numbers))}'
 
+# %% ../../nbs/09_views/00_base.ipynb #024s
 def _compared_row(
     snapshot, maps, layer,
     # ([n], whose it is, which heads, a sentence about what SalLM regularises)
@@ -399,6 +400,7 @@ class _Answered(View):
         if self.holds is not None: return [f'labels: {", ".join(self.classes[i] for i in self.holds) or "none"}']
         return [] if self.label is None else [f'label: {self.classes[self.label]}']
 
+# %% ../../nbs/09_views/00_base.ipynb #040s
 def _answers(snapshot) -> dict:
     "What a view of `snapshot` says"
     before, after = (fixed(snapshot.arrays.get(name)) for name in ('probabilities', 'masked_probabilities'))
@@ -568,6 +570,7 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
         fractions[i] = np.divide(rows[..., words].sum((-1, -2)), total, out=np.zeros(len(rows)), where=total > 0)
     return fractions
 
+# %% ../../nbs/09_views/00_base.ipynb #058s
 def best_head(fractions, *scores) -> tuple: # row and head
     """Return the head with the largest score among those whose fraction is at least `least_on_words`
 
@@ -660,6 +663,7 @@ def discard_region(
         discarded=fixed(discarded), ties=fixed(candidates & tied[:, None]), layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
 
+# %% ../../nbs/09_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
     """The maps [L, H, query, key] to draw below regions in the layers `observed`, what they are, and a sentence
     about the regions"""
@@ -1022,6 +1026,7 @@ def _rare_words(snapshot, gold, predicted):
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
     return f', {words.rare}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
+# %% ../../nbs/09_views/00_base.ipynb #087s
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot:Snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
@@ -1198,6 +1203,7 @@ def _evidence_axes(snapshot, name):
     x, layered = snapshot.arrays[name], name in snapshot.layers
     return ('layer',)*layered + guessed_axes(x.shape[layered:], len(snapshot.tokens), None, len(snapshot.classes))
 
+# %% ../../nbs/09_views/00_base.ipynb #64c63a54s
 def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
     "The part of the evidence that one picture shows, and {axis: number} of what was chosen"
     x, requested, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
@@ -1236,6 +1242,7 @@ def _between(values):
     low, high = map(digits_of, (values.min(), values.max()))
     return low if low == high else f'from {low} to {high}'
 
+# %% ../../nbs/09_views/00_base.ipynb #5a0667f7s
 def evidence_view(
     snapshot,
     name=None,  # of the evidence; None: the first that is a method's own

@@ -270,6 +270,7 @@ def _gathered(groups, values, what, x):
 _from = dict(train='training', validation='validation')
 _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the training data)')
 
+# %% ../../nbs/09_views/01_curves.ipynb #035s
 def _y_label(groups, what, split):
     """Name of the axis, with its unit where it has one: the loss of classes is in nats, unless terms of a method are
     added to it"""
@@ -560,6 +561,7 @@ def _gridded(rows, y, x, value, upwards=False):
         for r, c, v in zip(means[y], means[x], means[column]): grid[ys.index(r), xs.index(c)] = v
     return means, ys, xs, *map(fixed, grids)
 
+# %% ../../nbs/09_views/01_curves.ipynb #055s
 def _marked(values, which):
     "Which of `values` are the 'lowest' or the 'highest' one, and are all of them tied, so that none is?"
     best = np.isclose(values, (np.nanmin if which == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0)
@@ -584,6 +586,8 @@ def _with_settings(frame, settings, value):
     return checked[is_complete], [note]
 
 # %% ../../nbs/09_views/01_curves.ipynb #056
+_scale_from_lowest = 'Colours run from the lowest to the highest mean, not from zero.'
+
 def sensitivity_grid(
     frame,            # tidy: `x`, `y`, `value`, maybe seed; as `Study.results()` returns it, rows of one method
     x='p', y='q',     # settings: columns, and rows from below
@@ -598,20 +602,20 @@ def sensitivity_grid(
     means, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
     better = better_of(str(value)) if better is None else better
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
-    word, name = 'lowest' if better == 'lower' else 'highest', plain_name(value)
-    (best, tied), top = _marked(values, word), (np.nanmin if better == 'lower' else np.nanmax)(values)
+    name, word, top = plain_name(value), 'highest', np.nanmax(values)
+    if better == 'lower': word, top = 'lowest', np.nanmin(values)
+    best, tied = _marked(values, word)
+    limits, scale = (float(np.nanmin(values)), float(np.nanmax(values))), _scale_from_lowest
     signed = bool((values < 0).any() and (values > 0).any())
-    largest = float(np.nanmax(np.abs(values))) or 1.
-    limits = (-largest, largest) if signed else (float(np.nanmin(values)), float(np.nanmax(values)))
-    scale = ('Colours diverge from zero.' if signed
-             else 'Colours run from the lowest to the highest mean, not from zero.')
+    if signed:
+        largest = float(np.nanmax(np.abs(values))) or 1.
+        limits, scale = (-largest, largest), 'Colours diverge from zero.'
     where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(best))
     summary = f'{word}: {digits_of(top)} at {where}'
-    sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
+    sentence = f'The {word} value stands at {where}' + ' (framed)'*bool(better) + '.'
     if tied: summary, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
-    n = dict.fromkeys((means.n.min(), means.n.max()))
-    seeds_words = (f'mean ± standard deviation over {"–".join(map(str, n))} seeds' if means.n.max() > 1
-                   else 'one run a cell, no deviation')
+    seeds_words, n = 'one run a cell, no deviation', dict.fromkeys((means.n.min(), means.n.max()))
+    if means.n.max() > 1: seeds_words = f'mean ± standard deviation over {"–".join(map(str, n))} seeds'
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
     return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{summary}   {seeds_words}', notes=tuple(notes),
         caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_words}. {sentence} {scale}{about(frame)}',

@@ -133,6 +133,7 @@ def forest(
                   names=tuple(shown['name']), groups=chosen, scaled=scaled, x_label=x_label, limits=limits,
                   caption=_forest_caption(rows, scaled, title, confidence, power) + about(frame))
 
+# %% ../../nbs/09_views/04_effects.ipynb #ve-10s
 def _marks_of(rows, scaled):
     "Where an effect begins to matter on an axis that is `scaled`; nothing on another, where rows differ"
     if not scaled: return []
@@ -175,6 +176,7 @@ def _spread_rows(frame, view, keys, value, band, deviation):
     mean, half = frame[value].astype(float), frame[deviation].astype(float)
     return frame[keys].assign(value=mean, low=mean - half, high=mean + half, n=0), []
 
+# %% ../../nbs/09_views/04_effects.ipynb #ve-15s
 def _band_words(frame, means, band, deviation):
     "What lines around a mean are"
     if deviation is None and 'seed' not in frame: return 'no deviations given'

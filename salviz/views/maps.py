@@ -80,6 +80,7 @@ def _contrasts(snapshot, layers):
     maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
     return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
 
+# %% ../../nbs/09_views/02_maps.ipynb #011s
 def _telling(
     snapshot, layers, # as for `telling_entry`
 ) -> tuple: # (layer and head, how the head was chosen)
@@ -183,6 +184,7 @@ def _mean_of(snapshot, view, name, maps, pairs):
     blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in layers], axis=0)
     return Map(np.mean(rows, axis=0), f'mean over {heads_words(pairs)}', 'mean', 'mean', blocked)
 
+# %% ../../nbs/09_views/02_maps.ipynb #013s
 def chosen_map(
     snapshot,
     layer=None,      # a model's layer, 'mean', or None: see `telling_entry`, else the last one
@@ -271,6 +273,7 @@ def _regions(snapshot, view, m, units, required):
                        else None)
     return regions
 
+# %% ../../nbs/09_views/02_maps.ipynb #018s
 def _ties_of(snapshot, m):
     "Candidates [query, key] of the head `m` in tied rows and a note about them, if its attribution is known"
     at = snapshot.layers.get('attention_attribution', [])
@@ -304,6 +307,31 @@ def _numbers_of(values, what):
     return largest + (f'   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
                       if np.isfinite(spread).all() else '')
 
+_region_words = dict(candidates='the candidate discard region (dashed lines around it)',
+                     discarded='discarded positions (crosses)')
+
+def _overlays(snapshot, maps, units, overlays) -> tuple: # ({'candidates', 'discarded'[, 'ties']: bool or None}, notes)
+    "The regions to mark on `maps`: those in `overlays`, or without any those that were recorded for all of them"
+    requested = tuple(overlays or ())
+    found = [(None, None) for _ in maps]
+    if overlays is None or requested:
+        found = [_regions(snapshot, 'attention_map', m, units, requested) for m in maps]
+    regions = dict.fromkeys(_region_words)
+    for region, cells in zip(regions, zip(*found)):
+        if overlays is not None and region not in requested or any(x is None for x in cells): continue
+        regions[region] = fixed(cells)
+    if len(maps) > 1 or regions['candidates'] is None: return regions, ()
+    tied, ties = _ties_of(snapshot, maps[0])
+    if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
+    return regions, ties
+
+def _heads_of_panels(maps) -> tuple: # (in words, with the letters of the panels)
+    "Layer and heads of `maps`"
+    if len(maps) == 1: return maps[0].where, maps[0].where
+    lettered = ', '.join(f'{letter} {m.head}' for letter, m in zip(panel_letters(len(maps)), maps))
+    layer, heads = maps[0].layer, ', '.join(str(m.head) for m in maps)
+    return f'layer {layer}, heads {heads}', f'layer {layer}, heads {lettered}'
+
 # %% ../../nbs/09_views/02_maps.ipynb #021
 def attention_map(
     snapshot,
@@ -325,38 +353,27 @@ def attention_map(
     maps = [chosen_map(snapshot, layer, h, what, name, mean_of) for h in heads]
     units = units_of(snapshot, words, special)
     values = np.array([_shown(m, units) for m in maps])
-    takes_regions = overlays is None or requested
-    marked = [_regions(snapshot, name, m, units, requested) if takes_regions else (None, None) for m in maps]
-    regions = {}
-    for region, cells in zip(_overlay_names, zip(*marked)):
-        is_whole = all(x is not None for x in cells) and (overlays is None or region in requested)
-        regions[region] = fixed(cells) if is_whole else None
-    one_region = len(maps) == 1 and regions['candidates'] is not None
-    tied, ties = _ties_of(snapshot, maps[0]) if one_region else (None, ())
-    if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
+    regions, ties = _overlays(snapshot, maps, units, overlays)
     evidence, called = saliency_of(snapshot)
     if 'saliency' in requested and evidence is None: arrays_of(snapshot, name, 'saliency')
     saliency = fixed(_on_units(snapshot.arrays[evidence], units, 'row')) if 'saliency' in requested else None
     kind, end, unit = _scale_for(values, what)
-    if maps[0].head == 'rollout' and len(maps) == 1: unit = 'attention rollout'
-    where = each = maps[0].where
-    if len(maps) > 1:
-        where = f'layer {maps[0].layer}, heads {", ".join(str(m.head) for m in maps)}'
-        lettered = (f'{a} {m.head}' for a, m in zip(panel_letters(len(maps)), maps))
-        each = f'layer {maps[0].layer}, heads {", ".join(lettered)}'
-    marks = [words for name, words in (('candidates', 'the candidate discard region (dashed lines around it)'),
-                                       ('discarded', 'discarded positions (crosses)')) if regions[name] is not None]
-    sentences = [f'Marked where cells have room: {" and ".join(marks)}.' if marks else '',
-                 f'Along the edges: {called} of keys and queries.' if saliency is not None else '',
-                 'All on one scale.' if len(maps) > 1 else '']
-    of = where.removeprefix('rollout ') if unit == 'attention rollout' else f'of {each}'
+    where, each = _heads_of_panels(maps)
+    if len(maps) > 1: subtitle, names = '', tuple(m.where.split(', ')[-1] for m in maps)
+    else: subtitle, names = _numbers_of(values, what), (None,)
+    of = f'of {each}'
+    if maps[0].head == 'rollout' and len(maps) == 1: unit, of = 'attention rollout', where.removeprefix('rollout ')
+    marks = [words for region, words in _region_words.items() if regions[region] is not None]
+    sentences = [f'{unit.capitalize()} {of}. {axes_meaning}']
+    if marks: sentences.append(f'Marked where cells have room: {" and ".join(marks)}.')
+    if saliency is not None: sentences.append(f'Along the edges: {called} of keys and queries.')
+    if len(maps) > 1: sentences.append('All on one scale.')
+    if maps[0].choice: sentences.append(maps[0].choice)
+    limit = float(end if limit is None else limit)
     return AttentionMap(
-        title=title_of(snapshot, where),
-        subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
-        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, [*sentences, maps[0].choice]),
-                          *ties, *units.notes]),
-        values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps),
-        kinds=(kind,)*len(maps), limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps),
+        title=title_of(snapshot, where), subtitle=f'{subtitle}{class_words(snapshot)}'.strip(),
+        caption=' '.join([*sentences, *ties, *units.notes]), values=fixed(values), names=names,
+        kinds=(kind,)*len(maps), limits=(limit,)*len(maps), units=(unit,)*len(maps),
         **regions, saliency=saliency, saliency_limit=robust_limit(saliency, 1.),
         **_about(units, ties, _left_out(unit, *maps)))
 
@@ -433,6 +450,7 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
     return (f'Tied: in {rows} all values of the {name if none else "attention or of the " + name} are equal{why}, so '
             'that there are no ranks to compare (hatched).',)
 
+# %% ../../nbs/09_views/02_maps.ipynb #029s
 def triptych(
     snapshot,
     layer=None, head=None, # as in `attention_map`
@@ -691,13 +709,14 @@ def head_grid(
     guided = np.zeros((len(numbers), len(heads)), dtype=bool) if at else None
     for i, layer in enumerate(numbers):
         if layer in at: guided[i] = snapshot.arrays['guided'][at.index(layer), list(heads)] > 0
+    on_scale, of_scale = 'on one scale', 'All heads share one scale.'
+    if scale == 'own': on_scale, of_scale = 'each on its own scale', 'Each head has its own scale.'
+    framed = ' Framed: heads that are trained towards a pattern.'*(guided is not None and bool(guided.any()))
     return HeadGrid(
-        title=title_of(snapshot), subtitle=f'{unit} of {len(numbers)*len(heads)} heads, '
-        + ('each on its own scale' if scale == 'own' else 'on one scale') + class_words(snapshot),
+        title=title_of(snapshot),
+        subtitle=f'{unit} of {len(numbers)*len(heads)} heads, {on_scale}{class_words(snapshot)}',
         caption=f'{unit.capitalize()} of every head: layers downwards, heads across; in each map a row is a query, a '
-                f'column the key that it attends to, both in the order of the sentence ({n} tokens). '
-                + ('Each head has its own scale.' if scale == 'own' else 'All heads share one scale.')
-                + (' Framed: heads that are trained towards a pattern.' if guided is not None and guided.any() else ''),
+                f'column the key that it attends to, both in the order of the sentence ({n} tokens). {of_scale}{framed}',
         labels=units_of(snapshot).labels, is_special=fixed(snapshot.is_special), maps=fixed(small), layers=numbers,
         heads=heads, kind=kind, limit=float(limit), unit=unit, guided=fixed(guided),
         notes=(*notes, *not_finite(**{unit: chosen})))
@@ -735,6 +754,7 @@ def _coloured(source, words, evidence):
     values = np.where(units.is_special, np.nan, _on_units(values, units, 'row'))
     return units.labels, units.is_special, values, pieces, called + ' of a word, sum over its pieces'*bool(words)
 
+# %% ../../nbs/09_views/02_maps.ipynb #048s
 def _how_many_sentences(sources):
     "How many different sentences `sources` are, and of how many models or steps each is shown"
     texts = {tuple(s.labels if hasattr(s, 'arrays') else s[0]) for s in sources}
@@ -776,12 +796,13 @@ def coloured_sentences(
     end, unit = robust_limit(values, 1.) if limit is None else float(limit), unit or units[0]
     if not end > 0: raise ValueError(f'{name}: limit must be above 0 (value at the ends of the scale), got {limit!r}')
     many = _how_many_sentences(sources)
+    part = 'word' if words and snapshots else 'token'
+    on_scale = '; all on one scale'*(len(sources) > 1)
+    grey = ' Grey: special tokens.'*bool(np.concatenate(special).any())
     return ColouredSentences(
         title=', '.join(shared) or many.capitalize(), subtitle='',
-        caption=f'{many}, each {"word" if words and snapshots else "token"} coloured by {unit}: orange for, blue '
-        '(underlined where it is clearly negative) against what is explained'
-                + ('; all on one scale.' if len(sources) > 1 else '.')
-        + ' Grey: special tokens.'*bool(np.concatenate(special).any()),
+        caption=f'{many}, each {part} coloured by {unit}: orange for, blue (underlined where it is clearly negative) '
+                f'against what is explained{on_scale}.{grey}',
         labels=tuple(label for group in labels for label in group), is_special=fixed(np.concatenate(special)),
         values=fixed(values),
         sentence=fixed(np.repeat(np.arange(len(sentences)), [len(group) for group in labels])),
@@ -801,6 +822,7 @@ def _heading_of(written, g):
     instead = f'   likeliest other: {cut_name(other[0][0])} {chance(other[0][1])}' if other else ''
     return f"{cut_name(written['tokens'][g])}   probability {chance(written['probability'][g])}{instead}"
 
+# %% ../../nbs/09_views/02_maps.ipynb #clm2s
 def continuation(
     snapshot,     # of a text that a causal language model wrote on, see `explore` with generate
     tokens=None,  # numbers of the written tokens, from 0; None: all of them
@@ -812,7 +834,8 @@ def continuation(
     if not written: raise ValueError(f"{name}: the snapshot holds no info['continuation'], what a model wrote")
     values, = arrays_of(snapshot, name, 'continuation_saliency')
     count, start = len(written['tokens']), written['start']
-    requested = range(count) if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
+    if tokens is None: requested = range(count)
+    else: requested = [tokens] if isinstance(tokens, int) else list(tokens)
     bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
     if bad or not len(requested):
         raise ValueError(f'{name}: tokens must be numbers of written tokens, from 0 to {count - 1}, got {tokens!r}')
@@ -822,12 +845,12 @@ def continuation(
                        labels=snapshot.labels[:n], word_ids=snapshot.word_ids[:n], is_special=snapshot.is_special[:n])
     headings = [_heading_of(written, g) for g in requested]
     view = coloured_sentences([before(g) for g in requested], words, headings, limit)
-    many = 'A token' if len(requested) == 1 else f'{len(requested)} tokens'
+    many, each, on_scale = 'A token', 'a', ''
+    if len(requested) > 1: many, each, on_scale = f'{len(requested)} tokens', 'each', '; all on one scale'
     caption = (f'{many} that the model wrote, above the text before, coloured by {view.unit} for the logit of that '
-               'token: orange for, blue (underlined where it is clearly negative) against it'
-               + ('; all on one scale.' if len(requested) > 1 else '.')
-               + ' Beside the token its probability and the likeliest other one.')
-    title = f'what {"each" if len(requested) > 1 else "a"} written token rests on'
+               f'token: orange for, blue (underlined where it is clearly negative) against it{on_scale}. Beside the '
+               'token its probability and the likeliest other one.')
+    title = f'what {each} written token rests on'
     fields = {f: getattr(view, f) for f in view.__dataclass_fields__}
     return Continuation(**fields | dict(title=title, caption=caption))
 
@@ -852,6 +875,7 @@ def _pair_words(snapshot, view, distinct):
             parts.append(f'{name}: {view.classes[int(np.argmax(p))]} ({p.max():.2f})')
     return '   '.join(parts + ([f'KL = {view.divergence:.2g}'] if np.isfinite(view.divergence) else [])) or None
 
+# %% ../../nbs/09_views/02_maps.ipynb #052s
 def masked_pairs(
     snapshots,  # a list of them, or one
     names=None, # a heading for each; None: what tells them apart, with label and predictions

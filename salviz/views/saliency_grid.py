@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.validation import check_choice
 from ..core.names import listed, methods_words
+from ..metrics.tasks import modalities
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
 from .curves import plain_name
 from .maps import saliency_of
@@ -47,6 +48,7 @@ def _input_of(snapshot):
         return 'text', tuple(snapshot.labels), values
     raise ValueError(f'saliency_grid: {which_snapshot(snapshot)} holds no saliency of an image, a series or a text')
 
+# %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-6s
 def _item_of(snapshot): return snapshot.probe, snapshot.info.get('example_id'), tuple(snapshot.texts)
 
 def _is_wrong(snapshot):
@@ -95,14 +97,19 @@ def _as_image(x):
         raise ValueError(f'saliency_grid: an image must be [height, width] with 1 or 3 channels, got {list(x.shape)}')
     return (x - np.nanmin(x))/max(np.nanmax(x) - np.nanmin(x), 1e-12)
 
+# %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-7s
+def _as_input(x, modality):
+    "An image, a series [time, features] or words as a `SaliencyGrid` has them"
+    if modality == 'image': return _as_image(x)
+    return tuple(map(str, x)) if modality == 'text' else np.asarray(x, float)
+
 def _of_arrays(source, inputs, modality, names):
     "As `_of_snapshots`, of {training: {method: maps}}"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: give {training: {saliency method: [a map for each input]}} and inputs=, the '
                          'images, series or lists of words')
     check_choice('saliency_grid: modality', modality, ('image', 'series', 'text'))
-    shown = [_as_image(x) if modality == 'image' else tuple(map(str, x)) if modality == 'text' else np.asarray(x, float)
-             for x in inputs]
+    shown = [_as_input(x, modality) for x in inputs]
     called = names or [f'input {i + 1}' for i in range(len(shown))]
     if len(called) != len(shown):
         raise ValueError(f'saliency_grid: names must be one for each of {len(shown)} inputs, got {len(called)}')
@@ -188,8 +195,6 @@ def saliency_grid(
     return _grid_view(kind, {i: inputs_by_item[i] for i in here}, maps, wrong, settings)
 
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-10
-_plurals = dict(image='images', series='series', text='sentences')
-
 def _grid_view(kind, items, maps, wrong, settings):
     "The `SaliencyGrid` of `items` {item: (name, input)} and `maps`"
     (limit, is_signed, scale, magnitude, page, pages), columns = settings, tuple(maps)
@@ -197,21 +202,23 @@ def _grid_view(kind, items, maps, wrong, settings):
     pairs = list(product(items, columns))
     not_right = np.array([pair in wrong for pair in pairs], dtype=bool).reshape(len(items), len(columns))
     trainings, methods = (list(dict.fromkeys(names)) for names in zip(*columns))
-    what = '|saliency|' if magnitude else 'saliency'
-    scale_words = ('each map divided by its own largest magnitude, so that a faint one looks as strong as any'
-                   if scale == 'own' else 'all maps on one scale')
+    what = unit = '|saliency|' if magnitude else 'saliency'
+    scale_words = 'all maps on one scale'
+    if scale == 'own':
+        scale_words = 'each map divided by its own largest magnitude, so that a faint one looks as strong as any'
+        unit = f'{what}, largest of its map = 1'
     colours = 'orange for, blue against what is explained' if is_signed else 'the darker, the larger'
-    unit = f'{what}, largest of its map = 1' if scale == 'own' else what
     notes = [f'{missing} maps are not there (grey).']*bool(missing)
     if not_right.any(): notes.append('×: the prediction is not the label.')
     if pages > 1: notes.append(f'Page {page} of {pages}; page={3 - page} has the other inputs.')
     count = len(items)
-    title = f'Saliency of {count} {_plurals[kind] if count > 1 or kind == "series" else _plurals[kind][:-1]}'
+    one, several, _ = modalities[kind]
+    title = f'Saliency of {count} {several if count > 1 else one}'
     words = tuple(w for _, shown in items.values() for w in shown) if kind == 'text' else ()
     return SaliencyGrid(
         title=title, subtitle=f'{listed(trainings)}   {scale_words.partition(",")[0]}', modality=kind,
         notes=tuple(notes),
-        caption=f'{what.capitalize() if what[0] != "|" else what} of {count} {_plurals[kind]} (rows) by training '
+        caption=f'{what.capitalize()} of {count} {several} (rows) by training '
                 f'({listed(trainings)}) and saliency method ({listed(methods)}): {scale_words}; {colours}.'
                 + ' Time runs to the right.'*(kind == 'series'),
         labels=words, is_special=fixed(np.zeros(len(words), bool)), items=tuple(name for name, _ in items.values()),

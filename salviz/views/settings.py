@@ -63,6 +63,7 @@ def over_setting(
                        for name, part in groups.items()], ignore_index=True)
     return _setting_curves(lines, groups, flat, notes, (x, value, band, log, label), about(frame))
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-7s
 def _setting_curves(lines, groups, flat, notes, arguments, words):
     "The `Curves` of `lines`; `flat`: names of lines without the setting"
     x, value, band, log, label = arguments
@@ -106,6 +107,7 @@ def _choosing_column(frame, value, chosen_by):
                          f'{", ".join(map(str, frame.columns))}')
     return chosen_by
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-10s
 def _baseline_rows(frame, x, y, baseline):
     "(rows of the baseline, its name, rows of the grid)"
     without = frame[[x, y]].isna().all(axis=1)
@@ -155,6 +157,7 @@ def _chosen_cells(grid, x, y, column, xs, ys):
     top = (np.nanmin if better_of(column) == 'lower' else np.nanmax)(means)
     return np.isclose(means, top, rtol=1e-12, atol=1e-12)
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-11s
 def difference_grid(
     frame,                       # as `Study.results()` has it: method, `x`, `y`, seed, `value`, and the baseline's rows
     x='p', y='q',                # settings: columns, and rows from below
