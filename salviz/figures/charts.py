@@ -115,7 +115,8 @@ def _x_ticks(view, low, high, length):
     if view.few and len(measured) <= 12:
         ticks, places = measured, (measured - low)/(high - low)
         if view.log_x: places = np.log(ticks/low)/np.log(high/low)
-        texts = ([f'{t:g}' for t in ticks] if view.log_x else _tick_texts(100*ticks if view.x == 'share' else ticks))
+        if view.log_x: texts = [f'{t:g}' for t in ticks]
+        else: texts = _tick_texts(100*ticks if view.x == 'share' else ticks)
     else: ticks, texts, places = axis_ticks(low, high, view.log_x, 8 if length > 260 else 5, view.x == 'step')
     fitting = spaced(places*length, texts, gap=5)
     return ticks[fitting], [texts[i] for i in fitting]

@@ -692,7 +692,8 @@ def word_boxes(ax, view, words, places, widths, box, line, size):
 
 def arrow_to(source, place):
     "Where the word stands that replaces the one at `place`; '' if `source` is none"
-    return '' if source < 0 else '← ' if source < place else '→ '
+    if source < 0: return ''
+    return '← ' if source < place else '→ '
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #045
 def legend_places(entries, space):

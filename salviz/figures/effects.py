@@ -247,8 +247,9 @@ def _slopes(view, width):
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high)
         for i, (_, row) in enumerate(view.frame.iterrows()):
-            rises = row.second > row['first']
-            colour = vermillion if rises else grey if row.second == row['first'] else blue
+            rises, falls = row.second > row['first'], row.second < row['first']
+            colour = blue if falls else grey
+            if rises: colour = vermillion
             ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
                     markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
             for x, side in ((0, 'first'), (1, 'second')):

@@ -49,7 +49,8 @@ def columns(count, width):
     "How many of `count` maps stand in a row of `width` inches"
     if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # two and one would be a staircase
     if width < 5: return min(count, 2 if count <= 4 else 3)
-    return count if count <= 4 else 3 if count in (5, 6, 9) else 4
+    if count <= 4: return count
+    return 3 if count in (5, 6, 9) else 4
 
 def _printed(ticks): return max(text_width(text, ticks.size) for text in ticks.texts[::ticks.every])
 
@@ -137,7 +138,8 @@ def _lying_bars(bars, grid, width, from_left):
     """Place and label of each of the `bars` that lie below the maps, (x, y, length, label), and the points that they
     need below"""
     if not bars: return [], 0
-    across = len(bars) if width >= (3.7 if len(bars) <= 3 else 5) else 1 # bars in a row
+    least = 3.7 if len(bars) <= 3 else 5
+    across = len(bars) if width >= least else 1 # bars in a row
     length = min(150., (width*72 - from_left - 18)/across - 16)
     labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
     step = 26 + 8*max(map(len, labels))
@@ -215,10 +217,11 @@ def _head_grid(view, width):
                   extent=(0, pitch*heads, pitch*depth, 0))
         ax.set_axis_off()
         if negative and marked: mark_below(ax, image, view.limit, side/cells, lambda cell: (cell + .5)*pitch/step)
-        for (i, h), framed in np.ndenumerate(guided):
-            ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False,
-                                   edgecolor=vermillion if framed else '#b0b0b0',
-                                   linewidth=(1.1 if side > 20 else .7) if framed else .3))
+        plain, framed = ('#b0b0b0', .3), (vermillion, 1.1 if side > 20 else .7)
+        for (i, h), is_guided in np.ndenumerate(guided):
+            colour, line = framed if is_guided else plain
+            ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False, edgecolor=colour,
+                                   linewidth=line))
         for i, l in enumerate(view.layers):
             sheet.text(left - 4, top + i*pitch + side/2, str(l), fontsize=6, ha='right', va='center_baseline')
         for h, name in enumerate(view.heads):
@@ -389,7 +392,8 @@ def _patch_attention(view, width):
     names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image, in patches', *view.names))]
     space, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
     fit = int((space + gap)//(max(min(150., 180/shape), 62) + gap)) # of a narrow image there is room for more
-    across = min(count, max(4 if width >= 5 else 3 if width >= 3.7 else 2, min(fit, 6)))
+    usual = 4 if width >= 5 else 2 + (width >= 3.7)
+    across = min(count, max(usual, min(fit, 6)))
     most = (space - gap*(across - 1))/across
     wide = min(most, 150., 180/shape)
     slot = min(most, max(wide, 180)) # a title needs more room than a narrow image

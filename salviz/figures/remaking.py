@@ -102,7 +102,8 @@ def _restored(x, find):
 def _entries(x, within):
     "All that a described source says of its runs or studies (`within`), in order"
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
-    inside = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()
+    if not isinstance(x, (dict, list)): return []
+    inside = x.values() if isinstance(x, dict) else x
     return [entry for one in inside for entry in _entries(one, within)]
 
 def _changed(was, now, what):
@@ -169,7 +170,8 @@ def _called_again(recipe, path, runs, changes):
         arguments = {k: unpacked(x, Math) for k, x in recipe['arguments'].items()}
         if hasattr(runs, 'columns') or isinstance(runs, (Run, StudyResults, ResultTable)): source = runs
         else:
-            places = runs if isinstance(runs, (list, tuple)) else [] if runs is None else [runs]
+            places = [] if runs is None else runs
+            if not isinstance(places, (list, tuple)): places = [places]
             source = _restored(recipe['source'], _Finder(path.absolute().parent, places))
     except (TypeError, KeyError, AttributeError, RecursionError) as e:
         raise ValueError(f'{path} has an account of how it was made that does not fit together '

@@ -130,7 +130,8 @@ def _lines(view, width):
                 ax, values = sheet.canvas(left, top, space, high), view.maps[i][k]
                 for j, (text, w, (line, x)) in enumerate(zip(texts, widths, at)):
                     is_finite = values is not None and np.isfinite(values[j])
-                    fill = cmap(norm(values[j])) if is_finite else faint if values is None else 'white'
+                    fill = faint if values is None else 'white'
+                    if is_finite: fill = cmap(norm(values[j]))
                     filled_box(ax, x, line*(box + 2), w, box, text, size, fill, ink_on(fill) if is_finite else grey)
                     if is_finite and view.is_signed: underline(ax, x, line*(box + 2), w, box, values[j], view.limit)
         _bar_below(sheet, view, y + 4, width)

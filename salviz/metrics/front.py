@@ -75,7 +75,8 @@ def knee_row(
 def _renamed(name, old, new):
     "`name` with the word `old` as `new`; '' if it does not have it"
     words = name.split('_')
-    return '_'.join(new if w == old else w for w in words) if old in words else ''
+    if old not in words: return ''
+    return '_'.join(new if word == old else word for word in words)
 
 def _check_measures(frame, measures):
     "Refuse measures that the table does not have"

@@ -96,7 +96,8 @@ def _named_parts(facts, library):
 
 def _model_parts(configs, library):
     facts = different(map(model_fact, configs))
-    return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.'] if facts else []
+    if not facts: return []
+    return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.']
 
 def _data_parts(configs, library):
     facts = different(data_fact(config, sizes=False) for config in configs)
@@ -173,9 +174,10 @@ def _grid_parts(design, seeds):
     settings = (design.get('settings') or {}).items()
     parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in settings]
     several = f'Each is trained with {"; ".join(parts)}; ' if parts else 'Each is trained '
+    if not seeds: return []
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     numbers = f'{seeds[0]} to {seeds[-1]}' if whole else listed(map(str, seeds))
-    return [f'{several}with the seed{"s" if len(seeds) > 1 else ""} {numbers}.'] if seeds else []
+    return [f'{several}with the seed{"s" if len(seeds) > 1 else ""} {numbers}.']
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-14
 def _selection_parts(configs):

@@ -359,9 +359,9 @@ def _compare(cells, base, test, correction, across=False):
         for r in rows:
             other = _baseline_of(r, base, rows)
             if other is None or (r, c) not in cells: continue
-            # its only cell, if it does not vary along the columns
-            at = c if c in found_in[other] else found_in[other][0] if len(found_in[other]) == 1 else None
-            theirs = cells.get((other, at))
+            theirs = cells.get((other, c))
+            if theirs is None and len(found_in[other]) == 1: # its only cell, as it does not vary along the columns
+                theirs = cells.get((other, found_in[other][0]))
             if theirs is None: continue
             seeds = [s for s in cells[r, c] if s in theirs]
             family[r, c] = tests[test]([cells[r, c][s] for s in seeds], [theirs[s] for s in seeds])
@@ -541,7 +541,7 @@ def table_inches(table, small=None) -> float:
 
 def _warn_if_wide(table, small, wide, max_width):
     "Warn if the LaTeX of `table` is wider than its column"
-    max_width = (16/2.54 if wide else 7.7/2.54) if max_width is None else max_width
+    if max_width is None: max_width = 16/2.54 if wide else 7.7/2.54
     inches = table_inches(table, small)
     if inches <= 1.05*max_width: return
     sizes = [None, *_smaller]

@@ -111,7 +111,8 @@ class _DescribedStudy(_StudyFolder):
         names, rows = list(self.manifest['design']['settings']), []
         for c in self.manifest['cells']:
             error, state = self._record(Path(c['run']).name).get('error', ''), state_of(self.folder/c['run'])
-            state = 'failed' if error else 'interrupted' if state == 'broken' else state
+            if state == 'broken': state = 'interrupted'
+            if error: state = 'failed'
             settings = {name: c['settings'].get(name) for name in names}
             rows.append(dict(method=c['method'], **settings, seed=c['seed'], run=c['run'], state=state, error=error))
         return pd.DataFrame(rows)

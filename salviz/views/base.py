@@ -167,8 +167,9 @@ def _regularised_by_sallm(
     if args is None: return (), None, 'pooled'
     # all layers of a model are observed, or at least its last
     count, layers = 1 + max(observed, default=-1), args.get('layers', [-1])
-    layers = (observed if layers is None
-              else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)])
+    if layers is None: layers = observed
+    elif isinstance(layers, int): layers = [layers]
+    if count: layers = [layer % count for layer in layers]
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
 def _row_name(snapshot, row_words):
@@ -194,7 +195,7 @@ def _compared_row(
     mean = maps[slice(None) if heads is None else list(heads)].mean(0)
     pooled, ordinary = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
     queried_row = snapshot.arrays.get('asked_row')
-    which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
+    which = 'mean over heads' if heads is None else 'mean over '*(len(heads) > 1) + _listed('head', heads)
     if rows == 'mean': row, row_words = mean.mean(0), 'of all rows (their mean)'
     elif pooled is not None: row, row_words = mean[pooled], 'of the pooled row'
     elif queried_row is not None:

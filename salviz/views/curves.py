@@ -153,8 +153,8 @@ def _lines(groups, x, band, ends=(-np.inf, np.inf)):
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
-    in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
-            else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
+    in_words = 'one run' + ' each'*(len(sizes) > 1) + ', without a band'
+    if several: in_words = f'{bands[band]} over {" or ".join(map(str, several))} seeds'
     frame = pd.concat([frame for frame, _ in lines], ignore_index=True)
     at_end = [digits_of(end) for end, column in zip(ends, (frame.low, frame.high)) if (column == end).any()]
     if at_end and band != 'range': notes.append(f'Bands end at {" and ".join(at_end)}: there are no values beyond.')

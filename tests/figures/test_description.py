@@ -230,3 +230,12 @@ def test_emojis_that_share_a_token_are_all_drawn(tiny_tokenizer):
     s = Snapshot(0, 0., 0, dict(saliency=[0.] + [1.]*(len(text) - 2) + [0.]), texts=text.texts, tokens=text.tokens,
                  labels=text.labels, words=text.words, word_ids=text.word_ids, is_special=text.is_special)
     assert '😍🎉' in coloured_sentences(s).labels
+
+
+@pytest.mark.parametrize('titles', ['My title', ['My title']])
+@pytest.mark.parametrize('heading', ['title', 'none'])
+def test_a_caption_begins_with_the_whole_title_that_was_given(titles, heading):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        fig = figure(invented.invent(6), 'attention_map', titles=titles, heading=heading)
+    assert fig.caption.startswith('My title: Attention of ')
