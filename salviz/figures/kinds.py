@@ -480,8 +480,8 @@ def _pointed_at(content, **options):
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: interactive=True takes no {unused[0]}=, which is about paper')
     if len(content.views) != 1:
-        raise ValueError(f'figure: interactive=True draws one view, got {len(content.views)}; choose one, or leave '
-                         'it out')
+        raise ValueError(f'figure: interactive=True draws one view, got {len(content.views)}; '
+                         'choose one, or leave it out')
     view, = content.views
     if type(view) not in plotly_figures:
         drawable = ', '.join(view_class.__name__ for view_class in plotly_figures)

@@ -1035,4 +1035,5 @@ def _caption_of(views, titles=None, heading='full') -> str:
     if titles is not None and not (len(views) == 1 and heading == 'full'):
         heads = [f'{title}: ' if title else '' for title in titles]
     marks = [f'({mark}) ' for mark in _marks(views)] if len(views) > 1 else ['']
-    return ' '.join(f'{mark}{t}{view.caption}{more}' for mark, view, t, more in zip(marks, views, heads, of_each)) + ends
+    parts = zip(marks, heads, views, of_each)
+    return ' '.join(f'{mark}{title}{view.caption}{more}' for mark, title, view, more in parts) + ends

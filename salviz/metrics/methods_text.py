@@ -204,7 +204,6 @@ def _measure_words(name, splits):
     if split: return f'{score} on the {_split_words(split)} split'
     return f'“{name.replace("_", " ")}”, a measure of our own'
 
-# %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-14s
 def _split_words(split): return dict(train='training').get(split, split)
 
 def _measures_parts(names, seeds, splits):
@@ -368,7 +367,6 @@ def _score_rows(run) -> tuple: # (heads, rows)
             for split, numbers in scores.items() for name, x in numbers.items()]
     return ['Measure', 'Split', 'Value'] if several else ['Measure on the test split', 'Value'], rows
 
-# %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-22s
 def _mean_rows(study) -> tuple: # (heads, rows)
     "The means over seeds of each method and setting of `study`"
     frame, rows = study.results(), []

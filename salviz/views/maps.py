@@ -716,7 +716,8 @@ def head_grid(
         title=title_of(snapshot),
         subtitle=f'{unit} of {len(numbers)*len(heads)} heads, {on_scale}{class_words(snapshot)}',
         caption=f'{unit.capitalize()} of every head: layers downwards, heads across; in each map a row is a query, a '
-                f'column the key that it attends to, both in the order of the sentence ({n} tokens). {of_scale}{framed}',
+                f'column the key that it attends to, both in the order of the sentence ({n} tokens). '
+                f'{of_scale}{framed}',
         labels=units_of(snapshot).labels, is_special=fixed(snapshot.is_special), maps=fixed(small), layers=numbers,
         heads=heads, kind=kind, limit=float(limit), unit=unit, guided=fixed(guided),
         notes=(*notes, *not_finite(**{unit: chosen})))

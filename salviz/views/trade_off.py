@@ -108,7 +108,6 @@ def _view_of(front, measures, shown):
                     notes=notes, frame=frame, setting=front.setting, x_label=labels[0], y_label=labels[1],
                     stairs=stairs, worse=worse, reference=front.reference, hypervolume=area)
 
-# %% ../../nbs/09_views/03_trade_off.ipynb #vt09bs
 def _notes(front, shown) -> tuple:
     "What must stand next to the picture"
     seeds, standing = front.frame['seeds'], front.frame['standing']

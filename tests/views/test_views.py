@@ -465,7 +465,8 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
             assert view.fractions[1, l, h] == pytest.approx(sum(A[l, h, q, 0]/sum(A[l, h, q]) for q in range(8))/8)
             assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
     assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
-    assert np.array_equal(pattern_shares(snap, dict(mine=np.eye(8, k=2))).fractions[0], pattern_share(A, np.eye(8, k=2)))
+    mine = pattern_shares(snap, dict(mine=np.eye(8, k=2)))
+    assert np.array_equal(mine.fractions[0], pattern_share(A, np.eye(8, k=2)))
     snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][
         1:2]
     snap.layers['pattern_target'] = snap.layers['guided'] = [1]
