@@ -42,7 +42,7 @@ from .views.base import (attention_beside_saliency as attention_beside_saliency,
                          saliency_distribution as saliency_distribution, token_labels as token_labels,
                          translation as translation, scored_sentence as scored_sentence,
                          pattern_shares as pattern_shares, view_for as view_for)
-from .figures.drawing import save_figure as save_figure
+from .figures.drawing import save_figure as save_figure, figure_kinds as figure_kinds
 from .figures.kinds import figure as figure
 from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex

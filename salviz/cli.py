@@ -160,7 +160,7 @@ def _table_in(path):
     return Study.open(path)
 
 def _run_figure(a):
-    from salviz.figures.drawing import beside, save_figure
+    from salviz.figures.drawing import caption_files, save_figure
     from salviz.figures.kinds import figure, kind_named
     out, of_table = Path(a.out), bool(a.kind) and kind_named(a.kind).is_of_table
     if not out.parent.is_dir():
@@ -181,7 +181,7 @@ def _run_figure(a):
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
                  **{k: v for k, v in given.items() if v is not None})
     if a.caption and not a.force: # another format of the same figure has the same words beside it
-        other = [file for file, words in beside(fig, out).items() if file.exists()
+        other = [file for file, words in caption_files(fig, out).items() if file.exists()
                  and file.read_text(encoding='utf-8', errors='replace') != words]
         if other:
             raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')

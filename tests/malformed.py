@@ -185,7 +185,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         attention_agreement=of(salviz.attention_agreement, snapshot=snap['SalLM']),
         run_agreement=of(salviz.run_agreement, run=made['SalLM'], step=-1),
         agreement_table=of(salviz.agreement_table, snapshot=snap['SalLM'], rows='auto', saliency='saliency',
-                           sign='magnitude', top_share=.2, level='head'),
+                           sign='magnitude', top_fraction=.2, level='head'),
         compare_runs=of(salviz.compare_runs, run_a=made['SalLM'], run_b=made['SaliencyGuided'], step=-1, step_b=None),
         train=(training, dict(model=model, tokenizer=tokenizer, data=data, method=salviz.FineTuning(), run_dir=None,
                               **{k: v for k, v in quick.items() if k != 'progress'}, learning_rate=1e-4,

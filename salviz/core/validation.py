@@ -11,9 +11,10 @@ import math
 import os
 import warnings
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, wraps
 from numbers import Integral, Real
+from typing import TypeVar
 
 # %% ../../nbs/01_core/05_validation.ipynb #006
 Kind = namedtuple('Kind', 'fits what')
@@ -195,6 +196,8 @@ kinds |= {f'{name}.data': _splits for name in ('train', 'start_training', 'subse
 kinds |= {f'{name}.inputs': _batch for name in ('input_saliency', 'attention_attribution', 'explainers')}
 
 # %% ../../nbs/01_core/05_validation.ipynb #rn-2
+_Function = TypeVar('_Function', bound=Callable)
+
 def _with_new_names(function, kwargs:dict) -> dict:
     "`kwargs` by the present names of the arguments of `function`"
     for old, new in getattr(function, 'old_names', {}).items():
@@ -207,9 +210,9 @@ def _with_new_names(function, kwargs:dict) -> dict:
     return kwargs
 
 def renamed_arguments(
-    **old_names, # {old name: new name}
-):
-    "Return a decorator for a function that takes arguments by their old names too"
+    **old_names, # old='new'
+) -> Callable[[_Function], _Function]:
+    "Decorate a function to accept arguments under their old names, with a DeprecationWarning"
     def decorate(function):
         function.old_names = old_names
         @wraps(function)

@@ -1124,7 +1124,7 @@ def data_task(
     "The task that the columns of `data` are made for, or `None` for plain text"
     part = data['train'] if isinstance(data, dict) else data
     # classes are what a label is if no other task says that it is its own
-    return next((task.name for task in reversed(tasks.values()) if task.made_of(part.features)), None)
+    return next((task.name for task in reversed(tasks.values()) if task.accepts(part.features)), None)
 
 def data_classes(data) -> list: # None for a task without classes
     "Names of the classes that `data` are made for"

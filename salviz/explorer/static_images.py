@@ -14,7 +14,7 @@ import numpy as np
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import own_evidence
 from .assets import panel_names, panels
-from ..figures.charts import line_look, line_sample
+from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
 from ..figures.sheet import figure
 from ..views.maps import (
@@ -204,7 +204,7 @@ def _time_part(selection, width) -> Part:
         for name, style in zip(names, styles):
             (steps, values), is_score = lines[name], name in _scores
             on = ax.twinx() if is_score else ax
-            on.plot(steps, values, markevery=max(1, len(steps)//7), **line_look(style))
+            on.plot(steps, values, markevery=max(1, len(steps)//7), **line_properties(style))
             if is_score: on.set(ylim=(min(0, np.nanmin(values)), 1), ylabel=_score_words.get(name, name))
         ax.axvline(selection.snapshot.step, color=F.grey, linewidth=.8)
         ax.set_ylabel('loss')
@@ -333,7 +333,7 @@ def picture(
         raise ValueError(f'panel must be one of {", ".join(panel_names)} or None, got {panel!r}')
     image = panels()[panel].image if panel else None
     if image and (view := standalone_view(image, selection)): return figure(view)
-    with F.own_style():
+    with F.figure_style():
         if panel is None: return _page(selection, width)
         part = _part_of(image, selection, min(width, 6.75)*72 - 12)
         sheet = _sheet(selection, min(width, 6.75), part.height, part.notes)

@@ -36,6 +36,7 @@ def _clipped(ax, x, y, colour, limits):
     at, mark = (limits[0], '<') if x < limits[0] else (limits[1], '>')
     ax.plot([at], [y], marker=mark, color=colour, markersize=3.2, markeredgewidth=0, linestyle='none', zorder=5)
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, limits, below=4.):
     "One effect `y` points down, with the bracket of what could have been detected so far `below`"
     colour, fill = _of_word.get(row.word, _untold)
@@ -80,6 +81,7 @@ def _forest_places(view, claims, high_row, stacked):
         y += 3
     return places, y
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-7s
 def _forest_entries(view):
     "What the legend explains"
     def point(colour, fill):
@@ -90,7 +92,7 @@ def _forest_entries(view):
         ax.plot([1, 13], [4.5, 4.5], color=grey, linewidth=.5)
         ax.plot([13, 13], [2.5, 6.5], color=grey, linewidth=.5)
     words = set(view.frame['word'])
-    kinds = [(point(*look), word) for word, look in _of_word.items() if word in words]
+    kinds = [(point(*colours), word) for word, colours in _of_word.items() if word in words]
     untold = view.frame['mean'].notna() & ~view.frame['word'].isin(list(_of_word))
     other = [(point(*_untold), 'not told')]*bool(untold.any())
     return [*kinds, *other, *[(bracket, 'detectable effect')]*bool(view.frame['detectable'].notna().any())]
@@ -98,10 +100,10 @@ def _forest_entries(view):
 def _guides(ax, view, rows):
     "Zero and, dotted, where an effect begins to matter, beside `rows`; texts that stand between stay free"
     at = {0.: dict(color=ink, linewidth=.6)}
-    known, dotted = view.frame[view.frame['smallest'] > 0], dict(color=ink, linewidth=.6, linestyle=(0, (1, 2)))
-    if view.scaled: at |= {-1. if rule == 'no harm' else 1.: dotted for rule in set(known['rule'])}
+    scalable, dotted = view.frame[view.frame['smallest'] > 0], dict(color=ink, linewidth=.6, linestyle=(0, (1, 2)))
+    if view.scaled: at |= {-1. if rule == 'no harm' else 1.: dotted for rule in set(scalable['rule'])}
     for i, y, above, below in rows:
-        for x, look in at.items(): ax.plot([x, x], [y - above, y + below], zorder=1.5, solid_capstyle='butt', **look)
+        for x, style in at.items(): ax.plot([x, x], [y - above, y + below], zorder=1.5, solid_capstyle='butt', **style)
         row = view.frame.iloc[i]
         if view.scaled or not row.smallest > 0: continue
         x = -row.smallest if row.rule == 'no harm' else row.smallest
@@ -148,16 +150,16 @@ def _forest(view, width, high_row=14., most=4):
               for _, row in view.frame.iterrows()]
     places, high = _forest_places(view, claims, high_row, stacked)
     left = Sheet.margin + (4 if stacked else columns[0] + 8)
-    room = full - left - Sheet.margin - (4 if stacked else columns[1] + columns[2] + 16)
-    ticks, texts, at = axis_ticks(*view.limits, most=8 if room > 260 else 5)
-    kept, entries = spaced(at*room, texts, gap=5), _forest_entries(view)
-    x_label = wrapped(view.x_label, room, 6.5)
+    space = full - left - Sheet.margin - (4 if stacked else columns[1] + columns[2] + 16)
+    ticks, texts, at = axis_ticks(*view.limits, most=8 if space > 260 else 5)
+    fitting, entries = spaced(at*space, texts, gap=5), _forest_entries(view)
+    x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
     def draw(sheet):
-        ax = sheet.axes(left, 0, room, high)
-        def write(x, y, text, **look):
-            ax.text((x - left)/room, 1 - y/high, text, transform=ax.transAxes, va='center_baseline', parse_math=False,
-                    **look)
+        ax = sheet.axes(left, 0, space, high)
+        def write(x, y, text, **properties):
+            ax.text((x - left)/space, 1 - y/high, text, transform=ax.transAxes, va='center_baseline', parse_math=False,
+                    **properties)
         for heading, top, rows in places:
             title = fitted(heading or '', full - 2*Sheet.margin, 7, 'bold')
             if heading: write(Sheet.margin, top, title, fontsize=7, weight='bold')
@@ -166,18 +168,18 @@ def _forest(view, width, high_row=14., most=4):
                 _draw_effect(ax, y, view.frame.iloc[i], view.limits)
                 _write_effect(write, y, view.frame.iloc[i], [] if stacked else claims[i], columns, full)
         ax.set(xlim=view.limits, ylim=(high, 0), yticks=[])
-        ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         ax.spines[['top', 'right', 'left']].set_visible(False)
-        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        sheet.text(left + space/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-13
-def _side_look(second): return dict(color=vermillion if second else blue, marker='s' if second else 'o')
+def _side_style(second): return dict(color=vermillion if second else blue, marker='s' if second else 'o')
 
 def _side_sample(second):
     return lambda ax: ax.plot([1, 7, 13], [4.5]*3, markevery=[1], markersize=4, linewidth=.9, markeredgewidth=.4,
-                              markeredgecolor='white', **_side_look(second))
+                              markeredgecolor='white', **_side_style(second))
 
 def _pairs_range(view):
     "Ends of the axis, with a margin"
@@ -197,35 +199,36 @@ def _spread_names(at, texts, least):
             out[order[k + 1]] += push
     return out
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-13s
 def _dots(view, width):
     "A row for each pair on one axis"
     full = width*72
     names = [in_lines(name, .4*full, 6.5) for name in view.names]
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
     pitch = 15 if max(map(len, names)) == 1 else 18
-    room, high = full - left - 10, pitch*len(names)
+    space, high = full - left - 10, pitch*len(names)
     low, top = _pairs_range(view)
-    ticks, texts, at = axis_ticks(low, top, most=8 if room > 260 else 5)
-    kept = spaced(at*room, texts, gap=5)
+    ticks, texts, at = axis_ticks(low, top, most=8 if space > 260 else 5)
+    fitting = spaced(at*space, texts, gap=5)
     entries = [(_side_sample(k), side) for k, side in enumerate(view.sides)]
-    x_label = wrapped(view.x_label, room, 6.5)
+    x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
     def draw(sheet):
-        ax = sheet.axes(left, 0, room, high)
+        ax = sheet.axes(left, 0, space, high)
         for y, (_, row) in enumerate(view.frame.iterrows()):
             apart = .14*bool(np.isfinite([row.first_low, row.second_low]).any())
             ax.plot([row['first'], row.second], [y - apart, y + apart], color=grey, linewidth=.6, zorder=1.5)
             for k, side in enumerate(('first', 'second')):
-                shift, look = (-apart, apart)[k], _side_look(k)
+                shift, style = (-apart, apart)[k], _side_style(k)
                 if np.isfinite(row[f'{side}_low']):
-                    ax.plot([row[f'{side}_low'], row[f'{side}_high']], [y + shift]*2, color=look['color'], linewidth=.9,
-                            zorder=2)
+                    ends = row[f'{side}_low'], row[f'{side}_high']
+                    ax.plot(ends, [y + shift]*2, color=style['color'], linewidth=.9, zorder=2)
                 ax.plot([row[side]], [y + shift], markersize=4, linestyle='none', markeredgewidth=.4,
-                        markeredgecolor='white', zorder=3, **look)
+                        markeredgecolor='white', zorder=3, **style)
         ax.set(xlim=(low, top), ylim=(len(names) - .5, -.5))
-        ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         _name_rows(ax, np.arange(len(names)), names)
-        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        sheet.text(left + space/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
@@ -238,27 +241,28 @@ def _slopes(view, width):
     ticks, texts, _ = axis_ticks(low, top)
     label = wrapped(view.x_label, high, 6.5)
     left = Sheet.margin + 9*len(label) + 3 + max(text_width(text, 6) for text in texts) + 5
-    room = wide - left - max(text_width(name, 6) for name in names) - 14
+    space = wide - left - max(text_width(name, 6) for name in names) - 14
     ends = (view.frame['second'].to_numpy(float) - low)/(top - low)*high
     places = _spread_names(ends, names, 7.5)
     def draw(sheet):
-        ax = sheet.axes(left, 0, room, high)
+        ax = sheet.axes(left, 0, space, high)
         for i, (_, row) in enumerate(view.frame.iterrows()):
-            rises = row.second > row['first']
-            colour = vermillion if rises else grey if row.second == row['first'] else blue
+            rises, falls = row.second > row['first'], row.second < row['first']
+            colour = blue if falls else grey
+            if rises: colour = vermillion
             ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
                     markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
             for x, side in ((0, 'first'), (1, 'second')):
                 ax.plot([x, x], [row[f'{side}_low'], row[f'{side}_high']], color=colour, linewidth=.7, alpha=.6)
-            ax.text(1 + 6/room, places[i]/high, names[i], size=6, va='center_baseline', parse_math=False,
+            ax.text(1 + 6/space, places[i]/high, names[i], size=6, va='center_baseline', parse_math=False,
                     color=colour, transform=ax.transAxes)
         ax.set(xlim=(-.06, 1.06), ylim=(low, top))
-        ax.set_xticks([0, 1], [fitted(side, .5*room, 6) for side in view.sides])
+        ax.set_xticks([0, 1], [fitted(side, .5*space, 6) for side in view.sides])
         ax.set_yticks(ticks, texts)
         ax.grid(axis='y', color=faint, linewidth=.4)
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
-        sheet.text(Sheet.margin, high/2, '\\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
+        sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
                    multialignment='center')
     notes = ('Solid: higher on the right; dashed: not.',)
     return Body(high + 16, draw, notes)
@@ -281,31 +285,31 @@ def _bars(view, width):
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
     step = max(thick*len(view.names) + gap, 9*max(map(len, names)))
     edge = (step - thick*len(view.names))/2
-    room, high = full - left - 10, step*len(names)
+    space, high = full - left - 10, step*len(names)
     values = view.frame[['value', 'low', 'high']].to_numpy(float)
     low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
     low, top = (low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0)
-    ticks, texts, at = axis_ticks(low, top, most=8 if room > 260 else 5)
-    kept = spaced(at*room, texts, gap=5)
-    looks = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
-    def look(name): return dict(facecolor=looks[name][0], hatch=looks[name][1], edgecolor='white', linewidth=.3)
-    entries = [(patch(**look(name)), name) for name in view.names]
-    x_label = wrapped(view.x_label, room, 6.5)
+    ticks, texts, at = axis_ticks(low, top, most=8 if space > 260 else 5)
+    fitting = spaced(at*space, texts, gap=5)
+    styles = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
+    def style(name): return dict(facecolor=styles[name][0], hatch=styles[name][1], edgecolor='white', linewidth=.3)
+    entries = [(patch(**style(name)), name) for name in view.names]
+    x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
     def draw(sheet):
-        ax = sheet.axes(left, 0, room, high)
+        ax = sheet.axes(left, 0, space, high)
         for _, row in view.frame.iterrows():
             y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])
             if np.isfinite(row.value):
-                ax.add_patch(Rectangle((0, y + .5), row.value, thick - 1, zorder=2, **look(row['name'])))
+                ax.add_patch(Rectangle((0, y + .5), row.value, thick - 1, zorder=2, **style(row['name'])))
             if np.isfinite(row.low):
                 middle_y = y + thick/2
                 ax.plot([row.low, row.high], [middle_y]*2, color='white', linewidth=2., zorder=2.5)
                 ax.plot([row.low, row.high], [middle_y]*2, color=ink, linewidth=.9, zorder=3)
         ax.axvline(0, color=ink, linewidth=.6, zorder=3)
         ax.set(xlim=(low, top), ylim=(high, 0))
-        ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         _name_rows(ax, step*np.arange(len(names)) + step/2, names)
-        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        sheet.text(left + space/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)

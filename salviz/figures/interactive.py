@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import blue, ink, lightness, shares, signed, vermillion, widened
+from .drawing import blue, ink, lightness, sequential, signed, vermillion, widened
 from .sheet import figure
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #006
@@ -47,6 +47,7 @@ class Interactive(go.Figure):
 
 _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legible on white and on black
 
+# %% ../../nbs/10_figures/06_interactive.ipynb #009s
 def _figure(view, height, traces, **layout):
     "An `Interactive` of `traces` under the words of `view`"
     below = [line for note in (view.subtitle.replace('   ', ' · '), *view.notes) for line in _lines(note)]
@@ -84,6 +85,7 @@ def _evenly(part):
     return (part if len(part) <= _most_points
             else part.iloc[np.linspace(0, len(part) - 1, _most_points).round().astype(int)])
 
+# %% ../../nbs/10_figures/06_interactive.ipynb #011s
 def _curve(view, i, part, style):
     "Traces of line number `i`: band, single runs, line"
     name, part = part['name'].iloc[0], _evenly(part)
@@ -123,7 +125,7 @@ def _curves(view):
 # %% ../../nbs/10_figures/06_interactive.ipynb #013
 def _grid(view):
     "A heat map with its numbers"
-    cmap, (low, high) = signed if view.is_signed else shares, widened(*view.limits)
+    cmap, (low, high) = signed if view.is_signed else sequential, widened(*view.limits)
     rows, columns = view.values.shape
     spreads = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
     trace = go.Heatmap(z=[_plain(row) for row in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
@@ -172,13 +174,14 @@ def _table(view):
     def cell(mean, deviation, star, best):
         text = f'<b>{safe(mean)}</b>' if best else safe(mean or '–')
         return text + (f' ± {safe(deviation)}' if deviation else '') + (f' {safe(star)}' if star else '')
-    names = [[safe(part) for part in column] for column in zip(*view.names)]
+    names = [list(map(safe, column)) for column in zip(*view.names)]
     columns = zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T
-    numbers = [[cell(*part) for part in zip(*column)] for column in zip(*columns)]
+    numbers = [list(map(cell, *column)) for column in zip(*columns)]
     align = ['left']*len(names) + ['right']*len(numbers)
-    look = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12), height=26)
+    layout = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12),
+                  height=26)
     heads = [f'<b>{safe(part)}</b>' for part in (*view.row_heads, *view.heads)]
-    table = go.Table(header=dict(values=heads, **look), cells=dict(values=[*names, *numbers], **look))
+    table = go.Table(header=dict(values=heads, **layout), cells=dict(values=[*names, *numbers], **layout))
     return _figure(view, 30*(len(view.names) + 1), [table])
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #016

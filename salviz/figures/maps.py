@@ -14,11 +14,12 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from ..core.words import panel_letters
-from .drawing import (
+from salviz.figures.drawing import (
     Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, faint, figure_kind, fitted, flow, grey, ink, ink_on,
-    label_room, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
-    middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample, replaced_look,
-    share_scale, signed, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box, wrapped)
+    label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
+    middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample, replaced_style,
+    attention_scale, signed, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box,
+    wrapped)
 from ..views.maps import (
     attention_map, coloured_sentences, compared, continuation, evolution, head_grid, masked_pairs, patch_attention,
     pattern_residual, triptych)
@@ -28,7 +29,7 @@ from ..views.base import is_negative
 def _scale_of(kind, limit):
     "Norm, colours and values to number of a panel's scale"
     if kind == 'signed': return signed_scale(limit)
-    norm, cmap, ticks = share_scale(limit)
+    norm, cmap, ticks = attention_scale(limit)
     return norm, cmap, ticks if np.isclose(ticks[-1], limit) else [*ticks, limit] # the upper end has a number
 
 def _bars(view):
@@ -48,7 +49,8 @@ def columns(count, width):
     "How many of `count` maps stand in a row of `width` inches"
     if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # two and one would be a staircase
     if width < 5: return min(count, 2 if count <= 4 else 3)
-    return count if count <= 4 else 3 if count in (5, 6, 9) else 4
+    if count <= 4: return count
+    return 3 if count in (5, 6, 9) else 4
 
 def _printed(ticks): return max(text_width(text, ticks.size) for text in ticks.texts[::ticks.every])
 
@@ -59,14 +61,14 @@ def panel_names(view):
 def _grid(view, width, across, right):
     "Where the panels of `view` stand, if `right` points are kept free beside them"
     n, count, names = len(view.labels), len(view.values), panel_names(view)
-    room = (62 if across == 1 else 48)*min(1, width/3) # points for a label
+    label_space = (62 if across == 1 else 48)*min(1, width/3) # points for a label
     gap, band = 10, 10*(view.saliency is not None)
     def laid(longest):
         left = 16 + longest + 6
         most = (width*72 - left - right - (gap + band)*(across - 1))/across - band
         side = min(most, 100 if across == 1 < count else max(26*n, 78))
-        return left, side, map_ticks(view, side/n, room)
-    left, side, ticks = laid(label_room(view.labels, room))
+        return left, side, map_ticks(view, side/n, label_space)
+    left, side, ticks = laid(label_width(view.labels, label_space))
     wider = laid(_printed(ticks[1])) # labels that are not printed need no room
     if _printed(wider[2][1]) <= _printed(ticks[1]): left, side, ticks = wider
     left += (width*72 - left - right - across*(side + band) - (across - 1)*gap)/2
@@ -78,7 +80,7 @@ def _grid(view, width, across, right):
         y += side + (below + 18 if any(i + across >= count for i in at) else 8)
     return _Grid(across, side, left, gap + band, ticks, tops, y)
 
-def _name_lines(name, room): return wrapped(name, room - 4, 7, 'bold')
+def _name_lines(name, space): return wrapped(name, space - 4, 7, 'bold')
 
 # %% ../../nbs/10_figures/02_maps.ipynb #012
 def _edge_bands(sheet, x, y, side, saliency, limit):
@@ -105,6 +107,7 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
     if view.saliency is not None: _edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
 
+# %% ../../nbs/10_figures/02_maps.ipynb #012s
 def _tied_in(view, i):
     "Rows of panel `i` that have no ranks, bool [n]; None if there are none"
     tied = getattr(view, 'tied', None)
@@ -121,7 +124,7 @@ def _entries(view, pitch):
              (view.discarded is not None, cross_sample(pitch), 'discarded'),
              (_has_negative(view), minus_sample, 'clearly negative'),
              (tied is not None or view.ties is not None and view.ties.any(), ties_sample, 'tied: no ranks')]
-    entries = [(sample, text) for is_there, sample, text in marks if is_there and pitch >= least_cell]
+    entries = [(sample, text) for is_shown, sample, text in marks if is_shown and pitch >= least_cell]
     if tied is not None: missing[last, tied] = False # they are no gaps in what was recorded
     return entries + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
@@ -135,13 +138,15 @@ def _lying_bars(bars, grid, width, from_left):
     """Place and label of each of the `bars` that lie below the maps, (x, y, length, label), and the points that they
     need below"""
     if not bars: return [], 0
-    across = len(bars) if width >= (3.7 if len(bars) <= 3 else 5) else 1 # bars in a row
+    least = 3.7 if len(bars) <= 3 else 5
+    across = len(bars) if width >= least else 1 # bars in a row
     length = min(150., (width*72 - from_left - 18)/across - 16)
     labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
     step = 26 + 8*max(map(len, labels))
     return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(lines))
             for k, lines in enumerate(labels)], len(bars)//across*step
 
+# %% ../../nbs/10_figures/02_maps.ipynb #013s
 @figure_kind('compared', compared, 'one map in two runs or at two steps, and the difference', 'attention, twice',
              'pair', asks='names')
 @figure_kind('evolution', evolution, 'one map over the steps of a run, as small multiples', 'attention', 'run')
@@ -202,8 +207,8 @@ def _head_grid(view, width):
     frame = patch(facecolor='white', edgecolor=vermillion, linewidth=1.1)
     entries = [(frame, 'trained towards a pattern')]*bool(guided.any())
     entries += [(minus_sample, 'clearly negative')]*bool(negative and marked)
-    below, beside = top + pitch*depth + 2, width >= 5
-    room = width*72 - left - 180*beside
+    below, is_wide = top + pitch*depth + 2, width >= 5
+    space = width*72 - left - 180*is_wide
     notes = (f'{heads} heads leave {side*25.4/72:.0f} mm for a map; choose layers and heads for larger ones.',)*(
         side < 18) + (unmarked,)*bool(negative and not marked)
     def draw(sheet):
@@ -212,10 +217,11 @@ def _head_grid(view, width):
                   extent=(0, pitch*heads, pitch*depth, 0))
         ax.set_axis_off()
         if negative and marked: mark_below(ax, image, view.limit, side/cells, lambda cell: (cell + .5)*pitch/step)
-        for (i, h), framed in np.ndenumerate(guided):
-            ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False,
-                                   edgecolor=vermillion if framed else '#b0b0b0',
-                                   linewidth=(1.1 if side > 20 else .7) if framed else .3))
+        plain, framed = ('#b0b0b0', .3), (vermillion, 1.1 if side > 20 else .7)
+        for (i, h), is_guided in np.ndenumerate(guided):
+            colour, line = framed if is_guided else plain
+            ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False, edgecolor=colour,
+                                   linewidth=line))
         for i, l in enumerate(view.layers):
             sheet.text(left - 4, top + i*pitch + side/2, str(l), fontsize=6, ha='right', va='center_baseline')
         for h, name in enumerate(view.heads):
@@ -225,27 +231,28 @@ def _head_grid(view, width):
         colour_bar(sheet, left, below + 2, min(150, width*72 - left - 12), 6, norm, cmap, at,
                    view.unit + ('' if signed_values else ' (square-root scale)'),
                    beyond(view.maps, view.limit) if signed_values else 'neither')
-        legend(sheet, left + 180*beside, below + 34*(not beside), room, entries)
-    high = legend_height(entries, room) + 2*bool(entries)
-    return Body(below + max(32, 34*(not beside)*bool(entries) + high), draw, notes)
+        legend(sheet, left + 180*is_wide, below + 34*(not is_wide), space, entries)
+    high = legend_height(entries, space) + 2*bool(entries)
+    return Body(below + max(32, 34*(not is_wide)*bool(entries) + high), draw, notes)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #023
-def _sentence_boxes(labels, continues, room, size):
+def _sentence_boxes(labels, continues, space, size):
     "Texts, widths, and line and left edge of the boxes of one sentence; a word that continues another touches it"
-    texts = [fitted(text, room - 5, size) for text in labels] # a long word may have a line of its own
+    texts = [fitted(text, space - 5, size) for text in labels] # a long word may have a line of its own
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
     places, line, x = [], 0, 0.
     for word in whole:
         wide = sum(widths[i] for i in word)
-        if x and x + wide > room: line, x = line + 1, 0.
+        if x and x + wide > space: line, x = line + 1, 0.
         for i in word:
-            if x and x + widths[i] > room: line, x = line + 1, 0. # only a word longer than a line
+            if x and x + widths[i] > space: line, x = line + 1, 0. # only a word longer than a line
             places.append((line, x))
             x += widths[i]
-        x = 3 + (x if wide <= room else room) # nothing stands behind a word that needed several lines
+        x = 3 + (x if wide <= space else space) # nothing stands behind a word that needed several lines
     return texts, widths, places
 
+# %% ../../nbs/10_figures/02_maps.ipynb #023s
 def underline(ax, x, y, width, box, value, limit):
     """A line below the word in the box at (`x`, `y`), `box` points high, if its `value` is clearly negative: in grey
     print the two colours are one"""
@@ -257,9 +264,9 @@ def underline(ax, x, y, width, box, value, limit):
 _underlined = (lambda ax: (patch(facecolor='#b3d3e8', edgecolor='#b0b0b0', linewidth=.4)(ax),
                            ax.plot([3, 11], [6.6, 6.6], color=ink, linewidth=.7)), 'clearly negative')
 
-def _heading(name, room):
+def _heading(name, space):
     "Lines of the heading of a sentence"
-    return wrapped(name, room, 6.5, unit=r'.+?(?: {3}|$)') if name else []
+    return wrapped(name, space, 6.5, unit=r'.+?(?: {3}|$)') if name else []
 
 def _write_heading(sheet, lines, x, y):
     "Write the `lines` of a heading, 9 points each"
@@ -267,30 +274,30 @@ def _write_heading(sheet, lines, x, y):
 
 def _sentences(view, width):
     "The part of each sentence: (positions, texts, widths, places, lines), and the size of its type"
-    size, room = 8 if len(view.labels) <= 120 else 7, width*72 - 16
+    size, space = 8 if len(view.labels) <= 120 else 7, width*72 - 16
     out, continues = [], getattr(view, 'continues', np.zeros(len(view.labels), dtype=bool))
     for k in range(len(view.names)):
         at = np.flatnonzero(view.sentence == k)
-        texts, widths, places = _sentence_boxes([view.labels[i] for i in at], continues[at], room, size)
+        texts, widths, places = _sentence_boxes([view.labels[i] for i in at], continues[at], space, size)
         out.append((at, texts, widths, places, places[-1][0] + 1))
-    return out, size, room
+    return out, size, space
 
 # %% ../../nbs/10_figures/02_maps.ipynb #025
 @figure_kind('coloured_sentences', coloured_sentences, 'sentences coloured by saliency', 'saliency', 'snapshots',
              asks='headings')
 def _coloured_sentences(view, width):
     "The sentences, one below the other, and their colour bar"
-    parts, size, room = _sentences(view, width)
+    parts, size, space = _sentences(view, width)
     left, box = 8, size + 5
-    line, heads = box + 3, [_heading(name, room) for name in view.names]
+    line, heads = box + 3, [_heading(name, space) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + line*p[4] + 6 for h, p in zip(heads, parts)])
-    scale, length = signed_scale(view.limit), min(160, room - 14)
+    scale, length = signed_scale(view.limit), min(160, space - 14)
     label = _label_lines(view.unit, scale[2], length)
-    negative, beside = bool(is_negative(view.values, view.limit).any()), width >= 5
+    negative, is_wide = bool(is_negative(view.values, view.limit).any()), width >= 5
     def draw(sheet):
         for (at, texts, widths, places, lines), h, top in zip(parts, heads, tops):
             _write_heading(sheet, h, left, top)
-            ax = sheet.canvas(left, top + 9*len(h) + 2, room, line*lines)
+            ax = sheet.canvas(left, top + 9*len(h) + 2, space, line*lines)
             for i, text, w, (k, x) in zip(at, texts, widths, places):
                 word_box(ax, x, k*line, w, box, text, size, view.is_special[i],
                          None if np.isnan(view.values[i]) else view.values[i], view.limit)
@@ -298,8 +305,8 @@ def _coloured_sentences(view, width):
         colour_bar(sheet, left + 6, tops[-1] + 2, length, 6, *scale, '\n'.join(label),
                    beyond(np.nan_to_num(view.values), view.limit))
         if negative:
-            legend(sheet, left + 190*beside, tops[-1] + (2 if beside else 24 + 8*len(label)), room, [_underlined])
-    return Body(float(tops[-1]) + 24 + 8*len(label) + 14*(negative and not beside), draw)
+            legend(sheet, left + 190*is_wide, tops[-1] + (2 if is_wide else 24 + 8*len(label)), space, [_underlined])
+    return Body(float(tops[-1]) + 24 + 8*len(label) + 14*(negative and not is_wide), draw)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #clm2
 @figure_kind('continuation', continuation, 'what each token that a language model wrote rests on',
@@ -309,70 +316,73 @@ def _continuation(view, width):
     return _coloured_sentences(view, width)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #028
-def _pair_columns(view, at, room, size):
+def _pair_columns(view, at, space, size):
     "Words, what replaces them ('' where kept), widths, top left corners, and the height of one pair"
-    words = [fitted(view.labels[i], room - 5, size) for i in at]
-    below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], room - 5, size, 'bold')
+    words = [fitted(view.labels[i], space - 5, size) for i in at]
+    below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], space - 5, size, 'bold')
              if view.is_replaced[i] else '' for k, i in enumerate(at)]
     widths = [max(text_width(w, size), text_width(m, size, 'bold')) + 5 for w, m in zip(words, below)]
-    places = flow(widths, room, 3)
+    places = flow(widths, space, 3)
     # lines in which something is replaced
-    double = [any(b for b, (k, _) in zip(below, places) if k == line) for line in range(places[-1][0] + 1)]
+    double = [False]*(places[-1][0] + 1)
+    for text, (line, _) in zip(below, places): double[line] |= bool(text)
     tops = np.cumsum([0] + [(size + 5)*(1 + d) + 3 + 2*d for d in double])
     return words, below, widths, [(tops[k], x) for k, x in places], float(tops[-1])
 
+# %% ../../nbs/10_figures/02_maps.ipynb #028s
 @figure_kind('masked_pairs', masked_pairs, 'several sentences and their masked copies', 'is_masked, masked_input',
              'snapshots', least=2.6, example=dict(probe=[0, 1]))
 def _masked_pairs(view, width):
     "Pairs one below the other, their colour bar and legend"
-    size, left, room = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
-    parts = [(at, *_pair_columns(view, at, room, size))
-             for at in (np.flatnonzero(view.sentence == k) for k in range(len(view.names)))]
+    size, left, space = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
+    positions = [np.flatnonzero(view.sentence == k) for k in range(len(view.names))]
+    parts = [(at, *_pair_columns(view, at, space, size)) for at in positions]
     box = size + 5
-    heads = [_heading(name, room) for name in view.names]
+    heads = [_heading(name, space) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])
-    entries = [(patch(**replaced_look), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
+    entries = [(patch(**replaced_style), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
         is_negative(view.saliency, view.limit).any())
-    beside = width >= 5
+    is_wide = width >= 5
     def draw(sheet):
         for (at, words, below, widths, places, high), h, top in zip(parts, heads, tops):
             _write_heading(sheet, h, left, top)
-            ax = sheet.canvas(left, top + 9*len(h) + 2, room, high)
+            ax = sheet.canvas(left, top + 9*len(h) + 2, space, high)
             for i, word, new, w, (y, x) in zip(at, words, below, widths, places):
                 word_box(ax, x, y, w, box, word, size, view.is_special[i], view.saliency[i], view.limit)
                 underline(ax, x, y, w, box, view.saliency[i], view.limit)
                 if not view.is_replaced[i]: continue
-                ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced_look))
+                ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced_style))
                 ax.text(x + w/2, y + 1.5*box + 1, new, size=size, weight='bold', **middle)
-        colour_bar(sheet, left + 6, tops[-1] + 2, min(160, room - 14), 6, *signed_scale(view.limit),
+        colour_bar(sheet, left + 6, tops[-1] + 2, min(160, space - 14), 6, *signed_scale(view.limit),
                    of_words)
-        legend(sheet, left + 190*beside, tops[-1] + 34*(not beside), room - 190*beside, entries)
-    return Body(float(tops[-1]) + max(32, 34*(not beside) + legend_height(entries, room - 190*beside) + 2), draw)
+        legend(sheet, left + 190*is_wide, tops[-1] + 34*(not is_wide), space - 190*is_wide, entries)
+    return Body(float(tops[-1]) + max(32, 34*(not is_wide) + legend_height(entries, space - 190*is_wide) + 2), draw)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #pch2
 _query_frame = dict(fill=False, edgecolor=vermillion, linewidth=1.3, clip_on=False, zorder=3)
 
-def _mixed(view, colours, share=.4):
-    "`colours` [rows, columns, 3] of patches on the pixels of the image, with a `share` of its grey"
+def _mixed(view, colours, grey_fraction=.4):
+    "`colours` [rows, columns, 3] of patches on the pixels of the image, with a `grey_fraction` of its grey"
     (height, width), (rows, columns) = view.image.shape[:2], colours.shape[:2]
     down, across = np.arange(height)*rows//height, np.arange(width)*columns//width
-    return (1 - share)*colours[down][:, across] + share*view.image.mean(-1, keepdims=True)
+    return (1 - grey_fraction)*colours[down][:, across] + grey_fraction*view.image.mean(-1, keepdims=True)
 
 def _draw_patches(sheet, view, i, x, y, wide, high):
     "The image (`i` 0) or map `i` - 1 of `view` at (`x`, `y`), with the grid of its patches"
     rows, columns = view.maps.shape[1:]
-    ax, look = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
-    if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **look)
+    ax, placement = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
+    if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **placement)
     else:
-        norm, cmap, _ = share_scale(view.limits[i - 1])
+        norm, cmap, _ = attention_scale(view.limits[i - 1])
         colours = cmap.with_extremes(bad=faint)(norm(view.maps[i - 1]))[..., :3]
-        ax.imshow(_mixed(view, colours) if view.on_image else colours, **look)
+        ax.imshow(_mixed(view, colours) if view.on_image else colours, **placement)
     for at, line in ((range(rows + 1), ax.axhline), (range(columns + 1), ax.axvline)):
         for k in at: line(k, color=grey, linewidth=.3)
     for row, column in {q for q in (view.queries if i == 0 else view.queries[i - 1:i]) if q}:
         ax.add_patch(Rectangle((column, row), 1, 1, **_query_frame))
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
 
+# %% ../../nbs/10_figures/02_maps.ipynb #pch2s
 @figure_kind('patch_attention', patch_attention, 'what a patch of an image or [CLS] attends to, or rollout',
              'attention and input of an image in patches', lists=('layer', 'head', 'patch'), least=2.,
              example=dict(layer=1, head=[0, 1], patch=(0, 1)))
@@ -380,10 +390,11 @@ def _patch_attention(view, width):
     "The image and its maps in rows, their colour scales below"
     left, gap, count = 10, 12, 1 + len(view.maps)
     names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image, in patches', *view.names))]
-    room, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
-    fit = int((room + gap)//(max(min(150., 180/shape), 62) + gap)) # of a narrow image there is room for more
-    across = min(count, max(4 if width >= 5 else 3 if width >= 3.7 else 2, min(fit, 6)))
-    most = (room - gap*(across - 1))/across
+    space, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
+    fit = int((space + gap)//(max(min(150., 180/shape), 62) + gap)) # of a narrow image there is room for more
+    usual = 4 if width >= 5 else 2 + (width >= 3.7)
+    across = min(count, max(usual, min(fit, 6)))
+    most = (space - gap*(across - 1))/across
     wide = min(most, 150., 180/shape)
     slot = min(most, max(wide, 180)) # a title needs more room than a narrow image
     high, lines = wide*shape, [_name_lines(name, slot + gap - 4) for name in names]

@@ -35,9 +35,9 @@ def _run_in(folder):
     try: return Run(folder)
     except (FileNotFoundError, ValueError): return None
 
-def _found_run(facts, beside, folders):
+def _found_run(facts, folder, folders):
     "The run of which a file says `facts`"
-    near = [beside/facts['path']] if facts.get('path') else []
+    near = [folder/facts['path']] if facts.get('path') else []
     example = [Run.example(facts['name'])] if facts['name'] in example_names else []
     candidates = [run for path in near if (run := _run_in(path))]
     candidates += [run for top in folders for path in _below(top, 'config.json') if (run := _run_in(path))]
@@ -47,18 +47,19 @@ def _found_run(facts, beside, folders):
     if len(alike) == 1: return alike[0]
     raise FileNotFoundError(_not_found('run', facts))
 
+# %% ../../nbs/10_figures/08_remaking.ipynb #rm-6s
 def _not_found(what, facts):
     return (f"remake: the {what} {facts['name']!r} was not found; say in which folder it is: runs='FOLDER' (--runs "
             'FOLDER on the command line)')
 
-def _found_study(facts, beside, folders):
+def _found_study(facts, folder, folders):
     "The study of which a file says `facts`"
-    near = [beside/facts['path']] if facts.get('path') else []
-    there = [path for path in near if (path/'study.json').is_file()]
-    there += [path for top in folders for path in _below(top, 'study.json')]
-    known = [(path, study_facts(path, read_study(path))['id']) for path in there]
-    same = [path for path, design in known if design == facts['id']]
-    alike = [path for path, _ in known if path.name == facts['name']]
+    near = [folder/facts['path']] if facts.get('path') else []
+    paths = [path for path in near if (path/'study.json').is_file()]
+    paths += [path for top in folders for path in _below(top, 'study.json')]
+    designs = [(path, study_facts(path, read_study(path))['id']) for path in paths]
+    same = [path for path, design in designs if design == facts['id']]
+    alike = [path for path, _ in designs if path.name == facts['name']]
     if not same and len(alike) != 1:
         raise FileNotFoundError(_not_found('study', facts))
     return StudyResults.open((same or alike)[0])
@@ -74,15 +75,15 @@ def _table_of(x):
     return ResultTable(frame, **{k: unpacked(v) for k, v in x['look'].items()}) if 'look' in x else frame
 
 class _Finder:
-    "Looks for runs and studies, each once"
-    def __init__(self, beside, folders): self.beside, self.folders, self.known = beside, folders, {}
+    "Find runs and studies next to a file (in `folder`) or below `folders`, each run once"
+    def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):
         key = facts['id'], facts['name']
-        if key not in self.known: self.known[key] = _found_run(facts, self.beside, self.folders)
-        return self.known[key]
+        if key not in self.runs: self.runs[key] = _found_run(facts, self.folder, self.folders)
+        return self.runs[key]
 
-    def study(self, facts): return _found_study(facts, self.beside, self.folders)
+    def study(self, facts): return _found_study(facts, self.folder, self.folders)
 
 def _restored(x, find):
     "The source that a file describes as `x`; `find`: a `_Finder`"
@@ -102,7 +103,8 @@ def _restored(x, find):
 def _entries(x, within):
     "All that a described source says of its runs or studies (`within`), in order"
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
-    inside = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()
+    if not isinstance(x, (dict, list)): return []
+    inside = x.values() if isinstance(x, dict) else x
     return [entry for one in inside for entry in _entries(one, within)]
 
 def _changed(was, now, what):
@@ -119,6 +121,7 @@ def _tables(x):
     if not isinstance(x, dict): return []
     return [x['sha256']] if x.get('form') == 'table' else [one for item in x.values() for one in _tables(item)]
 
+# %% ../../nbs/10_figures/08_remaking.ipynb #rm-9s
 def differences(
     was:dict, # how a figure was made
     now:dict, # how it was made again
@@ -153,8 +156,8 @@ class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
         elif self.same_picture is None: head = 'made with other arguments or in another format'
         else: head = 'another picture'
         unknown = ['what it was made of lies elsewhere now'] if self.same_picture else [_by_hand]
-        known = self.differs or ([] if self.same or self.same_picture is None else unknown)
-        words = f' ({"; ".join(known)})' if known and not self.same else ''
+        reasons = self.differs or ([] if self.same or self.same_picture is None else unknown)
+        words = f' ({"; ".join(reasons)})' if reasons and not self.same else ''
         return f'{self.path or "figure"}: {head}{words}'
 
 def _called_again(recipe, path, runs, changes):
@@ -168,8 +171,9 @@ def _called_again(recipe, path, runs, changes):
         arguments = {k: unpacked(x, Math) for k, x in recipe['arguments'].items()}
         if hasattr(runs, 'columns') or isinstance(runs, (Run, StudyResults, ResultTable)): source = runs
         else:
-            given = runs if isinstance(runs, (list, tuple)) else [] if runs is None else [runs]
-            source = _restored(recipe['source'], _Finder(path.absolute().parent, given))
+            places = [] if runs is None else runs
+            if not isinstance(places, (list, tuple)): places = [places]
+            source = _restored(recipe['source'], _Finder(path.absolute().parent, places))
     except (TypeError, KeyError, AttributeError, RecursionError) as e:
         raise ValueError(f'{path} has an account of how it was made that does not fit together '
                          f'({type(e).__name__}: {str(e)[:80]})') from None

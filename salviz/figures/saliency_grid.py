@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from .drawing import (
-    Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink_on, filled_box, shares, signed_scale,
-    text_width, unmarked, vermillion, wrapped)
+    Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink_on, filled_box, sequential,
+    signed_scale, text_width, unmarked, vermillion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid
@@ -20,7 +20,7 @@ from ..views.saliency_grid import saliency_grid
 def _colours(view):
     "Norm, colours and values to number of the scale of `view`"
     if view.is_signed: return signed_scale(view.limit)
-    return Normalize(0, view.limit), shares, np.array([0, .5, 1])*view.limit
+    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
     "Which ends of the scale are exceeded"
@@ -58,23 +58,24 @@ def _panel(sheet, view, i, k, box):
         ax.set_facecolor(faint)
         return
     if view.modality == 'series': values = values.T
-    look = dict(cmap='Greys') if k is None else dict(norm=norm, cmap=cmap)
-    if k is None and view.modality == 'image': values, look = np.broadcast_to(values, (*values.shape[:2], 3)), {}
-    ax.imshow(values, aspect='auto', interpolation='nearest', **look)
+    scale = dict(cmap='Greys') if k is None else dict(norm=norm, cmap=cmap)
+    if k is None and view.modality == 'image': values, scale = np.broadcast_to(values, (*values.shape[:2], 3)), {}
+    ax.imshow(values, aspect='auto', interpolation='nearest', **scale)
     if k is not None and view.wrong[i, k]:
         ax.text(.97, .05, '×', size=7, weight='bold', color=vermillion, ha='right', va='bottom',
                 transform=ax.transAxes, bbox=dict(facecolor='white', linewidth=0, pad=.3, alpha=.85))
 
+# %% ../../nbs/10_figures/09_saliency_grid.ipynb #fg-6s
 def _panels(view, width):
     "The input and its maps in a row for each item"
     count, full, gap = len(view.columns), width*72, 4.
     names = [fitted(name, .16*full, 6) for name in view.items]
     left = Sheet.margin + max(text_width(name, 6) for name in names) + 5
-    room = full - left - Sheet.margin
+    space = full - left - Sheet.margin
     most = 74. if view.modality == 'image' else 130.
-    side = min((room - gap*count - 4)/(count + 1), most)
+    side = min((space - gap*count - 4)/(count + 1), most)
     wide = side*(count + 1) + gap*count + 4
-    left += max(0, (room - wide)/2)
+    left += max(0, (space - wide)/2)
     xs = [left] + [left + (side + gap)*(k + 1) + 4 for k in range(count)]
     heads = [(t, xs[a + 1], side*n + gap*(n - 1)) for t, a, n in _runs_of(view.columns)]
     top_lines = [wrapped(t, w + gap - 2, 6.5, 'bold') for t, _, w in heads]
@@ -98,21 +99,22 @@ def _panels(view, width):
     return Body(high, draw, (unmarked,)*view.is_signed)
 
 # %% ../../nbs/10_figures/09_saliency_grid.ipynb #fg-7
-def _line_boxes(words, room, size):
+def _line_boxes(words, space, size):
     "Texts, widths and places of the boxes of a sentence"
-    texts = [fitted(word, room - 5, size) for word in words]
+    texts = [fitted(word, space - 5, size) for word in words]
     widths = [text_width(text, size) + 5 for text in texts]
-    return texts, widths, flow(widths, room, 1.5)
+    return texts, widths, flow(widths, space, 1.5)
 
 def _lines(view, width):
     "A line of coloured words for each training and method, below the name of each sentence"
     full, size, box = width*72, 7, 11
-    names = [fitted(f'{t}, {m}' if (width >= 5 or len({m for _, m in view.columns}) > 1) else t, .34*full, 6)
-             for t, m in view.columns]
+    with_method = width >= 5 or len({method for _, method in view.columns}) > 1
+    names = [fitted(f'{training}, {method}' if with_method else training, .34*full, 6)
+             for training, method in view.columns]
     marks = [' ×'*bool(column.any()) for column in view.wrong.T]
     left = Sheet.margin + max(text_width(name + mark, 6) for name, mark in zip(names, marks)) + 6
-    room, (norm, cmap, _) = full - left - Sheet.margin, _colours(view)
-    laid = [_line_boxes(words, room, size) for words in view.inputs]
+    space, (norm, cmap, _) = full - left - Sheet.margin, _colours(view)
+    laid = [_line_boxes(words, space, size) for words in view.inputs]
     places, y = [], 0.
     for texts, widths, at in laid:
         high = (box + 2)*(at[-1][0] + 1)
@@ -125,12 +127,13 @@ def _lines(view, width):
             for k, top in enumerate(tops):
                 name = names[k] + ' ×'*bool(view.wrong[i, k])
                 sheet.text(left - 6, top + box/2, name, fontsize=6, ha='right', va='center_baseline', color=grey)
-                ax, values = sheet.canvas(left, top, room, high), view.maps[i][k]
+                ax, values = sheet.canvas(left, top, space, high), view.maps[i][k]
                 for j, (text, w, (line, x)) in enumerate(zip(texts, widths, at)):
-                    known = values is not None and np.isfinite(values[j])
-                    fill = cmap(norm(values[j])) if known else faint if values is None else 'white'
-                    filled_box(ax, x, line*(box + 2), w, box, text, size, fill, ink_on(fill) if known else grey)
-                    if known and view.is_signed: underline(ax, x, line*(box + 2), w, box, values[j], view.limit)
+                    is_finite = values is not None and np.isfinite(values[j])
+                    fill = faint if values is None else 'white'
+                    if is_finite: fill = cmap(norm(values[j]))
+                    filled_box(ax, x, line*(box + 2), w, box, text, size, fill, ink_on(fill) if is_finite else grey)
+                    if is_finite and view.is_signed: underline(ax, x, line*(box + 2), w, box, values[j], view.limit)
         _bar_below(sheet, view, y + 4, width)
     every = [m for row in view.maps for m in row if m is not None]
     underlined = view.is_signed and any(is_negative(m, view.limit).any() for m in every)

@@ -22,12 +22,12 @@ from matplotlib.patches import Rectangle
 from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, colour_bar,
                       cross_sample, cut_labels, cut_texts, denser, drawable_view, ends, enlarged, faint, figure_kind,
                       figure_kinds, filled_box, fitted, flow, font_named, grey, ink, ink_on,
-                      label_room, least_cell, legend, legend_height, lightness, map_axes,
+                      label_width, least_cell, legend, legend_height, lightness, map_axes,
                       map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample,
-                      narrowest, nice_below, no_regions, of_words, orange, own_style,
+                      narrowest, nice_below, no_regions, of_words, orange, figure_style,
                       page_of_sheets, panel_title, patch, power_of_ten, region_sample,
-                      replaced_look, share_scale, shares, signed_number, signed_scale,
-                      standing_room, text_width, thinned_note, ties_sample, token_ticks, unmarked,
+                      replaced_style, attention_scale, sequential, signed_number, signed_scale,
+                      upright_bar_width, text_width, thinned_note, ties_sample, token_ticks, unmarked,
                       vermillion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
@@ -63,12 +63,13 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 def _aligned_strips(view, rows, flagged, width):
     "Strips of bars over the sentence, `rows` as `_strips` gives them, with a shade where a token is `flagged`"
     left, gap, n = 52, 7, len(view.labels)
-    room = width*72 - left - 8
-    per_line = int(np.ceil(n / np.ceil(n / (room // 6.6))))
-    pitch = min(room/per_line, 42)
+    space = width*72 - left - 8
+    per_line = int(np.ceil(n / np.ceil(n / (space // 6.6))))
+    pitch = min(space/per_line, 42)
     parts = [slice(i, min(i + per_line, n)) for i in range(0, n, per_line)]
     ticks = [token_ticks(view.labels[part], view.is_special[part], pitch, along=True) for part in parts]
-    heights = [sum(h + gap for *_, h in rows) - gap + t.reach + 10 for t in ticks]
+    strips = sum(h + gap for *_, h in rows) - gap
+    heights = [strips + t.reach + 10 for t in ticks]
     def draw(sheet):
         ranges = [(np.nanmin(np.r_[v, 0]), np.nanmax(np.r_[v, 0])) for _, v, _, _ in rows]
         ranges = [(low, high if high > low else 1.) for low, high in ranges]
@@ -84,6 +85,7 @@ def _aligned_strips(view, rows, flagged, width):
             top += height
     return Body(sum(heights) - 6, draw)
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #008s
 @figure_kind('attention_beside_saliency', attention_beside_saliency,
              "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
 def _attention_beside_saliency(view, width, high=46):
@@ -108,11 +110,11 @@ def _written(values, limit, write=signed_number, missing=''):
     exponent, _ = power_of_ten(limit)
     return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
 
-def _columns(view, numbers, room, size):
+def _columns(view, numbers, space, size):
     "Words of `view`, widths of the columns with `numbers` below them, and their places"
-    words = [fitted(label, room/3, size) for label in view.labels]
+    words = [fitted(label, space/3, size) for label in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
-    return words, widths, flow(widths, room, 3)
+    return words, widths, flow(widths, space, 3)
 
 def _write_numbers(ax, numbers, places, widths, box, line):
     "Write `numbers` below boxes `box` points high"
@@ -125,9 +127,9 @@ def _name_rows(sheet, x, tops, names):
         for y, name in names.items():
             sheet.text(x - 5, top + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
 
-def _replacements(view, room, size):
+def _replacements(view, space, size):
     "Words of the masked copy, with arrows"
-    return [fitted(arrow_to(s, i)*bool(r) + label, room/3, size, weight_of(r))
+    return [fitted(arrow_to(s, i)*bool(r) + label, space/3, size, weight_of(r))
             for i, (label, r, s) in enumerate(zip(view.masked_labels, view.is_replaced, view.sources))]
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #012
@@ -137,7 +139,7 @@ def _draw_copy(ax, view, below, places, widths, size, box, line):
     "Write the words `below` those of the sentence, framed where they replace one"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
-        if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_look))
+        if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))
         ax.text(x + widths[i]/2, y + box/2, below[i], size=size, weight=weight_of(replaced),
                 color=grey if view.is_special[i] else ink, **middle)
 
@@ -176,41 +178,43 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
 def _masked_sentence(view, width):
     "The gloss, its colour scale, the probabilities"
     size = _size(view)
-    left, room, box = 46, width*72 - 52, size + 5
+    left, space, box = 46, width*72 - 52, size + 5
     line = 2*box + 9 + 9
-    numbers, below = _written(view.saliency, view.limit), _replacements(view, room, size)
-    words, widths, _ = _columns(view, numbers, room, size)
+    numbers, below = _written(view.saliency, view.limit), _replacements(view, space, size)
+    words, widths, _ = _columns(view, numbers, space, size)
     widths = [max(w, text_width(b, size, weight_of(r)) + 5) for w, b, r in zip(widths, below, view.is_replaced)]
-    places = flow(widths, room, 3)
+    places = flow(widths, space, 3)
     lines = places[-1][0] + 1
     shown = _shown_classes(view) if view.probabilities is not None or view.masked_probabilities is not None else []
     text = lines*line
-    beside = width >= 5 or not shown
-    bottom = max(62, 20*len(shown) + 14) if beside else 62 + 20*len(shown) + 14
+    is_wide = width >= 5 or not shown
+    bottom = max(62, 20*len(shown) + 14) if is_wide else 62 + 20*len(shown) + 14
     notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
     # in a narrow column both use its whole width
     bar, key = (left, left) if width >= 3 else (width*36 - 70, width*36 - 86)
     def draw(sheet):
-        ax = sheet.canvas(left, 0, room, text)
+        ax = sheet.canvas(left, 0, space, text)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
         _draw_copy(ax, view, below, places, widths, size, box, line)
         _name_rows(sheet, left, line*np.arange(lines), {box/2: 'sentence X', box*1.5 + 9: 'masked X̃'})
         norm, cmap, at = signed_scale(view.limit)
         colour_bar(sheet, bar, text + 2, 140, 6, norm, cmap, at, of_words)
-        legend(sheet, key, text + 36, room, [(patch(**replaced_look), 'replaced by the word that the arrow points to')])
+        replaced = patch(**replaced_style), 'replaced by the word that the arrow points to'
+        legend(sheet, key, text + 36, space, [replaced])
         if shown:
-            x, y = (left + 200, text) if beside else (left, text + 58)
+            x, y = (left + 200, text) if is_wide else (left, text + 58)
             legend(sheet, x, y, width*72 - x, [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')])
             _draw_probabilities(sheet, view, x, y + 12, width*72 - 8 - x, shown)
     return Body(text + bottom, draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #018
-def _square(view, width, right, room=62):
-    "Left edge, side and labels of a map in the middle of what `right` points beside it leave; labels have `room`"
-    left = 14 + label_room(view.labels, room) + 6
+def _square(view, width, right, label_space=62):
+    """Left edge, side and labels of a map in the middle of what `right` points beside it leave, with `label_space`
+    points for a label"""
+    left = 14 + label_width(view.labels, label_space) + 6
     side = min(width*72 - left - right, max(26*len(view.labels), 78))
-    return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), room)
+    return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), label_space)
 
 @figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
@@ -218,13 +222,13 @@ def _discard_region(view, width):
     "The attribution map, marked"
     signed_values = view.what != 'attention'
     scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values
-                        else (share_scale(view.limit), 'attention (square-root scale)'))
-    room = 62*min(1, width/3) # points for a label
-    left = 14 + label_room(view.labels, room) + 6
-    bar = max(62, standing_room(scale[2], bar_label, min(width*72 - left - 62, 170)))
+                        else (attention_scale(view.limit), 'attention (square-root scale)'))
+    space = 62*min(1, width/3) # points for a label
+    left = 14 + label_width(view.labels, space) + 6
+    bar = max(62, upright_bar_width(scale[2], bar_label, min(width*72 - left - 62, 170)))
     stands = width*72 - left - bar >= 70 # else the colour bar lies below the map
     if not stands: bar = 8
-    left, side, (ticks_x, ticks_y) = _square(view, width, bar, room)
+    left, side, (ticks_x, ticks_y) = _square(view, width, bar, space)
     pitch = side/len(view.labels)
     marked = pitch >= least_cell
     entries = [(region_sample(pitch), 'candidate discard region'), (cross_sample(pitch), 'discarded')]*marked
@@ -233,7 +237,7 @@ def _discard_region(view, width):
     if marked and negative: entries.append((minus_sample, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'may not be attended to'))
     from_left = Sheet.margin if width < 4 else left
-    room, foot = width*72 - from_left, side + ticks_x.reach + 20
+    space, foot = width*72 - from_left, side + ticks_x.reach + 20
     below = foot if stands else foot + 34
     def draw(sheet):
         norm, cmap, at = scale
@@ -246,13 +250,13 @@ def _discard_region(view, width):
             if negative: mark_below(ax, view.values, view.limit, pitch)
             mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
         bar_place = ((left + side + 8, 0, 7, min(side, 170)) if stands
-                     else (from_left + 10, foot, min(150, room - 26), 6))
+                     else (from_left + 10, foot, min(150, space - 26), 6))
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
-        legend(sheet, from_left, below, room, entries)
+        legend(sheet, from_left, below, space, entries)
     notes = thinned_note(ticks_x)
     if not marked: notes = no_regions, *[unmarked]*bool(negative), *notes
     elif pitch < 6: notes = 'Discarded positions are bare crosses here: cells are too small for circles.', *notes
-    return Body(below + legend_height(entries, room), draw, notes)
+    return Body(below + legend_height(entries, space), draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #022
 @figure_kind('pattern_target', guided_heads, 'guided heads above their patterns (attention guidance)',
@@ -261,16 +265,16 @@ def _guided_heads(view, width):
     "Attention above, patterns below, a column for each head"
     n, k, bar_label = len(view.labels), len(view.heads), 'attention (square-root scale)'
     across = min(k, 4 if width >= 5 else 2)
-    left, gap, bar = 26 + label_room(view.labels, 50) + 4, 8, 44.
+    left, gap, bar = 26 + label_width(view.labels, 50) + 4, 8, 44.
     for _ in range(2): # the bar is as high as two maps, and its label takes the more lines the lower it is
         side = min((width*72 - left - bar - gap*(across - 1))/across, max(18*n, 54), 200)
-        bar = max(bar, standing_room(share_scale(view.limit)[2], bar_label, min(2*side + gap, 170)))
+        bar = max(bar, upright_bar_width(attention_scale(view.limit)[2], bar_label, min(2*side + gap, 170)))
     side = min((width*72 - left - bar - gap*(across - 1))/across, side)
     ticks_x, ticks_y = map_ticks(view, side/n, 50)
     block = 12 + 2*side + gap + ticks_x.reach + 16
     blocks = int(np.ceil(k/across))
     def draw(sheet):
-        norm, _, ticks = share_scale(view.limit)
+        norm, _, ticks = attention_scale(view.limit)
         for i in range(k):
             x, y = left + (i % across)*(side + gap), (i // across)*block + 12
             name = f'{view.patterns[i]} (head {view.heads[i]})'
@@ -278,37 +282,38 @@ def _guided_heads(view, width):
                 name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
             sheet.text(x + side/2, y - 4, name, ha='center', **panel_title)
             for row, values in enumerate((view.attention[i], view.target[i])):
-                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, shares, ticks_x, ticks_y,
+                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, sequential, ticks_x, ticks_y,
                               show_x=row == 1, show_y=i % across == 0)
                 if i % across == 0:
                     sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row],
                                fontsize=7, weight='bold',
                                rotation=90, ha='center', va='center')
             ax.set_xlabel('key')
-        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, shares, ticks, bar_label)
+        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, sequential, ticks, bar_label)
     return Body(blocks*block, draw, thinned_note(ticks_x))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #025
-def _share_table(ax, shares_of, guided, layers, pitch):
+def _fraction_table(ax, fractions, guided, layers, pitch):
     "A table [layers, heads] on `ax`, cells `pitch` points wide, framed where `guided`"
-    ax.imshow(shares_of, cmap=shares, norm=Normalize(0, 1))
-    for (i, h), x in np.ndenumerate(shares_of):
+    ax.imshow(fractions, cmap=sequential, norm=Normalize(0, 1))
+    for (i, h), x in np.ndenumerate(fractions):
         if pitch >= 13 and np.isfinite(x):
-            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(shares(x)), **middle)
+            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(sequential(x)), **middle)
         if guided[i, h]:
             ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermillion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
-    heads = range(0, shares_of.shape[1], every)
+    heads = range(0, fractions.shape[1], every)
     ax.set_xticks(heads, map(str, heads))
     ax.set_yticks(np.arange(len(layers)), map(str, layers))
     ax.tick_params(length=0)
     ax.set_xlabel('head')
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #025s
 @figure_kind('pattern_shares', pattern_shares, "how much of each head's attention lies on a pattern",
              'attention, pattern_target, guided', least=2.2)
-def _pattern_shares(view, width):
+def _pattern_tables(view, width):
     "A table for each pattern"
-    k, depth, heads = view.shares.shape
+    k, depth, heads = view.fractions.shape
     left, gap, bar = 26, 16, 46
     across = min(k, max(1, int((width*72 - left - bar)//(heads*9 + gap))))
     pitch = min((width*72 - left - bar - gap*(across - 1))/across/heads, 22)
@@ -323,10 +328,10 @@ def _pattern_shares(view, width):
             sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'),
                                         wide + gap - 4, 7, 'bold'), **panel_title)
             ax = sheet.axes(x, y, wide, high)
-            _share_table(ax, view.shares[i], view.guided[i], view.layers, pitch)
+            _fraction_table(ax, view.fractions[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer')
         x = left + across*wide + (across - 1)*gap + 8
-        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100],
+        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), sequential, [0, 50, 100],
                    'share of attention, %')
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
     notes = tuple(f'{pattern}: every position belongs to it, so no share is defined.'
@@ -358,6 +363,7 @@ def _panels(view):
 
 _roomy = 3 # points: a smaller cell has no room for a dot
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #028s
 def _mark_masked(ax, is_masked, pitch):
     "A dot on each masked cell; where cells are too small for that, those that are kept fade"
     if pitch < _roomy:
@@ -386,9 +392,9 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     return ax
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #029
-def _every(count, room, least):
-    "The smallest of 1, 2, 5, 10, … so that every so many of `count` labels in `room` points are `least` apart"
-    return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*room/count >= least)
+def _every(count, length, least):
+    "The smallest of 1, 2, 5, 10, … so that every so many of `count` labels in `length` points are `least` apart"
+    return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
     "Features down the side of a series: their names where there is room, numbers otherwise"
@@ -403,7 +409,7 @@ def _series_layout(view, panels, width):
     named = view.feature_names if len(view.feature_names) == features else ()
     left = 22 + max([text_width(fitted(one, 50, 6), 6) for one in named], default=8)
     high = float(np.clip(9*features, 42, 110))
-    bars = [standing_room(one.ticks, one.label, high) for one in panels]
+    bars = [upright_bar_width(one.ticks, one.label, high) for one in panels]
     wide = width*72 - left - max(64, *bars)
     def draw(sheet):
         for i, panel in enumerate(panels):
@@ -431,10 +437,10 @@ def _square_layout(view, panels, width, dense=False):
     If `dense`, all stand in one row where each has 40 points, and those of a long series are low"""
     rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
     left, gap = 10 if view.modality == 'image' else 30, 8 if dense else 14
-    room = width*72 - left - 8
-    one_row = width >= 5 or dense and (room + gap)/len(panels) - gap >= 40
+    space = width*72 - left - 8
+    one_row = width >= 5 or dense and (space + gap)/len(panels) - gap >= 40
     across = len(panels) if one_row else min(len(panels), 2)
-    most = (room - gap*(across - 1))/across
+    most = (space - gap*(across - 1))/across
     wide = min(most, 150, 150*columns/rows)
     slot = min(most, max(wide, 90)) # a colour bar needs more room than a narrow image
     high, lines = wide*rows/columns, int(np.ceil(len(panels)/across))
@@ -460,9 +466,9 @@ def _square_layout(view, panels, width, dense=False):
     return lines*block, draw, _pitch(view, wide, high)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #031
-def _signal_legend(view, known, pitch):
-    "Entries of the legend below the panels; `known`: how many predictions there are"
-    out = [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')][:known]
+def _signal_legend(view, count, pitch):
+    "Entries of the legend below the panels; `count`: how many predictions there are"
+    out = [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')][:count]
     if view.informative is not None:
         out.append((patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))),
                     'informative cells'))
@@ -474,20 +480,20 @@ def _signal_legend(view, known, pitch):
              least=2.8, dense=dict(dense=True))
 def _signal_view(view, width, dense=False):
     "The panels, and below them what the model says of the input and of the masked copy; `dense`: as low as can be read"
-    panels, room = _panels(view), width*72 - 20
+    panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
     height, draw_panels, pitch = (_series_layout(view, panels, width) if is_long and not dense
                                   else _square_layout(view, panels, width, dense))
-    known = [p for p in (view.probabilities, view.masked_probabilities) if p is not None]
-    shown = _shown_classes(view, 2 if dense else 12) if known else []
+    predictions = [p for p in (view.probabilities, view.masked_probabilities) if p is not None]
+    shown = _shown_classes(view, 2 if dense else 12) if predictions else []
     notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
     across = 2 if width >= 5 and len(shown) > 3 else 1
-    column, wide = -(-len(shown)//across), room/2 if across > 1 else min(room, 330)
-    entries = _signal_legend(view, len(known), pitch)
-    below = legend_height(entries, room) + 4*bool(entries)
+    column, wide = -(-len(shown)//across), space/2 if across > 1 else min(space, 330)
+    entries = _signal_legend(view, len(predictions), pitch)
+    below = legend_height(entries, space) + 4*bool(entries)
     def draw(sheet):
         draw_panels(sheet)
-        legend(sheet, 10, height + 4, room, entries)
+        legend(sheet, 10, height + 4, space, entries)
         for k in range(across if shown else 0):
             _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1),
                                 shown[k*column:(k + 1)*column])
@@ -509,9 +515,9 @@ def _saliency_distribution(view, width):
         legend(sheet, left, 0, width*72 - left, entries)
         ax = sheet.axes(left, top, wide, high)
         ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
-        ax.stairs(view.shares[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
-        ax.stairs(view.shares[1], view.edges, color=blue, linewidth=1.4)
-        ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.shares.max(), 1e-9)))
+        ax.stairs(view.fractions[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
+        ax.stairs(view.fractions[1], view.edges, color=blue, linewidth=1.4)
+        ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.fractions.max(), 1e-9)))
         ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'])
         ax.set_xlabel('\n'.join(label))
         ax.set_ylabel('share of the values')
@@ -519,11 +525,13 @@ def _saliency_distribution(view, width):
     return Body(top + high + 18 + 8*len(label), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #038
-def _answers(rows, room, size):
+def _answers(rows, space, size):
     "Columns of a gloss: texts of each row cut to fit, and the widths; `rows` are (texts, is_bold) from the top"
-    texts = [[fitted(text or '', room/3, size, weight_of(b)) for text, b in zip(line, bold)] for line, bold in rows]
-    wide = [[text_width(text, size, weight_of(b)) for text, b in zip(line, bold)]
-            for line, (_, bold) in zip(texts, rows)]
+    texts, wide = [], []
+    for line, is_bold in rows:
+        weights = list(map(weight_of, is_bold))
+        texts.append([fitted(text or '', space/3, size, weight) for text, weight in zip(line, weights)])
+        wide.append([text_width(text, size, weight) for text, weight in zip(texts[-1], weights)])
     return texts, [max(*column, 11) + 6 for column in zip(*wide)]
 
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
@@ -531,7 +539,7 @@ def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line)
     for i, (k, x) in enumerate(places):
         y, centre = k*line + y0, x + widths[i]/2
         ax.text(centre, y + box/2, texts[0][i], size=size, **middle)
-        if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **replaced_look))
+        if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **replaced_style))
         ax.text(centre, y + 1.5*box, texts[1][i], size=size, weight=weight_of(wrong[i]), **middle)
         if not np.isfinite(chance[i]): continue
         ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), widths[i] - 3, 3.5, facecolor=faint, linewidth=0))
@@ -544,14 +552,14 @@ def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line)
 def _token_labels(view, width):
     "Tokens, labels, answers, confidence"
     size = _size(view)
-    left, room, box, plain = 52, width*72 - 58, size + 5, np.zeros(len(view.labels), dtype=bool)
+    left, space, box, plain = 52, width*72 - 58, size + 5, np.zeros(len(view.labels), dtype=bool)
     rows = [(view.labels, plain), (view.gold, plain), (view.predicted, view.is_wrong)]
-    (words, *texts), widths = _answers(rows, room, size)
-    places, line = flow(widths, room, 3), 3*box + 26
+    (words, *texts), widths = _answers(rows, space, size)
+    places, line = flow(widths, space, 3), 3*box + 26
     lines, coloured = places[-1][0] + 1, view.saliency is not None
     aside = 180 if coloured and width >= 5 else 0 # the legend stands beside the colour bar where there is room
     def draw(sheet):
-        ax = sheet.canvas(left, 0, room, lines*line)
+        ax = sheet.canvas(left, 0, space, lines*line)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _draw_answers(ax, texts, places, widths, view.is_wrong, view.confidence, box, size, box, line)
         names = {box/2: 'token', 1.5*box: 'label', 2.5*box: 'answer', 3*box + 12: 'probability'}
@@ -559,13 +567,13 @@ def _token_labels(view, width):
         if coloured: colour_bar(sheet, left, lines*line + 2, 140, 6, *signed_scale(view.limit), 'saliency of a token')
         y = lines*line + (2 if aside or not coloured else 34)
         if view.is_wrong.any():
-            legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not as labelled')])
+            legend(sheet, left + aside, y, space - aside, [(patch(**replaced_style), 'not as labelled')])
     return Body(lines*line + 32*coloured + (14 if view.is_wrong.any() and not aside else 2), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #042
 def _source_map(sheet, view, x, y, side):
     "The encoder's attention over the source"
-    norm, cmap, at = share_scale(attention_limit(view.attention))
+    norm, cmap, at = attention_scale(attention_limit(view.attention))
     ticks = map_ticks(view, side/len(view.labels), 50)
     ax = map_axes(sheet, x, y, side, view.attention, norm, cmap, *ticks)
     ax.set_xlabel('key (source)')
@@ -574,35 +582,36 @@ def _source_map(sheet, view, x, y, side):
     sheet.text(x, y - 5, f'encoder, layer {view.layer}, {where}', **panel_title)
     colour_bar(sheet, x + side + 8, y, 7, min(side, 150), norm, cmap, at, 'attention (square-root scale)')
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #042s
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
              least=2.8)
 def _translation(view, width):
     "Target above source above the map"
-    size, left, room, box = 8, 52, width*72 - 58, 13
+    size, left, space, box = 8, 52, width*72 - 58, 13
     plain = np.zeros(len(view.target), dtype=bool)
-    texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], room, size)
-    places, line = flow(widths, room, 3), 2*box + 24
-    words = [fitted(text, room/3, size) for text in view.labels]
+    texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], space, size)
+    places, line = flow(widths, space, 3), 2*box + 24
+    words = [fitted(text, space/3, size) for text in view.labels]
     wide = [text_width(text, size) + 6 for text in words]
-    spots, coloured = flow(wide, room, 3), view.saliency is not None
+    spots, coloured = flow(wide, space, 3), view.saliency is not None
     aside, marked = 180 if coloured and width >= 5 else 0, view.is_wrong.any()
     upper, shelf = (places[-1][0] + 1)*line, (spots[-1][0] + 1)*(box + 4) + 2
     source = shelf + 32*coloured + 14*bool(marked and not aside)
     n = len(view.labels)
-    far = 14 + label_room(view.labels, 50) + 6
+    far = 14 + label_width(view.labels, 50) + 6
     side = min(width*72 - far - 62, max(20*n, 78), 300)
     below = () if view.attention is None else token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
     def draw(sheet):
-        _draw_answers(sheet.canvas(left, 0, room, upper), texts, places, widths, view.is_wrong, view.probability, 0,
+        _draw_answers(sheet.canvas(left, 0, space, upper), texts, places, widths, view.is_wrong, view.probability, 0,
                       size, box, line)
-        word_boxes(sheet.canvas(left, upper, room, source), view, words, spots, wide, box, box + 4, size)
+        word_boxes(sheet.canvas(left, upper, space, source), view, words, spots, wide, box, box + 4, size)
         names = {box/2: 'target', 1.5*box: 'answer', 2*box + 12: 'probability'}
         _name_rows(sheet, left, np.arange(0, upper, line), names)
         _name_rows(sheet, left, [upper], {box/2: 'source'})
         if coloured:
             colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
         y = upper + shelf + (0 if aside or not coloured else 32)
-        if marked: legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not the target')])
+        if marked: legend(sheet, left + aside, y, space - aside, [(patch(**replaced_style), 'not the target')])
         if view.attention is not None: _source_map(sheet, view, far, upper + source + 18, side)
     if view.attention is None: return Body(upper + source, draw)
     return Body(upper + source + 18 + side + below.reach + 18, draw, thinned_note(below))
@@ -625,29 +634,30 @@ def _scale_of_scores(sheet, view, x, y, width):
         ax.scatter([inside], [up], edgecolor=colour, linewidth=1.2, zorder=3, clip_on=False, **style)
     return ax
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #045s
 @figure_kind('scored_sentence', scored_sentence, 'a sentence and its score (regression)', 'prediction', asks='span',
              least=2.4)
 def _scored_sentence(view, width):
     "Words coloured by saliency, and the scores on a line"
     size, coloured = _size(view), view.saliency is not None
-    left, room, box, line = 10, width*72 - 18, size + 5, size + 19
+    left, space, box, line = 10, width*72 - 18, size + 5, size + 19
     numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
-    words, widths, places = _columns(view, numbers, room, size)
+    words, widths, places = _columns(view, numbers, space, size)
     height = (places[-1][0] + 1)*line
     entries = [(lambda ax: ax.scatter([7], [4.5], marker='D', s=20, color=ink), 'label')]*(view.gold is not None) + [
         (lambda ax: ax.scatter([7], [4.5], marker='o', s=24, facecolor='white', edgecolor=blue, linewidth=1.2),
          'predicted')]
     def draw(sheet):
-        ax = sheet.canvas(left, 0, room, height)
+        ax = sheet.canvas(left, 0, space, height)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
-        beside = 190 if coloured and width >= 5 else 0
+        aside = 190 if coloured and width >= 5 else 0
         if coloured:
             colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit),
                        of_words)
-        y = height + (0 if beside or not coloured else 38)
-        _scale_of_scores(sheet, view, left + beside + 6, y, min(room - beside - 12, 260))
-        legend(sheet, left + beside, y + 46, room - beside, entries)
+        y = height + (0 if aside or not coloured else 38)
+        _scale_of_scores(sheet, view, left + aside + 6, y, min(space - aside - 12, 260))
+        legend(sheet, left + aside, y + 46, space - aside, entries)
     return Body(height + 60 + (0 if width >= 5 or not coloured else 38), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #ml02
@@ -656,19 +666,19 @@ def _scored_sentence(view, width):
 def _multi_label_sentence(view, width):
     "Words coloured by saliency, and below them the bars of the classes"
     size, coloured = _size(view), view.saliency is not None
-    left, room, box, line = 10, width*72 - 18, size + 5, size + 19
+    left, space, box, line = 10, width*72 - 18, size + 5, size + 19
     numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
-    words, widths, places = _columns(view, numbers, room, size)
+    words, widths, places = _columns(view, numbers, space, size)
     height, shown = (places[-1][0] + 1)*line, _shown_classes(view, 12)
     notes = () if len(shown) == len(view.classes) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
     y = height + 38*coloured
     def draw(sheet):
-        ax = sheet.canvas(left, 0, room, height)
+        ax = sheet.canvas(left, 0, space, height)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
         if coloured: colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit), of_words)
-        _draw_probabilities(sheet, view, left, y, min(room, 330), shown)
-        legend(sheet, left, y + 20*len(shown) + 4, room,
+        _draw_probabilities(sheet, view, left, y, min(space, 330), shown)
+        legend(sheet, left, y + 20*len(shown) + 4, space,
                [(lambda ax: ax.plot([2, 12], [4.5, 4.5], **_threshold), 'threshold 0.5: predicted beyond it')])
     return Body(y + 20*len(shown) + 22, draw, notes)
 
@@ -677,17 +687,17 @@ def _evidence_scale(view):
     "Norm, colours, values to number and label of the colour bar"
     label = 'linear scale'
     if view.kind == 'signed': return *signed_scale(view.limit), label
-    return Normalize(0, view.limit), shares, np.array([0, .5, 1])*view.limit, label
+    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit, label
 
 def _evidence_entries(view):
     "What the legend explains"
-    marks = [(patch(facecolor=shares(1.)), 'holds'),
+    marks = [(patch(facecolor=sequential(1.)), 'holds'),
              (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'does not hold')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
 
 def _evidence_map(view, width):
     "One map with its colour bar"
-    bar, room = 62*(view.kind != 'region'), width*72 - 2*Sheet.margin
+    bar, space = 62*(view.kind != 'region'), width*72 - 2*Sheet.margin
     left, side, (ticks_x, ticks_y) = _square(view, width, bar + 8)
     pitch = side/len(view.labels)
     entries, below = _evidence_entries(view), side + ticks_x.reach + 20
@@ -701,46 +711,46 @@ def _evidence_map(view, width):
         ax.set_ylabel('query')
         if marked: mark_below(ax, view.values, view.limit, pitch)
         if bar: colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, label)
-        legend(sheet, Sheet.margin, below, room, entries)
+        legend(sheet, Sheet.margin, below, space, entries)
     notes = (unmarked,)*bool(negative and not marked)
-    return Body(below + legend_height(entries, room), draw, (*notes, *thinned_note(ticks_x)))
+    return Body(below + legend_height(entries, space), draw, (*notes, *thinned_note(ticks_x)))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #d8178bbc
 def _evidence_words(view, width):
     "Tokens in boxes coloured by their numbers, which stand below"
     size, numbered = _size(view), view.kind != 'region'
-    left, room, box, line = 10, width*72 - 18, size + 5, size + 8 + 14*numbered
+    left, space, box, line = 10, width*72 - 18, size + 5, size + 8 + 14*numbered
     write = signed_number if view.kind == 'signed' else partial(digits_of, digits=2)
     numbers = _written(view.values, view.limit, write, 'not finite') if numbered else ['']*len(view.labels)
-    words, widths, places = _columns(view, numbers, room, size)
+    words, widths, places = _columns(view, numbers, space, size)
     height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*numbered
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
-        ax = sheet.canvas(left, 0, room, height)
+        ax = sheet.canvas(left, 0, space, height)
         for i, (k, x) in enumerate(places):
             fill = faint if np.isnan(view.values[i]) else cmap(norm(view.values[i]))
             colour = grey if view.is_special[i] and lightness(fill) > .9 else ink_on(fill)
             filled_box(ax, x, k*line, widths[i], box, words[i], size, fill, colour)
         _write_numbers(ax, numbers, places, widths, box, line)
-        if bar: colour_bar(sheet, left, height + 2, min(140, room), 6, norm, cmap, at, label)
-        legend(sheet, left, height + bar + 2, room, entries)
-    return Body(height + bar + 2*bool(entries) + legend_height(entries, room), draw)
+        if bar: colour_bar(sheet, left, height + 2, min(140, space), 6, norm, cmap, at, label)
+        legend(sheet, left, height + bar + 2, space, entries)
+    return Body(height + bar + 2*bool(entries) + legend_height(entries, space), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #aa64bacf
 def _evidence_table(view, width):
     "A table of numbers, a cell for each: layers downwards, heads across"
     depth, across = view.values.shape
     names = [fitted(text, 60, 6) for text in view.columns]
-    beside = [fitted(text, 60, 6) for text in view.rows]
+    row_names = [fitted(text, 60, 6) for text in view.rows]
     bar = 62*(view.kind != 'region' and view.values.size > 1)
-    left = 8 + (max(text_width(text, 6) for text in beside) + 14 if beside else 0)
+    left = 8 + (max(text_width(text, 6) for text in row_names) + 14 if row_names else 0)
     pitch, high = min((width*72 - left - bar - 8)/across, 44), float(np.clip(500/depth, 7, 14))
     upright = any(text_width(text, 6) > pitch - 2 for text in names)
     above = max((text_width(text, 6) for text in names), default=0)*upright + 18*bool(names)
-    tall, entries, room = max(high*depth, 52*bool(bar)), _evidence_entries(view), width*72 - 2*Sheet.margin
+    tall, entries, space = max(high*depth, 52*bool(bar)), _evidence_entries(view), width*72 - 2*Sheet.margin
     exponent, unit = power_of_ten(view.limit)
-    written = [[digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else '' for v in row]
-               for row in view.values]
+    def number(v): return digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else ''
+    written = [list(map(number, row)) for row in view.values]
     roomy = across <= 60 >= depth and max(text_width(text, 5.5) for row in written for text in row) < pitch - 2
     every = max(1, int(np.ceil(8/pitch)))
     def draw(sheet):
@@ -750,18 +760,18 @@ def _evidence_table(view, width):
         ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
         ax.xaxis.set_label_position('top')
         ax.set_xticks(np.arange(0, len(names), every), names[::every], rotation=90*upright)
-        ax.set_yticks(np.arange(len(beside)), beside)
+        ax.set_yticks(np.arange(len(row_names)), row_names)
         if names: ax.set_xlabel(view.axes[-1])
-        if beside: ax.set_ylabel(view.axes[0])
+        if row_names: ax.set_ylabel(view.axes[0])
         for (i, j), v in np.ndenumerate(view.values):
             if roomy and written[i][j]:
                 ax.text(j, i, written[i][j], size=5.5, color=ink_on(cmap(norm(v))), **middle)
         if bar: colour_bar(sheet, left + pitch*across + 8, above, 7, tall, norm, cmap, at, label)
-        legend(sheet, Sheet.margin, above + tall + 6, room, entries)
+        legend(sheet, Sheet.margin, above + tall + 6, space, entries)
         if unit and not bar:
             sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
     notes = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
-    return Body(above + tall + 6 + legend_height(entries, room), draw, notes)
+    return Body(above + tall + 6 + legend_height(entries, space), draw, notes)
 
 @figure_kind('evidence', evidence_view, "evidence of a method of one's own: a map, words or a table",
              'evidence that no other kind knows', example=dict(name='pull', head=1))
@@ -769,29 +779,30 @@ def _evidence_view(view, width):
     return dict(map=_evidence_map, words=_evidence_words, table=_evidence_table)[view.form](view, width)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #048
-def _fitting(views, width, room):
-    """(view, body) of each of `views`; what is higher than `room` points becomes denser, then narrower, of several
-    the highest first"""
+def _fitting(views, width, most_height):
+    """(view, body) of each of `views`; what is higher than `most_height` points becomes denser, then narrower, of
+    several the highest first"""
     def draw(view, width): return bodies[type(view)](view, width)
     def draw_denser(view, width): return denser.get(type(view), draw)(view, width)
-    def is_too_high(): return sum(item.height + 40 for item in made) > room
-    made, wide = [draw(item, width) for item in views], [width]*len(views)
-    if is_too_high(): made = [draw_denser(item, width) for item in views]
+    def is_too_high(): return sum(item.height + 40 for item in drawn) > most_height
+    drawn, wide = [draw(item, width) for item in views], [width]*len(views)
+    if is_too_high(): drawn = [draw_denser(item, width) for item in views]
     while len(views) > 1 and is_too_high():
-        smaller = [(made[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
+        smaller = [(drawn[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
         if not smaller: break
         i = max(smaller)[1]
         wide[i] = max(3.25, wide[i] - .25)
-        made[i] = min((made[i], draw_denser(views[i], wide[i])), key=lambda item: item.height)
-    if len(views) == 1 and is_too_high(): made = [_narrowed(views[0], made[0], width, room - 40)]
-    return list(zip(views, made))
+        drawn[i] = min((drawn[i], draw_denser(views[i], wide[i])), key=lambda item: item.height)
+    if len(views) == 1 and is_too_high(): drawn = [_narrowed(views[0], drawn[0], width, most_height - 40)]
+    return list(zip(views, drawn))
 
-def _narrowed(view, body, width, room):
-    """`body` of `view`, or one in the middle of `width` that is narrow enough to be at most `room` points high, if
-    there is one"""
+def _narrowed(view, body, width, most_height):
+    """`body` of `view`, or one in the middle of `width` that is narrow enough to be at most `most_height` points
+    high, if there is one"""
     for wide in np.arange(width - .25, _least([view]), -.25):
         slim = bodies[type(view)](view, float(wide))
-        if slim.height <= room: return slim._replace(draw=lambda sheet: slim.draw(sheet.moved((width - wide)*36, 0)))
+        if slim.height > most_height: continue
+        return slim._replace(draw=lambda sheet: slim.draw(sheet.moved((width - wide)*36, 0)))
     return body
 
 def _marks(views) -> list:
@@ -803,7 +814,7 @@ def _marks(views) -> list:
 def _checked(view):
     "`view` as a list of views that can be drawn"
     views = list(view) if isinstance(view, (list, tuple)) else [view]
-    if any(type(one) not in bodies for one in views): figure_kinds() # loads the rooms that draw them
+    if any(type(one) not in bodies for one in views): figure_kinds() # loads the modules that draw them
     if other := [one for one in views if type(one) not in bodies] or ([] if views else [view]):
         raise ValueError(f'figure: view must be one of {", ".join(one.__name__ for one in bodies)}, got '
                          f'{type(other[0]).__name__}; '
@@ -828,6 +839,7 @@ def _side_by_side(views, columns, width):
                          'or a smaller font_size')
     return columns
 
+# %% ../../nbs/10_figures/01_sheet.ipynb #051s
 def _on_one_scale(views):
     "`views` with the largest scale of all"
     if all(hasattr(view, 'limits') for view in views): return same_scale(views)
@@ -835,7 +847,8 @@ def _on_one_scale(views):
     if len(kinds) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float)) for view in views):
         raise ValueError('figure: share=True needs views of one kind that have a colour scale, got '
                          f'{", ".join(kinds)}')
-    return [replace(view, limit=max(view.limit for view in views)) for view in views]
+    largest = max(view.limit for view in views)
+    return [replace(view, limit=largest) for view in views]
 
 def _headed(views, heading, titles):
     """`views` with `titles` in place of their own, if given; without subtitles, or with nothing but letters, if
@@ -857,35 +870,41 @@ def _headed(views, heading, titles):
 # what says how to draw it better, not how to read it
 _for_the_author = re.compile('^For want of room|choose layers and heads')
 
-def _said_once(made):
-    "(view, body) as in `made`, each remark only below the last panel that has it"
+def _without_repeats(drawn):
+    "(view, body) as in `drawn`, each remark only below the last panel that has it"
     out, later = [], set()
-    for view, body in reversed(made):
+    for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
         later.update(new_notes)
         out.insert(0, (replace(view, notes=tuple(note for note in view.notes if note in new_notes)),
                        body._replace(notes=tuple(note for note in body.notes if note in new_notes))))
-    return out if len(made) > 1 else made
+    return out if len(drawn) > 1 else drawn
 
-def _left_to_the_caption(made, views):
-    "(view, body) as in `made` without remarks; those that the caption needs; those for whoever made the figure"
-    notes = list(dict.fromkeys(note for view, body in made for note in (*view.notes, *body.notes)))
-    kept = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
+def _left_to_the_caption(drawn, views):
+    "(view, body) as in `drawn` without remarks; those that the caption needs; those for whoever made the figure"
+    notes = list(dict.fromkeys(note for view, body in drawn for note in (*view.notes, *body.notes)))
+    for_author = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
     captions = ' '.join(view.caption for view in views)
     to_caption = [note for note in notes if not _for_the_author.search(note) and note not in captions]
-    return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], to_caption, kept
+    return [(replace(v, notes=()), body._replace(notes=())) for v, body in drawn], to_caption, for_author
 
-def _laid_out(shown, views, width, columns, heading, room):
+# %% ../../nbs/10_figures/01_sheet.ipynb #053s
+def _laid_out(shown, views, width, columns, heading, most_height):
     """Sheets and bodies of `shown`, panels in a row, sentences for the caption, and facts; `width` in inches and
-    `room` in points before enlarging"""
+    `most_height` in points before enlarging"""
     across = _side_by_side(shown, columns, width)
-    made = (_fitting(shown, width, room) if across == 1
-            else [(view, bodies[type(view)](view, width/across)) for view in shown])
-    to_caption = kept = ()
-    if heading == 'none': made, to_caption, kept = _left_to_the_caption(made, views)
-    else: made = _said_once(made)
-    sheets = [Sheet(view, width/across, body.height, body.notes) for view, body in made]
-    return sheets, [body for _, body in made], across, to_caption, kept
+    drawn = (_fitting(shown, width, most_height) if across == 1
+             else [(view, bodies[type(view)](view, width/across)) for view in shown])
+    to_caption = for_author = ()
+    if heading == 'none': drawn, to_caption, for_author = _left_to_the_caption(drawn, views)
+    else: drawn = _without_repeats(drawn)
+    sheets = [Sheet(view, width/across, body.height, body.notes) for view, body in drawn]
+    return sheets, [body for _, body in drawn], across, to_caption, for_author
+
+def _row_height(row):
+    "Points that the sheets of a row need, with their headings on one line"
+    heads = [sheet.head for sheet in row]
+    return max(sheet.height for sheet in row) + max(heads) - min(heads)
 
 def _first_that_fits(scales, lay_out, page_height):
     """The first of `scales` at which what `lay_out(scale)` makes is no higher than `page_height` inches, else the
@@ -894,8 +913,7 @@ def _first_that_fits(scales, lay_out, page_height):
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid
         rows = [sheets[i:i + across] for i in range(0, len(sheets), across)]
-        high = sum(max(sheet.height for sheet in row)
-                   + max(sheet.head for sheet in row) - min(sheet.head for sheet in row) for row in rows)
+        high = sum(map(_row_height, rows))
         if high*scale <= 72*page_height + .7: break
     return scale, laid
 
@@ -956,23 +974,23 @@ def figure(
                          f'take at most {7*width/_least(views):.1f} points, '
                          f'or at least {scale*_least(views):.2f} inches')
     if share: views = _on_one_scale(views)
-    with own_style([family]), cut_texts() as shortened:
+    with figure_style([family]), cut_texts() as shortened:
         shown = [drawable_view(view) for view in _headed(views, heading, titles)]
         def lay_out(scale): return _laid_out(shown, views, width/scale, columns, heading, page_height*72/scale)
-        scale, (sheets, drawings, across, to_caption, kept) = _first_that_fits(scales, lay_out, page_height)
+        scale, (sheets, drawings, across, to_caption, for_author) = _first_that_fits(scales, lay_out, page_height)
         fig = page_of_sheets(sheets, across)
         for sheet, body in zip(sheets, drawings): body.draw(sheet)
         enlarged(fig, scale)
         cut = beyond_page(fig)
         labels = cut_labels(fig, shortened)
-    if kept:
+    if for_author:
         warnings.warn("figure: heading='none' leaves this to the facts: "
-                      f"{' '.join(note.removeprefix('Note: ') for note in kept)}", stacklevel=2)
+                      f"{' '.join(note.removeprefix('Note: ') for note in for_author)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
-    fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), kept
+    fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), for_author
     return fig
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #054c
@@ -980,10 +998,10 @@ def _heading_parts(view, heading) -> list: # of (clauses, what separates them)
     "What a figure with this `heading` leaves to the caption of `view`: clauses of its title, numbers of its subtitle"
     title = re.split(r',\s+(?![^()]*\))', str(view.title)) if heading == 'none' else []
     numbers = re.split(' {3,}', str(view.subtitle)) if heading != 'full' else []
-    return [([part.strip() for part in parts if part.strip()], between)
-            for parts, between in ((title, ', '), (numbers, '; '))]
+    def stripped(parts): return [part.strip() for part in parts if part.strip()]
+    return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
-def _is_said(part, words):
+def _contains(part, words):
     "Do `words` say `part`, whatever the case of its letters?"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
@@ -993,17 +1011,29 @@ def _as_sentence(parts, between):
     words = between.join(parts)
     return f'{words[:1].upper()}{words[1:]}' + '.'*(words[-1:] not in '.!?')
 
+def _in_all(part, lists): return all(part in parts for parts in lists)
+
+# %% ../../nbs/10_figures/01_sheet.ipynb #054cs
 def _caption_of(views, titles=None, heading='full') -> str:
     """The caption of the only one of `views`; of several, with their letters, and `titles` to begin with. What the
     `heading` leaves out follows, what all views share once at the end"""
-    left = [[([part for part in parts if not _is_said(part, view.caption)], between)
-             for parts, between in _heading_parts(view, heading)] for view in views]
-    shared = [[part for part in left[0][k][0] if len(views) > 1 and all(part in one[k][0] for one in left)]
-              for k in (0, 1)]
-    own = [''.join(f' {_as_sentence(rest, between)}' for (parts, between), common in zip(one, shared)
-                   if (rest := [part for part in parts if part not in common])) for one in left]
-    end = ''.join(f' {_as_sentence(common, between)}' for common, (_, between) in zip(shared, left[0]) if common)
-    heads = [''] * len(views) if titles is None else [f'{title}: ' if title else '' for title in titles]
+    def left_out(view):
+        "Clauses and numbers that the heading leaves out and the caption does not say"
+        parts = (part for part, _ in _heading_parts(view, heading))
+        return [[words for words in part if not _contains(words, view.caption)] for part in parts]
+    if isinstance(titles, str): titles = [titles]
+    left = list(map(left_out, views))
+    ends, of_each = '', ['']*len(views)
+    for k, between in enumerate((', ', '; ')): # clauses of titles, numbers of subtitles
+        of_views = [parts[k] for parts in left]
+        shared = [part for part in of_views[0] if len(views) > 1 and _in_all(part, of_views)]
+        if shared: ends += f' {_as_sentence(shared, between)}'
+        for i, parts in enumerate(of_views):
+            rest = [part for part in parts if part not in shared]
+            if rest: of_each[i] += f' {_as_sentence(rest, between)}'
+    heads = ['']*len(views)
+    if titles is not None and not (len(views) == 1 and heading == 'full'):
+        heads = [f'{title}: ' if title else '' for title in titles]
     marks = [f'({mark}) ' for mark in _marks(views)] if len(views) > 1 else ['']
-    if len(views) == 1 and heading == 'full': heads = ['']
-    return ' '.join(f'{mark}{t}{view.caption}{more}' for mark, view, t, more in zip(marks, views, heads, own)) + end
+    parts = zip(marks, heads, views, of_each)
+    return ' '.join(f'{mark}{title}{view.caption}{more}' for mark, title, view, more in parts) + ends

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, renamed_arguments
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
 
 if TYPE_CHECKING:
@@ -34,27 +34,28 @@ def _tau(x, y):
 
 signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)
 
-def _check_how(sign, top_share):
-    "Refuse a `sign` or `top_share` that means nothing"
+def _check_how(sign, top_fraction):
+    "Refuse a `sign` or `top_fraction` that means nothing"
     check_choice('sign', sign, signs)
-    if not 0 < top_share <= 1:
-        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are '
-                         f'compared), got {top_share!r}')
+    if not 0 < top_fraction <= 1:
+        raise ValueError('top_fraction must be above 0 and at most 1 (fraction of the tokens that are '
+                         f'compared), got {top_fraction!r}')
 
-def top_count(n:int, top_share:float) -> int:
-    "How many of `n` tokens `top_share` asks for: at least one"
-    return max(1, int(np.ceil(n*top_share - 1e-6)))
+def top_count(n:int, top_fraction:float) -> int:
+    "How many of `n` tokens `top_fraction` asks for: at least one"
+    return max(1, int(np.ceil(n*top_fraction - 1e-6)))
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #010
+@renamed_arguments(top_share='top_fraction')
 def likeness(
     a, b,             # numbers [..., n]
     counts=None,      # bool, broadcastable to both: tokens that count
-    top_share=.2,     # k of `top_overlap` as a share of the tokens that count
+    top_fraction=.2,  # k of `top_overlap` as a share of the tokens that count
     sign='magnitude', # 'magnitude', 'positive' or 'signed'
     kendall=False,    # Kendall's tau as well? It takes its time where there are many rows
 ) -> dict: # {'spearman', 'kl', 'top_overlap'[, 'kendall']}, each float64 [...]
     "How alike `a` and `b` are along the last axis; NaN where a measure is undefined"
-    _check_how(sign, top_share)
+    _check_how(sign, top_fraction)
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
     counts = np.broadcast_to(True if counts is None else np.asarray(counts, bool), a.shape)
     shape, (a, b, counts) = a.shape[:-1], (x.reshape(-1, a.shape[-1]) for x in (a, b, counts))
@@ -67,7 +68,7 @@ def likeness(
     weights = ((a >= 0) & (b >= 0)).all(-1)
     out['kl'][weights] = kl(a[weights], b[weights], counts[weights])
     for m in np.unique(n[n > 0]):
-        out['top_overlap'][n == m] = top_overlap(a[n == m], b[n == m], top_count(m, top_share), counts[n == m])
+        out['top_overlap'][n == m] = top_overlap(a[n == m], b[n == m], top_count(m, top_fraction), counts[n == m])
     return {k: np.where(sound, x, np.nan).reshape(shape) for k, x in out.items()}
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #018
@@ -121,25 +122,26 @@ def _table(rows_of, level):
 # %% ../../nbs/07_metrics/02_agreement.ipynb #023
 def _mean(x, axis):
     "Mean of `x` over `axis` where it is defined, NaN where nothing is"
-    there = ~np.isnan(x)
-    n = there.sum(axis)
-    return np.divide(np.where(there, x, 0).sum(axis), n, out=np.full(n.shape, np.nan), where=n > 0)
+    defined = ~np.isnan(x)
+    n = defined.sum(axis)
+    return np.divide(np.where(defined, x, 0).sum(axis), n, out=np.full(n.shape, np.nan), where=n > 0)
 
 def _entropies(maps, seen) -> dict:
     """Mean entropy of the rows of `maps` [m, rows, n], in nats and as a share of the largest possible over the
     `seen` keys"""
     sound = np.isfinite(maps).all(-1)
     nats, keys = entropy(np.where(sound[..., None], maps, 0)), seen.sum(-1)
-    share = np.divide(nats, np.log(keys.clip(1)), out=np.full(nats.shape, np.nan), where=keys > 1)
-    return dict(entropy=_mean(nats, -1), normalised_entropy=_mean(share, -1))
+    fraction = np.divide(nats, np.log(keys.clip(1)), out=np.full(nats.shape, np.nan), where=keys > 1)
+    return dict(entropy=_mean(nats, -1), normalised_entropy=_mean(fraction, -1))
 
+@renamed_arguments(top_share='top_fraction')
 def agreement_table(
     snapshot:'Snapshot',                               # with attention and saliency
     rows:Literal['auto', 'pooled', 'ordinary']='auto', # query rows that represent a map, see `query_rows`
     # array that attention is held against: 'saliency', 'method_saliency', 'rationale', …; None: entropies only
     saliency:str|None='saliency',
     sign:Literal['magnitude', 'positive', 'signed']='magnitude', # how saliency is taken, see `likeness`
-    top_share:float=.2,                                # k of the top overlap, as a share of the ordinary tokens
+    top_fraction:float=.2,                             # k of the top overlap, as a share of the ordinary tokens
     # 'head', 'layer' (mean over heads), 'mean' (over all), or 'all' three
     level:Literal['head', 'layer', 'mean', 'all']='head',
     kendall:bool=False,                                # Kendall's tau as well?
@@ -152,7 +154,7 @@ def agreement_table(
         index, maps, seen = _maps_of(snapshot, 'attention', level)
         maps, seen = maps[:, at], seen[:, at]
         received = maps.mean(1) if len(at) else np.full((len(maps), len(counts)), np.nan)
-        alike = {} if salient is None else likeness(salient, received, counts, top_share, sign, kendall)
+        alike = {} if salient is None else likeness(salient, received, counts, top_fraction, sign, kendall)
         return index.assign(**alike, **_entropies(maps, seen))
     return _table(rows_of, level)
 
@@ -178,11 +180,12 @@ def run_agreement_table(
     return _stacked(tables, 'step', 'probe')
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #038
+@renamed_arguments(top_share='top_fraction')
 def compare_attributions(
     a, b,             # one attribution an example: arrays [batch, ...], or lists of arrays of any shape
     counts=None,      # bool of the same shapes: tokens, pixels or cells that count; None: all
     sign='magnitude', # 'magnitude', 'positive' or 'signed', see `likeness`
-    top_share=.2,     # k of the top overlap, as a share of what counts
+    top_fraction=.2,  # k of the top overlap, as a share of what counts
     kendall=False,    # Kendall's tau as well?
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "How alike the attributions `a` and `b` are, example by example"
@@ -197,9 +200,10 @@ def compare_attributions(
         if not x.shape == y.shape == c.shape:
             raise ValueError(f'a, b and counts must have the same shape in each example, got {x.shape}, {y.shape} and '
                              f'{c.shape} in example {i}')
-    rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_share, sign, kendall) for x, y, c in zip(a, b, counts)]
-    return pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts],
-                             **{k: [float(row[k]) for row in rows] for k in _measures(kendall)}))
+    rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_fraction, sign, kendall) for x, y, c in zip(a, b, counts)]
+    table = pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts]))
+    for name in _measures(kendall): table[name] = [float(row[name]) for row in rows]
+    return table
 
 # %% ../../nbs/07_metrics/02_agreement.ipynb #043
 def compare_methods(
@@ -211,7 +215,7 @@ def compare_methods(
     if len(values) < 2:
         raise ValueError('values must hold the attributions of two methods at least, got '
                          f'{", ".join(values) or "none"}')
-    values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
+    values = {m: list(map(np.asarray, v)) for m, v in values.items()}
     pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options)
              for m, other in permutations(values, 2)}
     return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t.iloc[:, 2:].mean())
@@ -227,18 +231,20 @@ def _check_same(a, b, what):
         how = (f'{" and ".join(shown)}' if a.texts != b.texts
                else f'{shown[0]} in {len(a.tokens)} and {len(b.tokens)} tokens that are not the same')
         raise ValueError(f'only snapshots of one sentence in the same tokens can be compared, got {how}')
-    here, there = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
-    if here != there:
-        raise ValueError(f'{what} must have the same layers and heads in both snapshots, got {list(here[0])} of layers '
-                         f'{here[1]} and {list(there[0])} of layers {there[1]}')
+    first, second = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
+    if first != second:
+        raise ValueError(f'{what} must have the same layers and heads in both snapshots, got {list(first[0])} of '
+                         f'layers {first[1]} and {list(second[0])} of layers {second[1]}')
 
+# %% ../../nbs/07_metrics/02_agreement.ipynb #047s
+@renamed_arguments(top_share='top_fraction')
 def compare_snapshots(
     a, b,             # snapshots of one sentence
     what='attention', # an array of both: 'attention', 'attention_attribution', 'saliency', …
     rows='ordinary',  # query rows that are compared, see `query_rows`
     keys='all',       # keys that count: 'all' that some head of the layer attends to, or the 'ordinary' ones among them
     sign='magnitude', # see `likeness`
-    top_share=.2,     # k of the top overlap, as a share of the keys that count
+    top_fraction=.2,  # k of the top overlap, as a share of the keys that count
     level='head',     # of maps: 'head', 'layer', 'mean' or 'all'
     kendall=False,    # Kendall's tau as well?
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; one row for numbers a token, which
@@ -249,13 +255,13 @@ def compare_snapshots(
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
     if what not in a.layers:
-        alike = likeness(_array(a, what), _array(b, what), ordinary, top_share, sign, kendall)
+        alike = likeness(_array(a, what), _array(b, what), ordinary, top_fraction, sign, kendall)
         return pd.DataFrame({k: [float(v)] for k, v in alike.items()})
     at = query_rows(a, rows)
     def rows_of(level):
         (index, x, seen), (_, y, seen_too) = _maps_of(a, what, level), _maps_of(b, what, level)
         counts = (seen | seen_too)[:, at] & (ordinary if keys == 'ordinary' else True)
-        alike = likeness(x[:, at], y[:, at], counts, top_share, sign, kendall)
+        alike = likeness(x[:, at], y[:, at], counts, top_fraction, sign, kendall)
         return index.assign(**{k: _mean(v, -1) for k, v in alike.items()})
     return _table(rows_of, level)
 
@@ -344,13 +350,13 @@ def pattern_table(
     "How far each head of `snapshot` is from `patterns`"
     index, maps, _ = _maps_of(snapshot, 'attention', 'head')
     if patterns is not None:
-        made = (patterns if isinstance(patterns, dict)
-                else {p: _named_pattern(snapshot, p, boundary, multiple) for p in patterns})
-        return pd.concat([index.assign(pattern=name, **pattern_distance(maps, P)) for name, P in made.items()],
+        matrices = (patterns if isinstance(patterns, dict)
+                    else {p: _named_pattern(snapshot, p, boundary, multiple) for p in patterns})
+        return pd.concat([index.assign(pattern=name, **pattern_distance(maps, P)) for name, P in matrices.items()],
                          ignore_index=True)
     targets, guided = _array(snapshot, 'pattern_target'), snapshot.arrays['guided']
     at = {l: i for i, l in enumerate(snapshot.layers['pattern_target'])}
-    kept = [i for i, (l, h) in enumerate(index.to_numpy()) if l in at and guided[at[l], h]]
-    if not kept: raise ValueError('no recorded head of this snapshot is guided; name patterns')
-    P = np.stack([targets[at[l], h] for l, h in index.to_numpy()[kept]])
-    return index.iloc[kept].assign(**pattern_distance(maps[kept], P)).reset_index(drop=True)
+    guided_rows = [i for i, (l, h) in enumerate(index.to_numpy()) if l in at and guided[at[l], h]]
+    if not guided_rows: raise ValueError('no recorded head of this snapshot is guided; name patterns')
+    P = np.stack([targets[at[l], h] for l, h in index.to_numpy()[guided_rows]])
+    return index.iloc[guided_rows].assign(**pattern_distance(maps[guided_rows], P)).reset_index(drop=True)

@@ -72,7 +72,7 @@ def _a_list(name, x):
     if x.ndim != 1: raise ValueError(f'{name} must be a list of numbers, one for each pair, got shape {list(x.shape)}')
     return x
 
-def _refuse_share(name, x):
+def _check_fraction(name, x):
     if not (isinstance(x, Real) and 0 < x < 1):
         raise ValueError(f'{name} must be between 0 and 1, such as .95, got {x!r}')
 
@@ -83,7 +83,7 @@ def over_tasks(
     confidence=.95,  # of the interval
 ) -> Estimate: # without interval where the differences are too few, or do not vary within their task
     "Mean over tasks of the mean difference, its variance pooled within tasks"
-    _refuse_share('confidence', confidence)
+    _check_fraction('confidence', confidence)
     d = _a_list('d', d)
     codes = _task_codes(tasks, len(d))
     finite = np.isfinite(d)
@@ -126,8 +126,8 @@ def detectable(
     confidence=.95,  # of the interval that must not hold 0
 ) -> float: # NaN with too few pairs
     "The smallest true effect that so many pairs show with probability `power`"
-    _refuse_share('power', power)
-    _refuse_share('confidence', confidence)
+    _check_fraction('power', power)
+    _check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
     if counts.ndim != 1 or not len(counts) or (counts < 1).any():
         raise ValueError(f'n must be a number of pairs, or a list with that of each task, all at least 1, got {n!r}')
@@ -159,7 +159,7 @@ def pitman_morgan(
     confidence=.95,  # of the interval
 ) -> Spread: # without interval where there are too few pairs, one does not vary, or both say the same
     "Do `first` vary more than `second`? Pitman's and Morgan's test of equal variances of paired values"
-    _refuse_share('confidence', confidence)
+    _check_fraction('confidence', confidence)
     first, second = _a_list('first', first), _a_list('second', second)
     if len(first) != len(second):
         raise ValueError(f'first and second must be paired, got {len(first)} and {len(second)} numbers')
@@ -186,8 +186,8 @@ def detectable_ratio(
     confidence=.95,  # of the interval
 ) -> float: # NaN with too few pairs
     "The smallest true ln(deviation/deviation) that so many pairs show with probability `power`"
-    _refuse_share('power', power)
-    _refuse_share('confidence', confidence)
+    _check_fraction('power', power)
+    _check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')
     freedom = pairs - tasks - 1
     if freedom < 1: return math.nan

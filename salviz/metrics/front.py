@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from fastcore.basics import patch
 
 from ..core.validation import check_choice
 from ..core.names import listed
@@ -76,9 +75,10 @@ def knee_row(
 def _renamed(name, old, new):
     "`name` with the word `old` as `new`; '' if it does not have it"
     words = name.split('_')
-    return '_'.join(new if w == old else w for w in words) if old in words else ''
+    if old not in words: return ''
+    return '_'.join(new if word == old else word for word in words)
 
-def _check_there(frame, measures):
+def _check_measures(frame, measures):
     "Refuse measures that the table does not have"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
@@ -88,11 +88,12 @@ def _check_chosen(measures, have):
     "Refuse measures by which nothing may be chosen"
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
-            there = ' (add it to the measures of the study)' if twin not in have else ''
-            raise ValueError(f'front: values are chosen by validation and reported by test; take {twin!r}{there} '
+            hint = ' (add it to the measures of the study)' if twin not in have else ''
+            raise ValueError(f'front: values are chosen by validation and reported by test; take {twin!r}{hint} '
                              f'instead of {m!r}, which is shown beside it')
     if measures[0] == measures[1]: raise ValueError(f'front: x and y are both {measures[0]!r}; take two measures')
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
     "{measure: 'higher' or 'lower'}"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
@@ -132,13 +133,13 @@ def seeds_interval(
 def _summed(frame, setting, measures, reported, confidence):
     "A row for each value of `setting`: seeds with `measures`; mean and interval of these and of those `reported`"
     rows = []
-    for value, some in frame.groupby(setting, sort=True):
-        if some['seed'].duplicated().any():
-            raise ValueError(f'front: seed {some["seed"][some["seed"].duplicated()].iloc[0]} is there twice for '
+    for value, group in frame.groupby(setting, sort=True):
+        if group['seed'].duplicated().any():
+            raise ValueError(f'front: seed {group["seed"][group["seed"].duplicated()].iloc[0]} is there twice for '
                              f'{setting} = {value:g}; leave one of them out')
-        row = {setting: float(value), 'seeds': len(some)}
+        row = {setting: float(value), 'seeds': len(group)}
         for m in (*measures, *reported):
-            finite = [x for x in map(float, some[m]) if np.isfinite(x)]
+            finite = [x for x in map(float, group[m]) if np.isfinite(x)]
             row |= dict(zip((m, f'{m}_low', f'{m}_high'), seeds_interval(finite, confidence)))
             if m in measures: row['seeds'] = min(row['seeds'], len(finite))
         rows.append(row)
@@ -161,10 +162,10 @@ def _standing(frame, measures, better):
     "Which of `standings` each row has"
     rows, out = front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not told apart', dtype=object)
     best, worst = _ends(frame, measures, better)
-    known = [r for r in rows if np.isfinite(worst[r]).all()]
-    if known:
+    bounded = [r for r in rows if np.isfinite(worst[r]).all()]
+    if bounded:
         # 1: the worst that the one of the front may be dominates the best that the other may be
-        surely = (_pymoo().dominator.calc_domination_matrix(worst[known], best) == 1).any(0)
+        surely = (_pymoo().dominator.calc_domination_matrix(worst[bounded], best) == 1).any(0)
         out[surely & np.isfinite(best).all(1)] = 'dominated'
     out[rows] = 'front'
     return out
@@ -202,6 +203,11 @@ class Front:
     knee = property(lambda self: next(iter(self.frame[self.setting][self.frame['is_knee']]), None),
                     doc='the value at the knee, None if there is none')
 
+    @property
+    def sentences(self) -> list:
+        "Return what the front says, and what it does not"
+        return [*_standing_sentences(self), _knee_sentence(self), *_area_sentences(self)]
+
     def _repr_html_(self):
         words = ''.join(f'<p>{s}</p>' for s in self.sentences)
         return f'{self.frame.to_html(index=False, float_format="{:.3g}".format)}{words}'
@@ -215,7 +221,7 @@ def _reference_needed(measures):
                       f'than all in {measures[0]} and {measures[1]}; '
                       '(0, 0) is taken only for shares of which more is better')
 
-def _asked(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
+def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
     "Refuse what gives no front whatever the runs will say; `have`: names of measures"
     if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
     _check_chosen(measures, have)
@@ -227,11 +233,11 @@ def _asked(measures, better, reference, confidence, have=()): # {measure: 'highe
         raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {reference!r}')
     return better
 
-def _reference(frame, measures, given):
-    "The reference point (x, y), `given` or (0, 0) where that is the worst there can be"
-    shares = frame[list(measures)].to_numpy(float)
-    if given is None and not ((shares >= 0) & (shares <= 1)).all(): raise _reference_needed(measures)
-    return (0., 0.) if given is None else tuple(map(float, given))
+def _reference(frame, measures, reference):
+    "The reference point (x, y), `reference` or (0, 0) where that is the worst there can be"
+    values = frame[list(measures)].to_numpy(float)
+    if reference is None and not ((values >= 0) & (values <= 1)).all(): raise _reference_needed(measures)
+    return (0., 0.) if reference is None else tuple(map(float, reference))
 
 def _area(frame, measures, better, reference):
     "Hypervolume of the rows of `frame`"
@@ -240,10 +246,10 @@ def _area(frame, measures, better, reference):
 
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr21b
-def _without_runs(study, setting, method, there):
+def _without_runs(study, setting, method, existing):
     "Values of `setting` that `study` asks of `method` and that no finished run has"
-    asked = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
-    return {x for x in asked if isinstance(x, (int, float)) and x not in there}
+    requested = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
+    return {x for x in requested if isinstance(x, (int, float)) and x not in existing}
 
 def front_of(
     results:'StudyResults|pd.DataFrame', # a study, or a tidy table: method, settings, seed, [run,] measures
@@ -262,20 +268,21 @@ def front_of(
     if not {'method', 'seed'} <= set(frame.columns):
         raise ValueError('front: results needs the columns method and seed, a run a row, as Study.results gives them')
     mine, method = _of_setting(frame, setting, method)
-    _check_there(frame, (x, y))
-    ways = _asked((x, y), better, reference, confidence, have=frame.columns)
+    _check_measures(frame, (x, y))
+    ways = _check_arguments((x, y), better, reference, confidence, have=frame.columns)
     twins = [_renamed(m, 'validation', 'test') for m in (x, y)]
     reported = tuple(twins) if all(t in frame for t in twins) else ()
     ways |= dict(zip(reported, ways.values()))
     table = _summed(mine, setting, (x, y), reported, confidence)
-    known = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
-    if not known.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
+    is_finite = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
+    if not is_finite.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
     missing = _without_runs(results, setting, method, set(table[setting])) if is_study else set()
-    lost, table = tuple(sorted({*table[setting][~known], *missing})), table[known].reset_index(drop=True)
-    return _made(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
-                 dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
+    lost, table = tuple(sorted({*table[setting][~is_finite], *missing})), table[is_finite].reset_index(drop=True)
+    return _front_from(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
+                       dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
 
-def _made(table, runs, measures, reported, better, reference, more):
+# %% ../../nbs/07_metrics/06_front.ipynb #fr21bs
+def _front_from(table, runs, measures, reported, better, reference, more):
     "The `Front` of `table`"
     table['standing'] = _standing(table, measures, better)
     at = front_rows(_costs(table, measures, better))
@@ -286,11 +293,13 @@ def _made(table, runs, measures, reported, better, reference, more):
     of_value = tuple(tuple(paths[runs[more['setting']] == v]) for v in table[more['setting']])
     chosen = table.iloc[at]
     area = _area(chosen, measures, better, reference)
-    known = reported and np.isfinite(chosen[list(reported)].to_numpy(float)).all()
-    seen = _area(chosen.iloc[front_rows(_costs(chosen, reported, better))], reported, better, reference) if known \
-        else np.nan
+    is_reported = reported and np.isfinite(chosen[list(reported)].to_numpy(float)).all()
+    reported_area = np.nan
+    if is_reported:
+        on_front = front_rows(_costs(chosen, reported, better))
+        reported_area = _area(chosen.iloc[on_front], reported, better, reference)
     return Front(table, x=measures[0], y=measures[1], reported=reported, better=better, reference=reference,
-                 hypervolume=area, reported_hypervolume=seen, runs=of_value, **more)
+                 hypervolume=area, reported_hypervolume=reported_area, runs=of_value, **more)
 
 # %% ../../nbs/07_metrics/06_front.ipynb #fr023
 def value_words(x) -> str:
@@ -299,48 +308,46 @@ def value_words(x) -> str:
 
 def _valued(values): return listed([value_words(v) for v in values])
 
-@patch(as_prop=True)
-def sentences(self:Front) -> list:
-    "What the front says, and what it does not"
-    f, k = self.frame, self.setting
+def _standing_sentences(front) -> list:
+    "How many values are on the front and dominated, and what is left out"
+    f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
-    front, sure, unsure = (int(counts.get(name, 0)) for name in standings)
+    first, sure, unsure = (int(counts.get(name, 0)) for name in standings)
     seeds = sorted(set(f['seeds']))
     how = f'the means of {seeds[0]} to {seeds[-1]} seeds' if len(seeds) > 1 else f'the means of {seeds[0]} seeds'
     how = 'one seed' if seeds == [1] else how
-    out = [f'{front} of {len(f)} values of {k} {"is" if front == 1 else "are"} on the front, by {how}.']
+    out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
     if seeds == [1]: out.append('One seed: there is no interval, so nothing here is told apart from anything.')
     elif sure + unsure:
-        out.append(f'Dominated beyond the {100*self.confidence:g} % intervals of the seeds: {sure} of {len(f)} values; '
-                   f'by the means alone, so not told apart from the front: {unsure}.')
+        out.append(f'Dominated beyond the {100*front.confidence:g} % intervals of the seeds: {sure} of {len(f)} '
+                   f'values; by the means alone, so not told apart from the front: {unsure}.')
     else: out.append('No value is dominated.')
-    if self.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(self.left_out)}.')
-    return [*out, self._knee_words(), *self._area_words()]
+    if front.left_out: out.append(f'Left out, without a finite number: {k} = {_valued(front.left_out)}.')
+    return out
 
-@patch
-def _knee_words(self:Front):
+# %% ../../nbs/07_metrics/06_front.ipynb #fr023s
+def _knee_sentence(front) -> str:
     "The knee, and what it is not told apart from"
-    if self.knee is None:
+    if front.knee is None:
         return 'There is no knee: the front has fewer than three points, is not bent outwards, or bends at two alike.'
-    row = int(np.flatnonzero(self.frame['is_knee'])[0])
-    alike = self.frame[self.setting][overlapping(self.frame, self.measures, self.better, row)]
+    row = int(np.flatnonzero(front.frame['is_knee'])[0])
+    alike = front.frame[front.setting][overlapping(front.frame, front.measures, front.better, row)]
     tail = (f'; by the seeds\' intervals it is not told apart from {_valued(alike)}'
-            if len(alike) and (self.frame['seeds'] > 1).any() else '')
-    return (f'Knee, the point farthest beyond the line between the ends of the front: {self.setting} = '
-            f'{value_words(self.knee)}{tail}.')
+            if len(alike) and (front.frame['seeds'] > 1).any() else '')
+    return (f'Knee, the point farthest beyond the line between the ends of the front: {front.setting} = '
+            f'{value_words(front.knee)}{tail}.')
 
-@patch
-def _area_words(self:Front) -> list:
+def _area_sentences(front) -> list:
     "Hypervolume with its reference point, and what was chosen by what"
-    at = ', '.join(digits_of(r, 4) for r in self.reference)
-    out = [f'Hypervolume {self.hypervolume:.3f} with the reference point ({at}).']
-    if self.reported:
-        tests = f'by {self.reported[0]} and {self.reported[1]}'
-        area = self.reported_hypervolume
-        out.append(f'Front and knee are chosen by {self.x} and {self.y}; '
+    at = ', '.join(digits_of(r, 4) for r in front.reference)
+    out = [f'Hypervolume {front.hypervolume:.3f} with the reference point ({at}).']
+    if front.reported:
+        tests = f'by {front.reported[0]} and {front.reported[1]}'
+        area = front.reported_hypervolume
+        out.append(f'Front and knee are chosen by {front.x} and {front.y}; '
                    + (f'the same values have the hypervolume {area:.3f} {tests}.' if np.isfinite(area) else
                       f'{tests} there is no hypervolume, since not all of the front have finite numbers there.'))
-    else: out.append(f'Front and knee are chosen by {self.x} and {self.y}, the very numbers shown: there are none of '
+    else: out.append(f'Front and knee are chosen by {front.x} and {front.y}, the very numbers shown: there are none of '
                      'a test split beside them.')
     return out
 
@@ -364,6 +371,7 @@ def _stretches(front) -> list: # of (lower, upper value) of neighbours on the fr
     ends = [sorted(pair) for pair in zip(on[front.setting], on[front.setting][1:])]
     return [ends[i] for i in np.argsort(-steps, kind='stable') if steps[i] > 0]
 
+# %% ../../nbs/07_metrics/06_front.ipynb #fr030s
 def next_value(
     front:Front,
     scale='log', # or 'linear': of the setting

@@ -20,7 +20,7 @@ from ..core.names import display_name, listed, methods_words
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.words import digits_of, for_file, latex_text
-from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
+from .statistics import _fewest_pairs, _correction_names, _test_names, better_of, over_seeds
 
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults
@@ -97,12 +97,15 @@ def _named_parts(facts, library):
 
 def _model_parts(configs, library):
     facts = different(map(model_fact, configs))
-    return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.'] if facts else []
+    if not facts: return []
+    return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.']
 
 def _data_parts(configs, library):
     facts = different(data_fact(config, sizes=False) for config in configs)
-    sizes = {k: [n for n in _all(configs, 'data', 'sizes', k) if isinstance(n, int)] for k in _splits_of(configs)}
-    counts = [f'{_span(v)} for {"training" if k == "train" else k}' for k, v in sizes.items() if v]
+    counts = []
+    for split in _splits_of(configs):
+        sizes = [n for n in _all(configs, 'data', 'sizes', split) if isinstance(n, int)]
+        if sizes: counts.append(f'{_span(sizes)} for {_split_words(split)}')
     if not facts and not counts: return []
     parts = ['Data: ', *(_named_parts(facts, library) or ['examples without a name'])]
     if counts: parts.append(f', {listed(counts)}' + ' in each run'*(len(configs) > 1))
@@ -113,11 +116,11 @@ def _data_parts(configs, library):
     return [*parts, '.']
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-12
-def _completed(config, known):
+def _completed(config, design):
     "`config` with the method's name and arguments that the study knows, where the run has recorded none"
     method = entry_of(config, 'method')
-    args = method.get('args') or known.get('args')
-    return {**config, 'method': {**method, 'name': known.get('name') or method.get('name'), 'args': args}}
+    args = method.get('args') or design.get('args')
+    return {**config, 'method': {**method, 'name': design.get('name') or method.get('name'), 'args': args}}
 
 def _has_defaults(config):
     "Are arguments of this run's method named only where they differ from its defaults?"
@@ -128,8 +131,8 @@ def _method_parts(methods, configs, library, skip=()):
     """Each method by its name in the study, what it is, what differs from its defaults or between runs, and its paper;
     `configs`: {name: of its runs}; `skip`: arguments that are said elsewhere"""
     facts = {}
-    for name, known in methods.items():
-        mine = [_completed(config, known) for config in configs.get(name) or [{}]]
+    for name, design in methods.items():
+        mine = [_completed(config, design) for config in configs.get(name) or [{}]]
         facts[name] = (method_fact(*mine, skip=skip), explanation_fact(*mine), any(map(_has_defaults, mine)),
                        mine[0]['method']['name'])
     out = []
@@ -138,42 +141,44 @@ def _method_parts(methods, configs, library, skip=()):
         if fact and name not in (kind, methods_words(kind)): words += f' as “{name}”'
         out += ['; ' if out else '', words, library.of(fact, explanation)]
     if not out: return []
-    rest = ' Arguments that are not named have the defaults of salviz.'*any(known for _, _, known, _ in facts.values())
+    has_defaults = any(defaults for _, _, defaults, _ in facts.values())
+    rest = ' Arguments that are not named have the defaults of salviz.'*has_defaults
     return ['Methods: ' if len(methods) > 1 else 'The method is ', *out, f'.{rest}']
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-12t
-_known_settings = dict(
+_setting_phrases = dict(
     epochs='{} epochs', batch_size='batches of {}', learning_rate='a learning rate of {}',
     weight_decay='a weight decay of {}', gradient_accumulation='gradients accumulated over {} batches',
     max_length='at most {} tokens', early_stopping='an end after {} evaluations without progress')
 
 def _training_parts(configs, varied):
-    settings = [x for x in (_part(config, 'settings') for config in configs) if isinstance(x, dict)]
-    said = []
-    for name, words in _known_settings.items():
+    settings = [config['settings'] for config in configs if isinstance(_part(config, 'settings'), dict)]
+    phrases = []
+    for name, words in _setting_phrases.items():
         values = _all(settings, name)
         if name in varied or not values or name == 'gradient_accumulation' and values == [1]: continue
         if not all(isinstance(x, (int, float)) for x in values): continue
-        known = words.format(' or '.join(map(plain_value, values)))
-        said.append('1 epoch' if known == '1 epochs' else known)
-    if settings and all('optimizer' in x and x['optimizer'] is None for x in settings): said.append('AdamW')
+        phrase = words.format(' or '.join(map(plain_value, values)))
+        phrases.append('1 epoch' if phrase == '1 epochs' else phrase)
+    if settings and all('optimizer' in x and x['optimizer'] is None for x in settings): phrases.append('AdamW')
     if settings and all('scheduler' in x and x['scheduler'] is None for x in settings):
-        said.append('a rate that falls linearly to 0')
+        phrases.append('a rate that falls linearly to 0')
     in_bf16 = sum(x.get('precision') == 'bf16' for x in settings)
     if in_bf16 and 'precision' not in varied:
-        said.append('bf16 mixed precision' + (f' in {in_bf16} of {len(settings)} runs' if in_bf16 < len(settings)
-                                              else ''))
+        phrases.append('bf16 mixed precision' + (f' in {in_bf16} of {len(settings)} runs' if in_bf16 < len(settings)
+                                                 else ''))
     kernels = {x.get('attention_kernel') for x in settings}
-    if len(kernels) == 1 and None not in kernels: said.append(f'the {kernels.pop()} kernel of attention')
-    return [f'Training: {", ".join(said)}.'] if said else []
+    if len(kernels) == 1 and None not in kernels: phrases.append(f'the {kernels.pop()} kernel of attention')
+    return [f'Training: {", ".join(phrases)}.'] if phrases else []
 
 def _grid_parts(design, seeds):
     settings = (design.get('settings') or {}).items()
     parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in settings]
     several = f'Each is trained with {"; ".join(parts)}; ' if parts else 'Each is trained '
+    if not seeds: return []
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    said = f'{seeds[0]} to {seeds[-1]}' if whole else listed(map(str, seeds))
-    return [f'{several}with the seed{"s" if len(seeds) > 1 else ""} {said}.'] if seeds else []
+    numbers = f'{seeds[0]} to {seeds[-1]}' if whole else listed(map(str, seeds))
+    return [f'{several}with the seed{"s" if len(seeds) > 1 else ""} {numbers}.']
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-14
 def _selection_parts(configs):
@@ -209,8 +214,8 @@ def _measures_parts(names, seeds, splits):
 
 def _test_parts(compare_to, test, correction, seeds, columns):
     if compare_to is None: return []
-    parts = [f'Differences from “{compare_to}” are tested by a two-sided {_said_test[test]}, paired by seed']
-    parts.append(f', with {_said_correction[correction]} over the comparisons of a measure' if correction != 'none'
+    parts = [f'Differences from “{compare_to}” are tested by a two-sided {_test_names[test]}, paired by seed']
+    parts.append(f', with {_correction_names[correction]} over the comparisons of a measure' if correction != 'none'
                  else ', without correction for the number of comparisons')
     if len(seeds) < _fewest_pairs[test]:
         parts.append(f'; {_counted(len(seeds), "pair")} {"are" if len(seeds) != 1 else "is"} fewer than the '
@@ -218,34 +223,39 @@ def _test_parts(compare_to, test, correction, seeds, columns):
     return [*parts, '.']
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-15
-_told_versions = 'python salviz torch transformers numpy'.split()
+_reported_packages = 'python salviz torch transformers numpy'.split()
 
 def _hardware_parts(configs):
     "On what the runs were trained, as far as they have recorded it"
-    said = []
-    for known in _all(configs, 'hardware'):
-        if not isinstance(known, dict): continue
-        threads = known.get('threads')
-        where = [str(known[k]) for k in ('gpu', 'processor') if known.get(k)]
-        n = known.get('processes', 1)
-        if where: said.append(where[0] + (f' ({_counted(threads, "thread")})' if isinstance(threads, int) and
-                                          not known.get('gpu') else '')
-                              + (f' by {n} processes in step, each with such batches' if n > 1 else ''))
-    said = list(dict.fromkeys(said))
+    machines = []
+    for hardware in _all(configs, 'hardware'):
+        if not isinstance(hardware, dict): continue
+        threads = hardware.get('threads')
+        where = [str(hardware[k]) for k in ('gpu', 'processor') if hardware.get(k)]
+        n = hardware.get('processes', 1)
+        if not where: continue
+        counts_threads = isinstance(threads, int) and not hardware.get('gpu')
+        of_threads = f' ({_counted(threads, "thread")})' if counts_threads else ''
+        in_step = f' by {n} processes in step, each with such batches' if n > 1 else ''
+        machines.append(f'{where[0]}{of_threads}{in_step}')
+    machines = list(dict.fromkeys(machines))
     without = sum(not _part(config, 'hardware') for config in configs)
-    if not said: return []
-    return [f'Trained on {listed(said)}' + (f'; of {_counted(without, "run")} it is not recorded.' if without else '.')]
+    if not machines: return []
+    missing = f'; of {_counted(without, "run")} it is not recorded' if without else ''
+    return [f'Trained on {listed(machines)}{missing}.']
 
 def _version_parts(configs):
-    known = [x for x in _all(configs, 'versions') if isinstance(x, dict)]
-    said = [f'{"Python" if k == "python" else k} {" or ".join(map(str, _all(known, k)))}' for k in _told_versions
-            if _all(known, k)]
-    return [f'Versions: {", ".join(said)}.'] if said else []
+    versions = [x for x in _all(configs, 'versions') if isinstance(x, dict)]
+    phrases = []
+    for package in _reported_packages:
+        numbers = ' or '.join(map(str, _all(versions, package)))
+        if numbers: phrases.append(f'{"Python" if package == "python" else package} {numbers}')
+    return [f'Versions: {", ".join(phrases)}.'] if phrases else []
 
 def _minutes_parts(runs):
     "What the training steps took, of the runs that have recorded it"
-    known = [run.summary.get('train_seconds') for run in runs]
-    seconds = [x for x in known if isinstance(x, (int, float)) and math.isfinite(x)]
+    recorded = [run.summary.get('train_seconds') for run in runs]
+    seconds = [x for x in recorded if isinstance(x, (int, float)) and math.isfinite(x)]
     if not seconds: return []
     minutes = sum(seconds)/60
     amount = f'{minutes:.0f} minutes' if minutes >= 10 else f'{minutes:.1f} minutes'
@@ -262,15 +272,15 @@ def methods_text(
 ) -> Written:
     "The methods paragraph of `study`, with the BibTeX entries that it names in `.citations`"
     check_choice('methods_text: form', form, ('markdown', 'latex'))
-    check_choice('methods_text: test', test, _said_test)
-    check_choice('methods_text: correction', correction, _said_correction)
+    check_choice('methods_text: test', test, _test_names)
+    check_choice('methods_text: correction', correction, _correction_names)
     design, library = study.manifest['design'], _Library()
     if compare_to is not None and compare_to not in design['methods']:
         raise ValueError(f'methods_text: compare_to must be one of {", ".join(design["methods"])}, got {compare_to!r}')
     pairs = list(study._finished())
     if not pairs: raise ValueError(f'methods_text: {study.folder} has no finished run yet; run() trains them')
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
-    by_method = {name: [run.config for cell, run in pairs if cell['method'] == name] for name in design['methods']}
+    by_method = _by_method(pairs)
     seeds = sorted({cell['seed'] for cell, _ in pairs})
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
                  _method_parts(design['methods'], by_method, library, design.get('settings') or ()),
@@ -282,6 +292,11 @@ def methods_text(
     text = Written(' '.join(_rendered(parts, form) for parts in sentences if parts))
     text.citations = tuple(library.entries.values())
     return text
+
+def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
+    by_method = {}
+    for cell, run in pairs: by_method.setdefault(cell['method'], []).append(run.config)
+    return by_method
 
 def _missing_parts(study, pairs):
     cells = study.manifest['cells']
@@ -304,13 +319,13 @@ def _card_metadata(name, runs, with_results):
     kinds = _all(configs, 'model', 'class')
     kind = kinds[0] if len(kinds) == 1 else None
     methods = [part for x in _all(configs, 'method', 'name') for part in str(x).split(' + ')]
-    given = dict(tags=['salviz', *dict.fromkeys(methods)], pipeline_tag=_pipeline_of(kind))
+    fields = dict(tags=['salviz', *dict.fromkeys(methods)], pipeline_tag=_pipeline_of(kind))
     data = next((x for x in _all(configs, 'data', 'name') if isinstance(x, str)), None)
     scores = _card_scores(runs[0]) if with_results else {}
-    if scores and data and given['pipeline_tag']:
-        task, of = given['pipeline_tag'], display_name(data)
-        given |= dict(model_name=name, eval_results=[EvalResult(task, of, of, k, float(x)) for k, x in scores.items()])
-    return ModelCardData(**{k: x for k, x in given.items() if x is not None}).to_yaml()
+    if scores and data and fields['pipeline_tag']:
+        task, of = fields['pipeline_tag'], display_name(data)
+        fields |= dict(model_name=name, eval_results=[EvalResult(task, of, of, k, float(x)) for k, x in scores.items()])
+    return ModelCardData(**{k: x for k, x in fields.items() if x is not None}).to_yaml()
 
 def _card_scores(run, split='test'): # {name: number}
     "Return the scores of the run's checkpoint on `split`"
@@ -345,29 +360,34 @@ def _limits(runs):
     out.append('It was measured on the data named above, and on nothing else.')
     return out
 
+def _score_rows(run) -> tuple: # (heads, rows)
+    "The scores of `run` on its test split and further ones"
+    scores = {split: _card_scores(run, split) for split in run.splits[2:]}
+    several = sum(map(bool, scores.values())) > 1
+    rows = [[name.replace('_', ' '), *[split]*several, digits_of(x, 4)]
+            for split, numbers in scores.items() for name, x in numbers.items()]
+    return ['Measure', 'Split', 'Value'] if several else ['Measure on the test split', 'Value'], rows
+
+def _mean_rows(study) -> tuple: # (heads, rows)
+    "The means over seeds of each method and setting of `study`"
+    frame, rows = study.results(), []
+    measured = frame.columns[list(frame.columns).index('run') + 1:]
+    names = [name for name in measured if pd.api.types.is_numeric_dtype(frame[name])]
+    keys = ['method', *study.manifest['design']['settings']]
+    for key, group in frame.groupby(keys, sort=False, dropna=False):
+        setting = ', '.join(str(value) for value in key if value == value and value is not None)
+        for name in names:
+            x = over_seeds(group[name])
+            spread = f' ± {digits_of(x["std"], 3)}' if math.isfinite(x['std']) else ''
+            rows.append([setting, name.replace('_', ' '), f'{digits_of(x["mean"], 4)}{spread}', str(x['n'])])
+    return ['Method', 'Measure', 'Mean ± standard deviation', 'Seeds'], rows
+
 def _result_rows(source, runs):
     "Results as a Markdown table"
-    if len(runs) == 1 and isinstance(source, Run):
-        scores = {split: _card_scores(source, split) for split in source.splits[2:]} # test and further splits
-        several = sum(map(bool, scores.values())) > 1
-        rows = [[k.replace('_', ' '), *[split]*several, digits_of(x, 4)]
-                for split, known in scores.items() for k, x in known.items()]
-        head = ['Measure', 'Split', 'Value'] if several else ['Measure on the test split', 'Value']
-    else:
-        frame = source.results()
-        measured = frame.columns[list(frame.columns).index('run') + 1:]
-        names = [k for k in measured if pd.api.types.is_numeric_dtype(frame[k])]
-        keys = ['method', *[k for k in source.manifest['design']['settings']]]
-        rows = []
-        for key, some in frame.groupby(keys, sort=False, dropna=False):
-            for k in names:
-                x = over_seeds(some[k])
-                spread = f' ± {digits_of(x["std"], 3)}' if math.isfinite(x['std']) else ''
-                known = [str(one) for one in key if one == one and one is not None]
-                rows.append([', '.join(known), k.replace('_', ' '), f'{digits_of(x["mean"], 4)}{spread}', str(x['n'])])
-        head = ['Method', 'Measure', 'Mean ± standard deviation', 'Seeds']
+    is_run = len(runs) == 1 and isinstance(source, Run)
+    head, rows = _score_rows(source) if is_run else _mean_rows(source)
     if not rows: return ['No score was recorded.']
-    lines = [head, ['---']*len(head), *[[_markdown(cell) for cell in row] for row in rows]]
+    lines = [head, ['---']*len(head), *[list(map(_markdown, row)) for row in rows]]
     return [f'| {" | ".join(line)} |' for line in lines]
 
 # %% ../../nbs/07_metrics/07_methods_text.ipynb #mt-23
@@ -390,8 +410,7 @@ def model_card(
     configs, name = [run.config for run in runs], name or (source.path if is_run else source.folder).name
     if is_run: methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
     else: methods = source.manifest['design']['methods']
-    by_method = {key: configs if is_run else [run.config for cell, run in source._finished() if cell['method'] == key]
-                 for key in methods}
+    by_method = dict.fromkeys(methods, configs) if is_run else _by_method(source._finished())
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
     grid = [] if is_run else _grid_parts(source.manifest['design'], sorted({x['seed'] for x, _ in source._finished()}))
     seed = [f'Seed: {source.config["seed"]}.'] if is_run and source.config.get('seed') is not None else grid
@@ -404,7 +423,8 @@ def model_card(
              'Technical specifications': [technical],
              'Citation': [_fenced(entry) for entry in library.entries.values()],
              'What is not known': ['Nothing is recorded about:\n\n' + '\n'.join(_unknown_part(configs))]}
-    body = [f'## {title}\n\n' + '\n\n'.join(filter(None, some)) for title, some in parts.items() if any(some)]
+    body = [f'## {title}\n\n' + '\n\n'.join(filter(None, paragraphs))
+            for title, paragraphs in parts.items() if any(paragraphs)]
     head = f'---\n{_card_metadata(name, runs, is_run)}\n---\n\n# {_markdown(name)}\n\n'
     card = Written(head + '\n\n'.join(body) + '\n')
     card.citations = tuple(library.entries.values())

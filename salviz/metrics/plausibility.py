@@ -72,11 +72,11 @@ def aligned(
         if v.ndim != 1 or len(v) < len(t):
             raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
         v = v[:len(t)]
-        if unit == 'token': kept, kinds = ~t.is_special, (v, marked)
+        if unit == 'token': mask, kinds = ~t.is_special, (v, marked)
         else:
-            kept, kinds = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
+            mask, kinds = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
                                          None if r is None else pool_words(marked, t.word_ids, len(t.words), 'max') > 0)
-        for side, x in zip(out, kinds): side.append(None if x is None else x[kept])
+        for side, x in zip(out, kinds): side.append(None if x is None else x[mask])
     return out
 
 # %% ../../nbs/07_metrics/01_plausibility.ipynb #013
@@ -216,15 +216,16 @@ def plausibility_table(
 def _lexicon():
     "{word: its mean rating}, as the packaged lexicon has it"
     lines = (asset('movie-sentences')/'vader_sentiment_lexicon.txt').read_text(encoding='latin-1').split('\n')
-    return {word: float(mean) for word, mean, *_ in (line.split('\t') for line in lines if '\t' in line)}
+    entries = (line.split('\t') for line in lines if '\t' in line)
+    return {word: float(mean) for word, mean, *_ in entries}
 
 def lexical_prior(
     words, # [W] str
 ) -> np.ndarray: # float [W]: mean rating from -4 to 4, NaN for words that nobody rated
     "What ten people thought of each word on its own (Hutto and Gilbert 2014)"
     if isinstance(words, str): raise ValueError(f'words must be a list of words, got the string {words!r:.60}')
-    known = _lexicon()
-    return np.array([known.get(w, known.get(w.lower(), np.nan)) for w in words], dtype=np.float64)
+    lexicon = _lexicon()
+    return np.array([lexicon.get(w, lexicon.get(w.lower(), np.nan)) for w in words], dtype=np.float64)
 
 # %% ../../nbs/07_metrics/01_plausibility.ipynb #036
 def prior_agreement(

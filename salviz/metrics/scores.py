@@ -55,9 +55,9 @@ def multi_label_metrics(
             raise ValueError(f'multi_label_metrics: {name} must be 0 or 1, got {x[~np.isin(x, (0, 1))][0]!r}; '
                              'pass logits > 0')
     y, p = y.astype(bool), p.astype(bool)
-    hits, said = 2*(y & p).sum(0), y.sum(0) + p.sum(0)
-    of_class = np.divide(hits, said, out=np.zeros(y.shape[1]), where=said > 0)
-    return dict(micro_f1=float(hits.sum()/max(1, said.sum())), macro_f1=float(of_class.mean()),
+    hits, total = 2*(y & p).sum(0), y.sum(0) + p.sum(0)
+    of_class = np.divide(hits, total, out=np.zeros(y.shape[1]), where=total > 0)
+    return dict(micro_f1=float(hits.sum()/max(1, total.sum())), macro_f1=float(of_class.mean()),
                 subset_accuracy=float((y == p).all(1).mean()))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #009
@@ -93,11 +93,13 @@ def _labelled(labels, predictions) -> list: # of (labels, predictions), int arra
         out.append((y[y != -100], p[y != -100]))
     return out
 
-def _share(flags): return float(np.mean(flags)) if len(flags) else float('nan')
+def _fraction_true(flags): return float(np.mean(flags)) if len(flags) else float('nan')
 
 def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positions]
     "`pairs` of all examples, one after the other"
-    return tuple(np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    if not pairs: return np.zeros(0, int), np.zeros(0, int)
+    labels, predictions = zip(*pairs)
+    return np.concatenate(labels), np.concatenate(predictions)
 
 def masked_metrics(
     labels,      # int [examples, tokens], -100 where a token was not chosen
@@ -105,7 +107,7 @@ def masked_metrics(
 ) -> dict: # {'accuracy'}, NaN if nothing is labelled
     "Share of the chosen tokens that a masked language model finds"
     y, p = _side_by_side(_labelled(labels, predictions))
-    return dict(accuracy=_share(y == p))
+    return dict(accuracy=_fraction_true(y == p))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #016
 def detection_metrics(
@@ -115,7 +117,7 @@ def detection_metrics(
     "How well replaced tokens are told from original ones; F1 is that of the replaced ones"
     y, p = _side_by_side(_labelled(labels, predictions))
     return dict(f1=_f1(y == 1, p == 1) if len(y) else float('nan'),
-                accuracy=_share(y == p))
+                accuracy=_fraction_true(y == p))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #019
 def entities(
@@ -146,10 +148,11 @@ def token_metrics(
     pairs = _labelled(labels, predictions)
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
-    if not is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_share(y == p))
-    spans = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
-    hits, asked = sum(len(a & b) for a, b in spans), sum(len(a) + len(b) for a, b in spans)
-    return dict(f1=2*hits/asked if asked else 0., accuracy=_share(y == p))
+    if not is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_fraction_true(y == p))
+    def spans(side): return set(entities([str(classes[c]) for c in side]))
+    found = [(spans(gold), spans(predicted)) for gold, predicted in pairs]
+    hits, total = sum(len(a & b) for a, b in found), sum(len(a) + len(b) for a, b in found)
+    return dict(f1=2*hits/total if total else 0., accuracy=_fraction_true(y == p))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #026
 def translation_metrics(
@@ -158,8 +161,8 @@ def translation_metrics(
 ) -> dict: # {'accuracy', 'exact_match'}, NaN if nothing is labelled
     "Shares of the target tokens and of whole targets that are right under teacher forcing"
     right = [y == p for y, p in _labelled(labels, predictions) if len(y)]
-    return dict(accuracy=_share(np.concatenate(right) if right else []),
-                exact_match=_share([matches.all() for matches in right]))
+    return dict(accuracy=_fraction_true(np.concatenate(right) if right else []),
+                exact_match=_fraction_true([matches.all() for matches in right]))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #clm2
 def next_token_metrics(
@@ -167,11 +170,12 @@ def next_token_metrics(
     predictions, # float [examples, tokens, 2]: the token that is expected, and -log p of the one that follows (nats)
 ) -> dict: # {'accuracy', 'perplexity'}, NaN if nothing is labelled
     "How well a causal language model knows the next token"
-    expected, surprise = ([np.asarray(p)[..., i] for p in predictions] for i in range(2))
+    expected = [np.asarray(p)[..., 0] for p in predictions]
+    surprise = [np.asarray(p)[..., 1] for p in predictions]
     y, p = _side_by_side(_labelled(labels, [x.astype(np.int64) for x in expected]))
     nats = [s[np.asarray(label) != -100] for label, s in zip(labels, surprise)]
     total = np.concatenate(nats).astype(np.float64).mean() if len(y) else np.nan
-    return dict(accuracy=_share(y == p), perplexity=float(np.exp(total)))
+    return dict(accuracy=_fraction_true(y == p), perplexity=float(np.exp(total)))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #qa02
 def span_metrics(
@@ -180,8 +184,8 @@ def span_metrics(
 ) -> dict: # {'exact_match', 'f1'}, means over the examples that have an answer; NaN if none has
     "How well answers are found in their contexts (Rajpurkar et al. 2016, over tokens)"
     pairs = [(y == 1, p == 1) for y, p in _labelled(labels, predictions) if (y == 1).any()]
-    return dict(exact_match=_share([(y == p).all() for y, p in pairs]),
-                f1=_share([2*(y & p).sum()/(y.sum() + p.sum()) for y, p in pairs]))
+    return dict(exact_match=_fraction_true([(y == p).all() for y, p in pairs]),
+                f1=_fraction_true([2*(y & p).sum()/(y.sum() + p.sum()) for y, p in pairs]))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #032
 def train_test_gap(
@@ -191,9 +195,9 @@ def train_test_gap(
 ) -> float: # NaN if either score was not recorded
     "Score of the best checkpoint on training examples, minus that on the test split"
     best = run.best_metric[0]
-    known = [k for k in run.measures if k != 'loss' or k == best]
+    names = [k for k in run.measures if k != 'loss' or k == best]
     if metric is None: metric = best
-    if metric not in known: raise ValueError(f'metric must be one of {", ".join(known)}, got {metric!r}')
+    if metric not in names: raise ValueError(f'metric must be one of {", ".join(names)}, got {metric!r}')
     return run.scores('train')[metric] - run.scores('test')[metric]
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #033n
@@ -201,8 +205,8 @@ def matthews(
     run, # a `Run` of a task with one class for each example
 ) -> float: # from -1 to 1; 0 where one class only is predicted
     "Matthews correlation of the best checkpoint's predictions on the test split"
-    kept = run.load_arrays('test_predictions')
-    labels, predictions = np.asarray(kept['labels']), np.asarray(kept['predictions'])
+    stored = run.load_arrays('test_predictions')
+    labels, predictions = np.asarray(stored['labels']), np.asarray(stored['predictions'])
     if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
         raise ValueError(f'matthews: the test predictions of run {run.path.name} are no classes, one for each example '
                          f'(shape {list(predictions.shape)} of {predictions.dtype}); take a score of its task')

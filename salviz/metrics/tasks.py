@@ -12,7 +12,6 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import numpy as np
-from fastcore.basics import patch
 
 from .scores import (
     classification_metrics, detection_metrics, masked_metrics, multi_label_metrics, next_token_metrics,
@@ -35,11 +34,11 @@ def check_numbers(where, labels):
 
 def check_tags(where, words, tags, classes:int):
     "Refuse rows of the split `where` without `words`, or without exactly one of `tags` (0 to `classes` - 1) for each"
-    for i, (some, given) in enumerate(zip(words, tags)):
-        if not some or len(some) != len(given):
-            raise ValueError(f'train: row {i} of the {where} split has {len(some)} words and {len(given)} tags; one '
-                             'tag for each word is needed')
-        bad = [t for t in given if type(t) is not int or not 0 <= t < classes]
+    for i, (row_words, row_tags) in enumerate(zip(words, tags)):
+        if not row_words or len(row_words) != len(row_tags):
+            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} '
+                             'tags; one tag for each word is needed')
+        bad = [t for t in row_tags if type(t) is not int or not 0 <= t < classes]
         if bad:
             raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
 
@@ -106,9 +105,10 @@ def _check_prompts(where, split, classes):
         raise ValueError('train: causal_lm reads texts, or prompts (text) with their answers (target_text); the '
                          f'{where} split has a column text_pair: make it part of text, or rename it to target_text')
 
+# %% ../../nbs/07_metrics/04_tasks.ipynb #mt12
 @dataclass(frozen=True)
-class Facts:
-    "What is known of a task without a network; without further words: one class for each text"
+class _TaskFields:
+    "What a task says of itself; without further words: one class for each text"
     name:str                     # as `task_of` says it
     columns:tuple=('text', 'label')  # that its data must have, the labels last
     loader:str='load_text'       # the function that makes such data
@@ -132,6 +132,9 @@ class Facts:
     words:Words=Words(explained='the predicted class', score='the class’s score',
                       no_label='the predicted class stands in for it')
 
+# %% ../../nbs/07_metrics/04_tasks.ipynb #mt12m
+class Facts(_TaskFields):
+    "What is known of a task without a network"
     @property
     def one_class(self) -> bool:
         "Is the answer one class for each example?"
@@ -150,38 +153,34 @@ class Facts:
     @property
     def used(self) -> set:
         "Columns that the task itself makes into numbers, where they are there"
-        also = ('text_pair',) if 'text' in self.columns else ('informative',) if self.modality != 'text' else ()
-        return {*self.columns, *self.optional, *also}
+        columns = {*self.columns, *self.optional}
+        if 'text' in self.columns: return columns | {'text_pair'}
+        return columns | {'informative'} if self.modality != 'text' else columns
 
-# %% ../../nbs/07_metrics/04_tasks.ipynb #mt12
-@patch(as_prop=True)
-def scores_classes(self:Facts) -> bool:
-    "Does the head give each example one logit per class?"
-    return self.has_classes and not self.per_token
+    @property
+    def scores_classes(self) -> bool:
+        "Does the head give each example one logit per class?"
+        return self.has_classes and not self.per_token
 
-@patch
-def made_of(self:Facts, features:dict) -> bool:
-    "Are data with these `features` made for this task? It is known by the first column that is no plain text"
-    own = next((name for name in self.columns if name != 'text'), None)
-    return own in features and self.fits(features[own])
+    def accepts(self, features:dict) -> bool:
+        "Are data with these `features` made for this task? It is known by the first column that is no plain text"
+        column = next((name for name in self.columns if name != 'text'), None)
+        return column in features and self.fits(features[column])
 
-@patch
-def label_feature(self:Facts, features:dict):
-    "The feature of one label"
-    feature = features[self.columns[-1]]
-    return getattr(feature, 'feature', feature)
+    def label_feature(self, features:dict):
+        "The feature of one label"
+        feature = features[self.columns[-1]]
+        return getattr(feature, 'feature', feature)
 
-@patch
-def class_names(self:Facts, features:dict) -> list: # [] without classes, None where the data do not name them
-    "Names of the classes of data with these `features`"
-    if not self.has_classes: return [*self.classes]
-    return getattr(self.label_feature(features), 'names', None)
+    def class_names(self, features:dict) -> list: # [] without classes, None where the data do not name them
+        "Names of the classes of data with these `features`"
+        if not self.has_classes: return [*self.classes]
+        return getattr(self.label_feature(features), 'names', None)
 
-@patch
-def scores(self:Facts, labels, predictions, classes=()) -> dict: # {name: float}
-    "How well `predictions` meet `labels`; `classes`: names, for metrics that read them"
-    named = dict(classes=classes) if 'classes' in inspect.signature(self.metrics).parameters else {}
-    return self.metrics(labels, predictions, **named)
+    def scores(self, labels, predictions, classes=()) -> dict: # {name: float}
+        "How well `predictions` meet `labels`; `classes`: names, for metrics that read them"
+        named = dict(classes=classes) if 'classes' in inspect.signature(self.metrics).parameters else {}
+        return self.metrics(labels, predictions, **named)
 
 # %% ../../nbs/07_metrics/04_tasks.ipynb #mt14
 tasks = {t.name: t for t in (

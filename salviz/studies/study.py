@@ -31,7 +31,7 @@ from ..core.leases import Leased
 from ..core.locks import RunInUse
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
-from ..metrics.statistics import checked_better, known_measure, measure_of
+from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
 from .processes import examples_per_process, train_in_step
@@ -57,8 +57,8 @@ def named_measures(
             raise ValueError(f'Study: measure {name!r} needs a name of letters and digits: measures={{name: function}}')
         if name in ('method', 'seed', 'run'):
             raise ValueError(f'Study: a measure cannot be called {name!r}, which is a column already')
-        if isinstance(m, str) and not known_measure(m, splits):
-            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(known_measure(splits=splits))}, '
+        if isinstance(m, str) and not is_measure(m, splits):
+            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(measure_names(splits))}, '
                              'and functions of your own')
         if not isinstance(m, str) and not callable(m):
             raise ValueError(f'Study: measure {name!r} must be a name or a function, got {m!r}')

@@ -18,7 +18,7 @@ from ..attribution.registry import known_attributions
 from ..core.validation import check_choice
 from ..core.runs import Run
 from ..core.text import pool_words
-from ..metrics.front import Front, _asked, _pymoo, _renamed, even_values, front_of, next_value
+from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
 from ..training.feed import feed_for
 from .study import Study
@@ -138,7 +138,7 @@ def _check_measures(study, measures, start, budget, options):
             raise ValueError(f'pareto: {name} must be a whole number of at least {least}, got {x!r}')
     better = {**study.manifest['better'], **(options.get('better') or {})}
     twins = [t for m in measures if is_taken(t := _renamed(m, 'test', 'validation'))]
-    _asked(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
+    _check_arguments(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
 
 def _even(values, start, scale) -> list:
     "The even values that `values` lack"

@@ -9,7 +9,7 @@ __all__ = ['axes_meaning', 'least_on_words', 'attributed_rule', 'answer_views', 
            'explanation_beside_rationale', 'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit',
            'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys', 'word_tokens', 'word_fractions',
            'best_head', 'chosen_by', 'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name',
-           'own_patterns', 'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares',
+           'custom_patterns', 'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares',
            'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view',
            'answer_shown', 'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence',
            'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence', 'EvidenceView', 'cut_name', 'evidence_view',
@@ -18,7 +18,7 @@ __all__ = ['axes_meaning', 'least_on_words', 'attributed_rule', 'answer_views', 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import compress, cycle
 from numbers import Integral
 from typing import Literal
 
@@ -97,8 +97,8 @@ def _evidence_of(
     method:str, # name of the method whose evidence it should be
 ) -> str: # the array's name in `snapshot`
     "What `snapshot` calls the evidence `name` of `method`"
-    own = f'{name} ({method})'
-    return own if own in snapshot.arrays else name
+    full_name = f'{name} ({method})'
+    return full_name if full_name in snapshot.arrays else name
 
 # %% ../../nbs/09_views/00_base.ipynb #016
 def _patch_names(rows, columns, first):
@@ -150,7 +150,7 @@ class AttentionBesideSaliency(View):
     teacher_saliency:np.ndarray     # [n] or None: what the target was made from
     target:np.ndarray               # [n] sums to 1, or None
     agreement:float                 # Spearman of attention and |saliency|
-    special_share:float             # share of the attention that goes to special tokens, before normalising
+    special_fraction:float          # share of the attention that goes to special tokens, before normalising
 
 def _normalised(values, is_special):
     "`values` [n] divided by the sum of their magnitudes over the tokens that are not special, which become NaN"
@@ -159,55 +159,59 @@ def _normalised(values, is_special):
     return fixed(np.where(is_special, np.nan, values / total if total > 0 else 0.))
 
 # %% ../../nbs/09_views/00_base.ipynb #024
-def _asked_of(snapshot) -> tuple: # (observed layers, heads, 'pooled' or 'mean'); ((), None, 'pooled') without SalLM
-    "Where SalLM asked the attention of `snapshot` to agree with its target"
+def _regularised_by_sallm(
+    snapshot,
+) -> tuple: # (observed layers, heads, 'pooled' or 'mean'); ((), None, 'pooled') without SalLM
+    "Where SalLM trains the attention of `snapshot` to agree with its target"
     args, observed = methods_of(snapshot).get('SalLM'), snapshot.layers.get('attention', [])
     if args is None: return (), None, 'pooled'
     # all layers of a model are observed, or at least its last
     count, layers = 1 + max(observed, default=-1), args.get('layers', [-1])
-    layers = (observed if layers is None
-              else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)])
+    if layers is None: layers = observed
+    elif isinstance(layers, int): layers = [layers]
+    if count: layers = [layer % count for layer in layers]
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
-def _row_name(snapshot, row_said):
+def _row_name(snapshot, row_words):
     "Whose attention it is, in a few words"
-    pooled, asked_row = snapshot.info.get('pooled_row'), snapshot.arrays.get('asked_row')
-    if row_said == 'of all rows (their mean)' or pooled is None and asked_row is None:
+    pooled, queried_row = snapshot.info.get('pooled_row'), snapshot.arrays.get('asked_row')
+    if row_words == 'of all rows (their mean)' or pooled is None and queried_row is None:
         return 'attention (mean over rows)'
-    return f'attention (row {snapshot.labels[int(np.argmax(asked_row)) if pooled is None else pooled]})'
+    return f'attention (row {snapshot.labels[int(np.argmax(queried_row)) if pooled is None else pooled]})'
 
 def _listed(name, numbers):
     "'head 3', or 'heads 1, 3'"
     return f'{name}{"s" if len(numbers) > 1 else ""} {", ".join(map(str, numbers))}'
 
+# %% ../../nbs/09_views/00_base.ipynb #024s
 def _compared_row(
     snapshot, maps, layer,
     # ([n], whose it is, which heads, a sentence about what SalLM regularises)
 ) -> tuple:
     "The attention in `maps` [heads, query, key] of `layer` that saliency is laid beside"
-    layers, heads, rows = _asked_of(snapshot)
+    layers, heads, rows = _regularised_by_sallm(snapshot)
     if layer not in layers: heads, rows = None, 'pooled'
     if heads is not None: check_heads('attention_beside_saliency', heads, len(maps))
     mean = maps[slice(None) if heads is None else list(heads)].mean(0)
     pooled, ordinary = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
-    asked_row = snapshot.arrays.get('asked_row')
-    which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
-    if rows == 'mean': row, row_said = mean.mean(0), 'of all rows (their mean)'
-    elif pooled is not None: row, row_said = mean[pooled], 'of the pooled row'
-    elif asked_row is not None:
-        at = int(np.argmax(asked_row))
-        row, row_said = mean[at], f'of the row that says what is explained, {snapshot.labels[at]!r},'
+    queried_row = snapshot.arrays.get('asked_row')
+    which = 'mean over heads' if heads is None else 'mean over '*(len(heads) > 1) + _listed('head', heads)
+    if rows == 'mean': row, row_words = mean.mean(0), 'of all rows (their mean)'
+    elif pooled is not None: row, row_words = mean[pooled], 'of the pooled row'
+    elif queried_row is not None:
+        at = int(np.argmax(queried_row))
+        row, row_words = mean[at], f'of the row that says what is explained, {snapshot.labels[at]!r},'
     else:
         row = mean[ordinary].mean(0)
-        row_said = 'of the tokens that are not special (mean over their rows; this model pools none)'
-    if layer not in layers: return row, row_said, which, ''
+        row_words = 'of the tokens that are not special (mean over their rows; this model pools none)'
+    if layer not in layers: return row, row_words, which, ''
     usual = heads is None and rows == 'pooled' and layer == snapshot.layers['attention'][-1]
     others = f', here in the last of the {_listed("layer", layers)}' if layer == layers[-1] and len(layers) > 1 else ''
-    asked = f' This is what SalLM regularises{others}.' if others or not usual else ''
+    sentence = f' This is what SalLM regularises{others}.' if others or not usual else ''
     if not usual:
-        asked += (' The number in tables of results is another one: of the last layer, mean over heads, in the row '
-                  'that the model reads.')
-    return row, row_said, which, asked
+        sentence += (' The number in tables of results is another one: of the last layer, mean over heads, in the row '
+                     'that the model reads.')
+    return row, row_words, which, sentence
 
 def _layer_words(was_chosen, of='') -> str:
     "That the last layer is shown because no other was asked for; `of`: what the layers are that count"
@@ -222,34 +226,35 @@ def attention_beside_saliency(
     "The pooled row's attention beside saliency and, where there is one, the target (SalLM)"
     name = 'attention_beside_saliency'
     of_method = _evidence_of(snapshot, 'method_saliency', 'SalLM')
-    own = 'saliency' if 'saliency' in snapshot.arrays else of_method
-    attention, saliency = arrays_of(snapshot, name, 'attention', own)
-    regularised, chosen = _asked_of(snapshot)[0], layer is None
+    evidence = 'saliency' if 'saliency' in snapshot.arrays else of_method
+    attention, saliency = arrays_of(snapshot, name, 'attention', evidence)
+    regularised, chosen = _regularised_by_sallm(snapshot)[0], layer is None
     row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
                            default=-1)
     special = np.asarray(snapshot.is_special)
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
-    attention, row_said, which, asked = _compared_row(snapshot, attention[row], layer)
+    attention, row_words, which, sentence = _compared_row(snapshot, attention[row], layer)
     target = snapshot.arrays.get('saliency_target')
-    teacher = snapshot.arrays.get(of_method) if target is not None and own == 'saliency' else None
+    teacher = snapshot.arrays.get(of_method) if target is not None and evidence == 'saliency' else None
     target, teacher = (_normalised(fixed(values), special) for values in (target, teacher))
     finite = np.isfinite(attention) & np.isfinite(saliency)
     agreement = float(spearman(attention, np.abs(saliency), counts=~special & finite))
     outside = float(np.nansum(attention[special]) / max(np.nansum(attention), 1e-12))
+    heads = [which]*(which != 'mean over heads')
+    trained = ' and the target that attention is trained towards'*(target is not None)
     return AttentionBesideSaliency(
-        title=title_of(snapshot, f'layer {layer}', *([] if which == 'mean over heads' else [which])),
+        title=title_of(snapshot, f'layer {layer}', *heads),
         subtitle=f'Spearman(attention, |saliency|) = {number_words(agreement)}   '
                  f'special tokens, left out: {outside:.0%} of the attention{class_words(snapshot)}',
-        caption=f'Attention {row_said} in layer {layer}, {which}, beside '
-                f'saliency{"" if target is None else " and the target that attention is trained towards"}, each '
-                f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
-                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}'
-                + _layer_words(chosen, 'SalLM regularises' if regularised else ''),
+        caption=f'Attention {row_words} in layer {layer}, {which}, beside saliency{trained}, each normalised over '
+                f'the tokens that are not special (special tokens, grey, receive {outside:.0%} of the attention). '
+                f'Spearman correlation of attention and |saliency|: {number_words(agreement)}.{sentence}'
+                + _layer_words(chosen, 'SalLM regularises'*bool(regularised)),
         attention=_normalised(attention, special),
-        attention_name=_row_name(snapshot, row_said),
+        attention_name=_row_name(snapshot, row_words),
         saliency=_normalised(saliency, special),
-        saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
-        teacher_saliency=teacher, target=target, agreement=agreement, special_share=outside,
+        saliency_name='saliency (this model)' if evidence == 'saliency' else "saliency (the method's)",
+        teacher_saliency=teacher, target=target, agreement=agreement, special_fraction=outside,
         notes=not_finite(attention=attention, saliency=saliency), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #rv-2
@@ -295,8 +300,8 @@ def explanation_beside_rationale(
         values, row_words, heads, _ = _compared_row(snapshot, values[row], layer)
         which = f' {row_words} in layer {layer} (the last recorded one), {heads}'
     marked = np.asarray(marked, bool) & ~special
-    given = np.where(np.isfinite(values), values, 0.).astype(float)
-    f1, spans, area, chance, notes = _pointed_at(given[~special], marked[~special])
+    finite = np.where(np.isfinite(values), values, 0.).astype(float)
+    f1, spans, area, chance, notes = _pointed_at(finite[~special], marked[~special])
     words = dict(explanation='the explanation that is taught', saliency='saliency (this model)',
                  attention='attention')[of]
     random = '' if np.isnan(chance) else f'a random order: {number_words(chance)} on average'
@@ -318,22 +323,22 @@ def _set_words(snapshot, probabilities):
     "Labels and predictions of `snapshot` in multi-label classification: every class above one half"
     right, most = snapshot.info.get('right_classes'), int(np.argmax(probabilities))
     names = [snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}' for i in range(len(probabilities))]
-    said = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
+    predicted = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
     none = f'none (highest: {names[most]}, {probabilities[most]:.2f})'
     words = [] if right is None else [f'labels: {", ".join(right) or "none"}']
-    return ''.join(f'   {word}' for word in [*words, f'predicted: {", ".join(said) or none}'])
+    return ''.join(f'   {word}' for word in [*words, f'predicted: {", ".join(predicted) or none}'])
 
 def class_words(snapshot):
     "Label and prediction of `snapshot`, as far as they are known, for a subtitle"
     words, probabilities = [], snapshot.arrays.get('probabilities')
-    name = lambda i: snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
-    is_known = probabilities is not None and np.isfinite(probabilities).all()
-    if is_known and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
+    def name(i): return snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
+    is_finite = probabilities is not None and np.isfinite(probabilities).all()
+    if is_finite and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
     if isinstance(snapshot.label, float): words.append(f'score: {number_words(snapshot.label)}')
     elif snapshot.label is not None: words.append(f'label: {name(snapshot.label)}')
     if 'prediction' in snapshot.arrays:
         words.append(f'predicted: {number_words(float(snapshot.arrays["prediction"][0]))}')
-    if is_known:
+    if is_finite:
         words.append(f'predicted: {name(int(np.argmax(probabilities)))} ({np.max(probabilities):.2f})')
     return ''.join(f'   {word}' for word in words)
 
@@ -354,8 +359,8 @@ def _sources(
     "Which word stands in the place of each masked one"
     sources = np.arange(len(units))
     for i in np.flatnonzero(is_replaced):
-        kept = [j for j in range(len(units)) if groups[j] == groups[i] and not is_replaced[j]]
-        nearest = [j for j in kept if j < i][-1:] + [j for j in kept if j > i][:1]
+        candidates = [j for j in range(len(units)) if groups[j] == groups[i] and not is_replaced[j]]
+        nearest = [j for j in candidates if j < i][-1:] + [j for j in candidates if j > i][:1]
         def fits(j): return all(masked_tokens[p] == tokens[q] for p, q in zip(units[i], cycle(units[j])))
         sources[i] = next(filter(fits, nearest), -1)
     return sources
@@ -396,22 +401,24 @@ class _Answered(View):
         if self.holds is not None: return [f'labels: {", ".join(self.classes[i] for i in self.holds) or "none"}']
         return [] if self.label is None else [f'label: {self.classes[self.label]}']
 
+# %% ../../nbs/09_views/00_base.ipynb #040s
 def _answers(snapshot) -> dict:
     "What a view of `snapshot` says"
     before, after = (fixed(snapshot.arrays.get(name)) for name in ('probabilities', 'masked_probabilities'))
-    known = all(p is not None and np.isfinite(p).all() for p in (before, after))
+    is_finite = all(p is not None and np.isfinite(p).all() for p in (before, after))
     names, several = _class_names(snapshot), facts_of(snapshot.info).several
     right = snapshot.info.get('right_classes')
     holds = None if right is None else tuple(i for i, name in enumerate(names) if name in right)
     return dict(classes=names, label=snapshot.label, probabilities=before, masked_probabilities=after, holds=holds,
                 several=several,
-                divergence=float((kl_per_class if several else kl)(before, after)) if known else np.nan)
+                divergence=float((kl_per_class if several else kl)(before, after)) if is_finite else np.nan)
 
 def _divergence_words(answers) -> list: # [] where it is unknown
     if not np.isfinite(answers['divergence']): return []
     return [f'KL(f(X) ‖ f(X̃)) = {answers["divergence"]:.2g}{" (mean over classes)" if answers["several"] else ""}']
 
-def _given(answers) -> dict: return {name: answers[name] for name in ('probabilities', 'masked_probabilities')}
+def _probabilities_of(answers) -> dict:
+    return {name: answers[name] for name in ('probabilities', 'masked_probabilities')}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskedSentence(_Answered):
@@ -457,8 +464,10 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is no word to mask')
     replaced = np.array([is_masked[u].any() for u in units]) & ~special
     sources = _sources(units, tokens, masked_tokens, replaced, groups)
-    masked = tuple(_joined([masked_labels[p] for p in u], len(units[s]) if s >= 0 else 1) if r else o
-                   for u, r, s, o in zip(units, replaced, sources, labels))
+    def in_copy(unit, is_replaced, source, label):
+        if not is_replaced: return label
+        return _joined([masked_labels[p] for p in unit], len(units[source]) if source >= 0 else 1)
+    masked = tuple(map(in_copy, units, replaced, sources, labels))
     pooled = np.array([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     answers = _answers(snapshot)
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
@@ -471,7 +480,7 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
                 f'{_draw_words(snapshot)}',
         labels=labels, is_special=fixed(special), saliency=fixed(pooled), limit=robust_limit(pooled, 1.),
         masked_labels=masked, is_replaced=fixed(replaced), sources=fixed(sources), **answers,
-        notes=not_finite(saliency=pooled[~special], **_given(answers)))
+        notes=not_finite(saliency=pooled[~special], **_probabilities_of(answers)))
 
 # %% ../../nbs/09_views/00_base.ipynb #045
 def robust_limit(values, quantile):
@@ -489,8 +498,8 @@ def is_negative(values, limit):
 
 def _class_names(snapshot):
     "Names of the classes; numbers where the snapshot has none"
-    given = [len(snapshot.arrays.get(name, ())) for name in ('probabilities', 'masked_probabilities')]
-    count = max(len(snapshot.classes), (snapshot.label or 0) + 1, *given)
+    counts = [len(snapshot.arrays.get(name, ())) for name in ('probabilities', 'masked_probabilities')]
+    count = max(len(snapshot.classes), (snapshot.label or 0) + 1, *counts)
     return tuple(snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}' for i in range(count))
 
 def _draw_words(snapshot):
@@ -562,6 +571,7 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
         fractions[i] = np.divide(rows[..., words].sum((-1, -2)), total, out=np.zeros(len(rows)), where=total > 0)
     return fractions
 
+# %% ../../nbs/09_views/00_base.ipynb #058s
 def best_head(fractions, *scores) -> tuple: # row and head
     """Return the head with the largest score among those whose fraction is at least `least_on_words`
 
@@ -599,8 +609,8 @@ def tied_candidates(
     ties are not ranks"""
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool) if p is None else count > n - kept_count(n, p)
-    known = np.where(allowed, values, np.nan)
-    lowest, highest = (f(known, -1, where=np.asarray(allowed), initial=i)
+    values_of_allowed = np.where(allowed, values, np.nan)
+    lowest, highest = (f(values_of_allowed, -1, where=np.asarray(allowed), initial=i)
                        for f, i in ((np.min, np.inf), (np.max, -np.inf)))
     return (count > 1) & (more | ((lowest == highest) & (count == n)))
 
@@ -608,7 +618,8 @@ def ties_note(tied) -> tuple: # of sentences
     "What `tied_candidates` has to say"
     tied = np.asarray(tied)
     if not tied.any(): return ()
-    where = 'every row' if tied.all() else 'one row' if tied.sum() == 1 else f'{tied.sum()} of {len(tied)} rows'
+    where = 'one row' if tied.sum() == 1 else f'{tied.sum()} of {len(tied)} rows'
+    if tied.all(): where = 'every row'
     return (f'Tied: in {where} attributions are equal at the threshold, and all that are tied with it are candidates.',)
 
 # %% ../../nbs/09_views/00_base.ipynb #060
@@ -628,7 +639,9 @@ def discard_region(
     is_plain = what == 'attention'
     fractions = word_fractions(snapshot, [observed[i] for i in rows])[:, heads]
     i, j = (0, 0) if is_plain else telling_head(attribution[np.ix_(rows, heads)], word_tokens(snapshot), fractions)
-    shown = 'Head' if head is None else 'Layer' if layer is None else ''
+    shown = ''
+    if head is None: shown = 'Head'
+    elif layer is None: shown = 'Layer'
     row, head = rows[i], heads[j]
     candidates, discarded = candidates[row, head], discarded[row, head]
     # candidates may be attended to, even where half precision stored 0
@@ -639,9 +652,9 @@ def discard_region(
     ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
     if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
     why = 'the first' if is_plain else chosen_by(fractions, attributed_rule)
-    shares = ''.join(f', {rate} = {args[rate]:g}' for rate in 'pq' if rate in args)
+    rates = ''.join(f', {rate} = {args[rate]:g}' for rate in 'pq' if rate in args)
     return DiscardRegion(
-        title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
+        title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{rates}'),
         subtitle=f'{count}, {discarded.sum()} of them discarded{class_words(snapshot)}',
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
                 'it attends to. Dashed lines: around the candidate discard region; crosses: discarded positions. '
@@ -651,6 +664,7 @@ def discard_region(
         discarded=fixed(discarded), ties=fixed(candidates & tied[:, None]), layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
 
+# %% ../../nbs/09_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
     """The maps [L, H, query, key] to draw below regions in the layers `observed`, what they are, and a sentence
     about the regions"""
@@ -683,17 +697,22 @@ def pattern_name(
     return 'to ' + ' '.join(dict.fromkeys(labels[k] for k in pointed))
 
 # %% ../../nbs/09_views/00_base.ipynb #066
-def own_patterns(snapshot) -> dict: # {(layer, head): name}
-    "Heads that are guided towards a pattern of the user's own"
+def custom_patterns(snapshot) -> dict: # {(layer, head): name}
+    "Return the heads that are guided towards a custom pattern"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
-    own, patterns, layers = args.get('own') or {}, args.get('patterns') or {}, snapshot.layers.get('pattern_target', [])
+    custom, patterns = args.get('own') or {}, args.get('patterns') or {}
+    layers = snapshot.layers.get('pattern_target', [])
     # of the model's layers: all are observed
     count = 1 + max([*snapshot.layers.get('attention', []), *layers], default=-1)
     if patterns and all(isinstance(v, dict) for v in patterns.values()):
         by_layer = {int(k) % count if count else int(k): v for k, v in patterns.items()}
-    else: by_layer = {l: patterns for l in layers}
-    return {(layer, h): name for layer, given in by_layer.items() for name, heads in given.items() if name in own
-            for h in ([heads] if isinstance(heads, int) else heads)}
+    else: by_layer = {layer: patterns for layer in layers}
+    names = {}
+    for layer, heads_by_pattern in by_layer.items():
+        for name, heads in heads_by_pattern.items():
+            if name not in custom: continue
+            for head in [heads] if isinstance(heads, int) else heads: names[layer, head] = name
+    return names
 
 # %% ../../nbs/09_views/00_base.ipynb #068
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -737,8 +756,8 @@ def guided_heads(
     chosen = layer is None
     if chosen: layer = closest_layer(snapshot)
     row, layer = layer_row(snapshot, name, 'pattern_target', layer)
-    own, grid = own_patterns(snapshot), snapshot.info.get('patches')
-    names = [own.get((layer, h)) or pattern_name(p, snapshot.labels, grid) if g else None
+    custom, grid = custom_patterns(snapshot), snapshot.info.get('patches')
+    names = [custom.get((layer, h)) or pattern_name(p, snapshot.labels, grid) if g else None
              for h, (p, g) in enumerate(zip(target[row], guided[row]))]
     one_each = '; the first guided head of each pattern'*(heads is None)
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
@@ -766,23 +785,23 @@ def guided_heads(
 class PatternShares(View):
     "How much of each head's attention lies on each pattern's positions"
     patterns:tuple      # names
-    shares:np.ndarray   # [patterns, layers, heads] from 0 to 1; NaN where undefined
+    fractions:np.ndarray # [patterns, layers, heads] from 0 to 1; NaN where undefined
     guided:np.ndarray   # bool [patterns, layers, heads]: heads that are trained towards it
     uniform:np.ndarray  # [patterns] share of a head that looks everywhere alike
     layers:tuple        # their numbers
 
-def _patterns_there(snapshot):
+def _guiding_patterns(snapshot):
     """{name: ([n, n], bool [layers of the attention, heads])} of the patterns that heads of `snapshot` are guided
     towards"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
-    own, observed, there = own_patterns(snapshot), snapshot.layers['attention'], {}
+    custom, observed, found = custom_patterns(snapshot), snapshot.layers['attention'], {}
     grid = snapshot.info.get('patches')
     for i, h in np.argwhere(guided):
         layer = snapshot.layers['pattern_target'][i]
-        name = own.get((layer, int(h))) or pattern_name(target[i, h], snapshot.labels, grid)
-        matrix, heads = there.setdefault(name, (target[i, h], np.zeros((len(observed), guided.shape[1]), dtype=bool)))
+        name = custom.get((layer, int(h))) or pattern_name(target[i, h], snapshot.labels, grid)
+        matrix, heads = found.setdefault(name, (target[i, h], np.zeros((len(observed), guided.shape[1]), dtype=bool)))
         if layer in observed: heads[observed.index(layer), h] = True
-    return there
+    return found
 
 # %% ../../nbs/09_views/00_base.ipynb #073
 def pattern_shares(
@@ -793,26 +812,26 @@ def pattern_shares(
     name = 'pattern_shares'
     attention, = arrays_of(snapshot, name, 'attention')
     nobody = np.zeros(attention.shape[:2], dtype=bool)
-    there = (_patterns_there(snapshot) if patterns is None
+    found = (_guiding_patterns(snapshot) if patterns is None
              else {k: (np.asarray(p, dtype=float), nobody) for k, p in patterns.items()})
-    if not there:
+    if not found:
         raise ValueError(f'{name}: no head is guided in {which_snapshot(snapshot)}; give patterns={{name: [n, n]}}')
-    shares = np.array([pattern_share(attention, p) for p, _ in there.values()])
-    uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in there.values()])
-    best = [np.unravel_index(np.nanargmax(s), s.shape) if np.isfinite(s).any() else None for s in shares]
-    everywhere = [k for k, u in zip(there, uniform) if not np.isfinite(u)]
-    chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(there, uniform) if k not in everywhere) or 'no number'
+    fractions = np.array([pattern_share(attention, p) for p, _ in found.values()])
+    uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in found.values()])
+    best = [np.unravel_index(np.nanargmax(s), s.shape) if np.isfinite(s).any() else None for s in fractions]
+    everywhere = [k for k, u in zip(found, uniform) if not np.isfinite(u)]
+    chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(found, uniform) if k not in everywhere) or 'no number'
     without = f' No share is defined for {", ".join(everywhere)}: every position belongs to it.' if everywhere else ''
     layers = snapshot.layers['attention']
-    largest_said = [f'{k}: largest {number_words(s[b])} in layer {layers[b[0]]}, head {b[1]}'
-                    for k, s, b in zip(there, shares, best) if b]
+    largest = [f'{k}: largest {number_words(s[b])} in layer {layers[b[0]]}, head {b[1]}'
+               for k, s, b in zip(found, fractions, best) if b]
     return PatternShares(
-        title=title_of(snapshot), subtitle='   '.join(largest_said),
+        title=title_of(snapshot), subtitle='   '.join(largest),
         caption="Share of each head's attention that lies on the positions of a pattern, mean over the rows that the "
                 'pattern guides; framed: heads that are trained towards it. A head that looks everywhere alike would '
                 f'have {chance}.{without}',
-        patterns=tuple(there), shares=fixed(shares), guided=fixed([g for _, g in there.values()]),
-        uniform=fixed(uniform), layers=tuple(layers), notes=not_finite(shares=shares[np.isfinite(uniform)]),
+        patterns=tuple(found), fractions=fixed(fractions), guided=fixed([g for _, g in found.values()]),
+        uniform=fixed(uniform), layers=tuple(layers), notes=not_finite(shares=fractions[np.isfinite(uniform)]),
         **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #076
@@ -829,7 +848,7 @@ class SignalView(_Answered):
     is_masked:np.ndarray            # bool, as `saliency`; None
     informative:np.ndarray          # bool, as `saliency`: cells that carry the class, if known
     feature_names:tuple             # of a series, () if unknown
-    informative_share:float         # share of |saliency| in informative cells, NaN if they are unknown
+    informative_fraction:float      # share of |saliency| in informative cells, NaN if they are unknown
 
 def _lowest(args):
     "What is masked, by the arguments of saliency guided training"
@@ -877,15 +896,17 @@ def signal_view(snapshot:Snapshot) -> SignalView:
     check_choice(f"{name}: snapshot.info['modality']", info.get('modality'), ('image', 'series'))
     ranked = _evidence_of(snapshot, 'method_saliency_map', 'SaliencyGuided')
     names = ranked, 'masked_map', 'is_masked_map', 'informative'
-    own, masked, is_masked, informative = (_optional(snapshot, one) for one in names)
-    if own is not None and np.array_equal(own, saliency, equal_nan=True): own = None
+    by_method, masked, is_masked, informative = (_optional(snapshot, one) for one in names)
+    if by_method is not None and np.array_equal(by_method, saliency, equal_nan=True): by_method = None
     shown, shown_masked, span, notes = _signal_parts(snapshot, x, masked)
     answers = _answers(snapshot)
     size, unit = np.nan_to_num(np.abs(saliency)), modalities[info['modality']].parts
-    share = float(size[informative].sum()/size.sum()) if informative is not None and size.any() else np.nan
+    fraction = float(size[informative].sum()/size.sum()) if informative is not None and size.any() else np.nan
     count = '' if is_masked is None else f'{int(is_masked.sum())} of {is_masked.size} {unit} masked'
-    inside = (f'{share:.0%} of |saliency| in the informative {unit} ({informative.mean():.0%} of all)'
-              if np.isfinite(share) else '')
+    inside = framed = ''
+    if np.isfinite(fraction):
+        inside = f'{fraction:.0%} of |saliency| in the informative {unit} ({informative.mean():.0%} of all)'
+        framed = f' Framed: informative cells, which hold {fraction:.0%} of |saliency|.'
     facts = [*filter(None, (inside, count)), *_divergence_words(answers)]
     explained = (f'saliency ({info["saliency_method"].replace("_", " ")} of the predicted class)'
                  if 'saliency_method' in info else 'saliency')
@@ -895,24 +916,23 @@ def signal_view(snapshot:Snapshot) -> SignalView:
     of = f'{_scored(args)}the {explained_class}'
     low = _lowest(args)
     ranked = f' “Saliency that ranks” explains {of}; {low} in it are masked.'
-    if own is None: ranked = f' Masked are {low} of saliency.'
+    if by_method is None: ranked = f' Masked are {low} of saliency.'
+    copy = '.'
+    if is_masked is not None: copy = f', and the masked copy X̃: {count}.{ranked} {_draw_words(snapshot)}'
     return SignalView(
         title=title_of(snapshot), subtitle='   '.join(facts) + class_words(snapshot),
-        caption=f'The input X and its {explained}'
-                + (f', and the masked copy X̃: {count}.{ranked} {_draw_words(snapshot)}' if is_masked is not None
-                   else '.')
-                + (f' Framed: informative cells, which hold {share:.0%} of |saliency|.' if np.isfinite(share) else ''),
+        caption=f'The input X and its {explained}{copy}{framed}',
         modality=info['modality'], input=shown, span=span, saliency=saliency, limit=robust_limit(saliency, .99),
-        method_saliency=own, masked=shown_masked, is_masked=is_masked, informative=informative,
-        feature_names=tuple(info.get('feature_names') or ()), informative_share=share, **answers,
-        notes=(*notes, *not_finite(input=x, saliency=saliency, **_given(answers))))
+        method_saliency=by_method, masked=shown_masked, is_masked=is_masked, informative=informative,
+        feature_names=tuple(info.get('feature_names') or ()), informative_fraction=fraction, **answers,
+        notes=(*notes, *not_finite(input=x, saliency=saliency, **_probabilities_of(answers))))
 
 # %% ../../nbs/09_views/00_base.ipynb #083
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SaliencyDistribution(View):
     "Histograms of saliency, each sample scaled to -1 to 1, at two steps"
     edges:np.ndarray    # [bins + 1]
-    shares:np.ndarray   # [2, bins] share of the cells in each bin
+    fractions:np.ndarray # [2, bins] share of the cells in each bin
     near_zero:tuple     # share of the cells within `near` of zero, before and after
     near:float
     names:tuple         # what the two are
@@ -920,10 +940,10 @@ class SaliencyDistribution(View):
 
 def _scaled_saliency(snapshot):
     "Saliency of `snapshot`, flat, over its largest magnitude; without special tokens and values that are not finite"
-    own = next((k for k in ('saliency_map', 'saliency') if k in snapshot.arrays), None)
-    if own is None: arrays_of(snapshot, 'saliency_distribution', 'saliency')
-    x = np.asarray(snapshot.arrays[own], dtype=float)
-    x = (x[~np.asarray(snapshot.is_special)] if own == 'saliency' else x).ravel()
+    evidence = next((k for k in ('saliency_map', 'saliency') if k in snapshot.arrays), None)
+    if evidence is None: arrays_of(snapshot, 'saliency_distribution', 'saliency')
+    x = np.asarray(snapshot.arrays[evidence], dtype=float)
+    x = (x[~np.asarray(snapshot.is_special)] if evidence == 'saliency' else x).ravel()
     x = x[np.isfinite(x)]
     return x/np.abs(x).max() if x.any() else x
 
@@ -933,7 +953,7 @@ def _side_names(snapshots) -> tuple: # of strings
              for s in snapshots]
     differs = [len(set(column)) > 1 for column in zip(*parts)]
     if not any(differs): return 'first', 'second'
-    return tuple(', '.join(column for column, d in zip(p, differs) if d) for p in parts)
+    return tuple(', '.join(compress(words, differs)) for words in parts)
 
 # %% ../../nbs/09_views/00_base.ipynb #084
 def saliency_distribution(
@@ -945,13 +965,14 @@ def saliency_distribution(
 ) -> SaliencyDistribution:
     "How saliency is distributed on two sides, pooled over probes that are scaled one by one"
     sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
-    probes = [sorted(s.probe for s in side) for side in sides]
+    def probes_of(side): return sorted(s.probe for s in side)
+    probes = [probes_of(side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
         raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} '
                          f'and {probes[1]}')
-    values = [np.concatenate([_scaled_saliency(s) for s in side]) for side in sides]
+    values = [np.concatenate(list(map(_scaled_saliency, side))) for side in sides]
     edges = np.linspace(-1, 1, bins + 1)
-    shares = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
+    fractions = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
     inside = tuple(float(np.mean(np.abs(v) <= near)) if len(v) else np.nan for v in values)
     if names is not None and len(names) != 2:
         raise ValueError(f'saliency_distribution: names must be two, one for each side, got {len(names)}')
@@ -966,7 +987,7 @@ def saliency_distribution(
         + '   '.join(f'{n}: {number_words(100*x, 0)} %' for n, x in zip(names, inside)),
         caption=f'Saliency of the {unit} of {many} {"probe" if many == 1 else "probes"}, each scaled by its largest '
                 f'magnitude: {" and ".join(names)}. Sparser saliency has more cells near zero and a few far from it.',
-        edges=fixed(edges), shares=fixed(shares), near_zero=inside, near=near, names=names, samples=many)
+        edges=fixed(edges), fractions=fixed(fractions), near_zero=inside, near=near, names=names, samples=many)
 
 # %% ../../nbs/09_views/00_base.ipynb #mt86
 def _holds(*names): return lambda s: all(s.arrays.get(name) is not None for name in names)
@@ -1006,6 +1027,7 @@ def _rare_words(snapshot, gold, predicted):
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
     return f', {words.rare}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
+# %% ../../nbs/09_views/00_base.ipynb #087s
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot:Snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
@@ -1015,22 +1037,22 @@ def token_labels(snapshot:Snapshot) -> TokenLabels:
                          f'holds {_keys(snapshot)}')
     gold = gold if gold is not None else [None]*len(predicted)
     confidence, saliency = _optional(snapshot, 'token_confidence'), _optional(snapshot, 'saliency')
-    asked = np.array([a is not None and b is not None for a, b in zip(gold, predicted)], dtype=bool)
-    wrong = np.array([a != b for a, b in zip(gold, predicted)], dtype=bool) & asked
+    has_both = np.array([a is not None and b is not None for a, b in zip(gold, predicted)], dtype=bool)
+    wrong = np.array([a != b for a, b in zip(gold, predicted)], dtype=bool) & has_both
     if confidence is None: confidence = fixed(np.full(len(predicted), np.nan))
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     unit = facts_of(snapshot.info).words.unit
-    right = (f'{int(asked.sum() - wrong.sum())} of {int(asked.sum())} {unit} '
+    right = (f'{int(has_both.sum() - wrong.sum())} of {int(has_both.sum())} {unit} '
              f'right{_rare_words(snapshot, gold, predicted)}'
-             if asked.any() else 'no labels')
-    sure = (f'   mean confidence {number_words(np.nanmean(confidence[asked]))}' if np.isfinite(confidence[asked]).any()
-            else '')
+             if has_both.any() else 'no labels')
+    sure = ''
+    if np.isfinite(confidence[has_both]).any():
+        sure = f'   mean confidence {number_words(np.nanmean(confidence[has_both]))}'
+    coloured = 'Tokens are coloured by saliency. '*(saliency is not None)
     return TokenLabels(
         title=title_of(snapshot), subtitle=right + sure,
         caption=f'Each token with its label, what the model says and the probability of that: {right}; bold and framed '
-        'where it is wrong. '
-                + ('Tokens are coloured by saliency. ' if saliency is not None else '')
-        + 'Tokens without a label are not asked about.',
+                f'where it is wrong. {coloured}Tokens without a label are not asked about.',
         gold=tuple(gold), predicted=tuple(predicted), confidence=confidence, is_wrong=fixed(wrong), saliency=saliency,
         limit=robust_limit(saliency, 1.),
         notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]),
@@ -1073,13 +1095,14 @@ def translation(
     wrong = np.array([a != b for a, b in zip(target, predicted)], dtype=bool)
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     right = f'{int((~wrong).sum())} of {len(wrong)} target tokens right under teacher forcing'
-    where = '' if attention is None else f'layer {layer}, ' + ('mean over heads' if head is None else f'head {head}')
+    of_map = ''
+    if attention is not None:
+        heads = 'mean over heads' if head is None else f'head {head}'
+        of_map = f' The map is the attention of the encoder, layer {layer}, {heads}: a{axes_meaning[1:]}'
     return Translation(
         title=title_of(snapshot), subtitle=right,
         caption='A pair of source and target. Below each target token, what the model answers given the target before '
-                f'it, and the probability of the target token: {right}.'
-                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else '')
-                + _layer_words(was_chosen),
+                f'it, and the probability of the target token: {right}.{of_map}{_layer_words(was_chosen)}',
         target=tuple(target), predicted=tuple(predicted),
         probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
         is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
@@ -1105,18 +1128,20 @@ def scored_sentence(
     "A sentence with its score, the model's, and the saliency of its words (regression)"
     prediction, = arrays_of(snapshot, 'scored_sentence', 'prediction')
     predicted, gold, saliency = float(prediction[0]), snapshot.label, _optional(snapshot, 'saliency')
-    known = [score for score in (predicted, gold) if score is not None and np.isfinite(score)]
+    finite = [score for score in (predicted, gold) if score is not None and np.isfinite(score)]
     units, labels, groups = _word_units(snapshot)
     special = groups < 0
     if saliency is not None: saliency = fixed([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     # a hair beyond a whole number needs no more scale
-    low, high = span or (np.floor(min(known, default=0.) + .05), np.ceil(max(known, default=1.) - .05))
+    low, high = span or (np.floor(min(finite, default=0.) + .05), np.ceil(max(finite, default=1.) - .05))
     if span is None: low = min(low, 0.)
-    error = f'error: {number_words(predicted - gold)}' if gold is not None else ''
+    subtitle, error = class_words(snapshot).strip(), ''
+    if gold is not None:
+        difference = f'error: {number_words(predicted - gold)}'
+        subtitle, error = f'{subtitle}   {difference}', f' ({difference})'
     return ScoredSentence(
-        title=title_of(snapshot), subtitle=class_words(snapshot).strip() + (f'   {error}' if error else ''),
-        caption='Words coloured by their saliency, and the score of the sentence beside that of the model'
-        + (f' ({error}).' if error else '.'),
+        title=title_of(snapshot), subtitle=subtitle,
+        caption=f'Words coloured by their saliency, and the score of the sentence beside that of the model{error}.',
         labels=labels, is_special=fixed(special), saliency=saliency, limit=robust_limit(saliency, 1.), gold=gold,
         predicted=predicted, span=(float(low), float(high if high > low else low + 1)),
         notes=not_finite(saliency=None if saliency is None else saliency[~special], prediction=prediction))
@@ -1146,7 +1171,7 @@ def multi_label_sentence(snapshot) -> MultiLabelSentence:
         title=title_of(snapshot), subtitle=class_words(snapshot).strip(),
         caption=f'{coloured}Each class has a probability of its own{bold}; a class is predicted above 0.5.',
         labels=labels, is_special=fixed(special), saliency=saliency, limit=robust_limit(saliency, 1.), **answers,
-        notes=not_finite(saliency=None if saliency is None else saliency[~special], **_given(answers)))
+        notes=not_finite(saliency=None if saliency is None else saliency[~special], **_probabilities_of(answers)))
 
 # %% ../../nbs/09_views/00_base.ipynb #bb82ba38
 from ..core.evidence import axes_words, guessed_axes, own_evidence
@@ -1174,25 +1199,26 @@ def _form(axes):
 
 def _evidence_axes(snapshot, name):
     "Names of the axes of any array of `snapshot`"
-    own = own_evidence(snapshot)
-    if name in own: return own[name]
+    custom = own_evidence(snapshot)
+    if name in custom: return custom[name]
     x, layered = snapshot.arrays[name], name in snapshot.layers
     return ('layer',)*layered + guessed_axes(x.shape[layered:], len(snapshot.tokens), None, len(snapshot.classes))
 
+# %% ../../nbs/09_views/00_base.ipynb #64c63a54s
 def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
     "The part of the evidence that one picture shows, and {axis: number} of what was chosen"
-    x, given, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
+    x, requested, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
     for axis in axes[:len(axes) - drawn]:
         if axis not in ('layer', 'head'):
             raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)}, for which there '
                              f'is no plain picture; its numbers are in snapshot.arrays[{name!r}]')
-        wanted = given.pop(axis)
+        wanted = requested.pop(axis)
         if axis == 'layer': at, number = layer_row(snapshot, 'evidence', name, wanted, default=-1)
         else:
             at = number = 0 if wanted is None else wanted
             check_heads('evidence', [at], len(x))
         x, chosen[axis] = x[at], number
-    unused = [axis for axis, value in given.items() if value is not None]
+    unused = [axis for axis, value in requested.items() if value is not None]
     if unused:
         raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)} in one picture; leave '
                          f'out {" and ".join(unused)}')
@@ -1217,6 +1243,7 @@ def _between(values):
     low, high = map(digits_of, (values.min(), values.max()))
     return low if low == high else f'from {low} to {high}'
 
+# %% ../../nbs/09_views/00_base.ipynb #5a0667f7s
 def evidence_view(
     snapshot,
     name=None,  # of the evidence; None: the first that is a method's own
@@ -1224,17 +1251,19 @@ def evidence_view(
     head=None,  # None: the first one
 ) -> EvidenceView:
     "Evidence of a method of one's own, in its plain form"
-    own = own_evidence(snapshot)
-    if name is None and not own: arrays_of(snapshot, 'evidence', 'evidence of its own')
-    name = next(iter(own)) if name is None else name
+    custom = own_evidence(snapshot)
+    if name is None and not custom: arrays_of(snapshot, 'evidence', 'evidence of its own')
+    name = next(iter(custom)) if name is None else name
     arrays_of(snapshot, 'evidence', name)
     axes = _evidence_axes(snapshot, name)
     form, drawn = _form(axes)
     x, chosen = _chosen_evidence(snapshot, name, axes, drawn, layer, head)
     finite = np.isfinite(x)
     values = fixed(np.where(finite, x, np.nan).astype(float))
-    kind = 'region' if x.dtype == bool else 'signed' if (values < 0).any() else 'positive'
-    limit = 1. if kind == 'region' else float(np.nanmax(np.abs(values), initial=0.)) or 1.
+    kind, limit = 'region', 1.
+    if x.dtype != bool:
+        kind = 'signed' if (values < 0).any() else 'positive'
+        limit = float(np.nanmax(np.abs(values), initial=0.)) or 1.
     shown, where = axes[len(axes) - drawn:], ', '.join(f'{k} {v}' for k, v in chosen.items())
     if form == 'table':
         values = values.reshape((1,)*(2 - values.ndim) + values.shape)
@@ -1297,9 +1326,11 @@ def view_for(
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
         raise ValueError(f'view_for: {which_snapshot(snapshot)} holds {holds}, '
                          f'which is not enough for any of: {wanted}')
-    if guided_heads in chosen and own_patterns(snapshot): chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
-    plain = (unknown_task(snapshot.info),) if unknown_task(snapshot.info) else ()
-    views = [replace(view, notes=(*view.notes, *plain)) for view in (make(snapshot) for make in chosen)]
+    if guided_heads in chosen and custom_patterns(snapshot):
+        chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
+    plain = tuple(filter(None, [unknown_task(snapshot.info)]))
+    views = [make(snapshot) for make in chosen]
+    views = [replace(view, notes=(*view.notes, *plain)) for view in views]
     return views[0] if len(views) == 1 else Views(views)
 
 # %% ../../nbs/09_views/00_base.ipynb #101

@@ -147,15 +147,15 @@ def _line(name, runs, x, band, ends):
 
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
     "Frame of all lines {name: {run: (x, y)}}, remarks, and in words what lines and bands are"
-    made = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
+    lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
-    notes = [note for _, in_words in made for note in in_words]
+    notes = [note for _, in_words in lines for note in in_words]
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
-    in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
-            else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
-    frame = pd.concat([frame for frame, _ in made], ignore_index=True)
+    in_words = 'one run' + ' each'*(len(sizes) > 1) + ', without a band'
+    if several: in_words = f'{bands[band]} over {" or ".join(map(str, several))} seeds'
+    frame = pd.concat([frame for frame, _ in lines], ignore_index=True)
     at_end = [digits_of(end) for end, column in zip(ends, (frame.low, frame.high)) if (column == end).any()]
     if at_end and band != 'range': notes.append(f'Bands end at {" and ".join(at_end)}: there are no values beyond.')
     return frame, notes, in_words
@@ -169,8 +169,8 @@ def _single_runs(groups, x):
 def _trained(run):
     "What a run's config says that is neither its seed nor how it was looked at, as text"
     c = run.config
-    beside = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
-    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in beside}
+    ignored = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
+    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in ignored}
     data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
                       sort_keys=True, default=str)
@@ -188,8 +188,9 @@ def _names(groups):
     names = []
     for i, (title, args) in enumerate(methods):
         twins = [a for j, (t, a) in enumerate(methods) if t == title and j != i]
-        differing = [k for k in args if any(a.get(k) != args[k] for a in twins)]
-        names.append(title + (f' ({", ".join(f"{k}={args[k]}" for k in differing)})' if differing else ''))
+        def differs(k): return any(other.get(k) != args[k] for other in twins)
+        differing = ', '.join(f'{k}={x}' for k, x in args.items() if differs(k))
+        names.append(f'{title} ({differing})' if differing else title)
     return [n if names.count(n) == 1 else f'{n} ({g[0].path.name})' for n, g in zip(names, groups)]
 
 # %% ../../nbs/09_views/01_curves.ipynb #026
@@ -252,23 +253,24 @@ def _split_of(groups, what, split):
 def _gathered(groups, values, what, x):
     """{name: {run: (x, y)}} of all runs for which `values(run)` -> (x, y, not finite) finds something, and remarks
     on the others"""
-    kept, notes = {}, []
+    found, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
-        kept[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
+        found[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {_times(lost, "value")} not finite and left out.')
         if without and len(group) > 1:
             run = 'run' if without == 1 else 'runs'
             notes.append(f'{name}: {without} of {len(group)} {run} left out, without {what}.')
         elif without: notes.append(f'{name} is left out: it has no {what}.')
-    kept = {k: v for k, v in kept.items() if v}
-    if not kept: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
-    return kept, notes
+    found = {k: v for k, v in found.items() if v}
+    if not found: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
+    return found, notes
 
 _from = dict(train='training', validation='validation')
 _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the training data)')
 
+# %% ../../nbs/09_views/01_curves.ipynb #035s
 def _y_label(groups, what, split):
     """Name of the axis, with its unit where it has one: the loss of classes is in nats, unless terms of a method are
     added to it"""
@@ -279,8 +281,10 @@ def _y_label(groups, what, split):
             and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
     without = all(r.get('task_weight') == 0 for run in runs for r in run.train_rows)
     summed = f'{"" if without else "the task and "}all terms of the method'
-    unit = (' (nats)' if nats else f' ({summed})' if what == 'loss' and not plain
-            else ' (share of examples)' if what == 'accuracy' else '')
+    unit = ''
+    if nats: unit = ' (nats)'
+    elif what == 'loss' and not plain: unit = f' ({summed})'
+    elif what == 'accuracy': unit = ' (share of examples)'
     if what == 'task': return f'task loss{unit}'
     return f'{_from[split]} {what.replace("_", " ")}{unit}'
 
@@ -312,23 +316,24 @@ def loss_curves(
     groups = named_runs(runs, 'loss_curves')
     chosen, what = what is None, _common_loss(groups, split) if what is None else what
     split = _split_of(groups, what, split)
-    kept, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
-    rows = max(len(a) for g in kept.values() for a, _ in g.values())
+    found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
+    rows = max(len(a) for g in found.values() for a, _ in g.values())
     window = _window(smooth, rows) if split == 'train' else 1
-    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in kept.items()}
+    def smooth_runs(group): return {run: (at, running_mean(values, window)) for run, (at, values) in group.items()}
+    smoothed = {name: smooth_runs(group) for name, group in found.items()}
     ends = ends_of(what) if ends_of(what)[1] < np.inf else (0, np.inf) # terms are losses
     frame, more, in_words = _lines(smoothed, x, band, ends)
-    how = (f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train'
-           else '')
+    how = 'not smoothed' if split == 'train' else ''
+    if window > 1: how = f'running mean of each run over {window} logged rows'
     label = _y_label(groups, what, split)
     title = f'{_sentence(label.partition(" (")[0])} over {x}s'
-    terms = (' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task'
-             else '')
-    faint = '; single runs are drawn faint' if window > 1 or max(map(len, kept.values())) > 1 else ''
+    is_of_task = chosen and what == 'task'
+    terms = ' Loss of the task alone: the terms that methods add to it have other units.'*is_of_task
+    faint = '; single runs are drawn faint'*(window > 1 or max(map(len, found.values())) > 1)
     return Curves(title=title, subtitle='   '.join(filter(None, [in_words, how])), notes=(*notes, *more), frame=frame,
-        raw=_single_runs(kept, x), names=tuple(kept), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
-        caption=f'{title}: {in_words}{f" ({how})" if how else ""}{faint}.{terms}'
-                f'{_about_runs({k: groups[k] for k in kept})}')
+        raw=_single_runs(found, x), names=tuple(found), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
+        caption=f'{title}: {in_words}{how and f" ({how})"}{faint}.{terms}'
+                f'{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #042
 def _rows_of_words(snapshot):
@@ -383,18 +388,18 @@ def number_over_steps(
     if not callable(number) and number not in _snapshot_numbers:
         raise ValueError('number_over_steps: number must be a function of a snapshot or one of '
                          f'{", ".join(_snapshot_numbers)}, got {number!r}')
-    fn, own = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
-               else _snapshot_numbers[number])
-    label, groups = label or own, named_runs(runs, 'number_over_steps')
-    kept, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
-    frame, more, how = _lines(kept, 'step', band, ends_of(label if callable(number) else number))
-    probes = sorted({len(r.probes) for n in kept for r in groups[n]})
+    fn, default_label = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
+                         else _snapshot_numbers[number])
+    label, groups = label or default_label, named_runs(runs, 'number_over_steps')
+    found, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
+    frame, more, how = _lines(found, 'step', band, ends_of(label if callable(number) else number))
+    probes = sorted({len(r.probes) for n in found for r in groups[n]})
     many = _times(probes[0], 'probe') if len(probes) == 1 else f'{probes[0]} to {probes[-1]} probes'
     how, title = f'{how}   each run: mean over {many}', _sentence(label.partition(' (')[0])
     faint = '; single runs are drawn faint' if frame.n.max() > 1 else ''
-    return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(kept, 'step'),
-        names=tuple(kept), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
-        caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in kept})}')
+    return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(found, 'step'),
+        names=tuple(found), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
+        caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #048
 def checked_frame(
@@ -438,22 +443,23 @@ def by_seed(
     return frame.groupby(keys, sort=False)[value].mean().reset_index(), notes
 
 # %% ../../nbs/09_views/01_curves.ipynb #051
-def _share_curves(frame, view, value, label, title, better, band, said_of):
+def _fraction_curves(frame, view, value, label, title, better, band, subject):
     "`value` over shares, a line a method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '
                          f'{rows.share[(rows.share < 0) | (rows.share > 1)].iloc[0]}')
     rows = rows.sort_values('share', kind='stable')
-    groups = {plain_name(m): {f'seed {k}': (g.share.to_numpy(float), g[value].to_numpy(float))
-                              for k, g in rows[rows.method == m].groupby('seed')}
-              for m in dict.fromkeys(_frame_methods(frame))
-              if (rows.method == m).any()}
+    groups = {}
+    for method in dict.fromkeys(_frame_methods(frame)):
+        runs = {f'seed {seed}': (part.share.to_numpy(float), part[value].to_numpy(float))
+                for seed, part in rows[rows.method == method].groupby('seed')}
+        if runs: groups[plain_name(method)] = runs
     lines, more, in_words = _lines(groups, 'share', band, ends_of(value))
     if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
                   names=tuple(groups), x='share', few=True, x_label='share replaced (%)', y_label=label,
-                  caption=f'{title} as the most important inputs are replaced, {said_of}: {in_words}; '
+                  caption=f'{title} as the most important inputs are replaced, {subject}: {in_words}; '
                   f'{better}.{about(frame)}')
 
 def plain_name(name):
@@ -478,15 +484,15 @@ def _frame_methods(frame):
 # %% ../../nbs/09_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
     "`frame` with training and method in one column, and of each pair its style"
-    known = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
-    pairs = list(dict.fromkeys(zip(known[training], known['method'])))
-    trainings, methods = ([x for x in dict.fromkeys(p[k] for p in pairs) if x != 'random'] for k in (0, 1))
+    checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
+    pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
+    trainings, methods = ([name for name in dict.fromkeys(names) if name != 'random'] for names in zip(*pairs))
     def style(t, m):
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
         return colours[i % 7], (dashes[0], dashes[1], dashes[3])[i % 3], marks[methods.index(m) % 6]
-    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(known[training], known['method'])]
-    return known.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
+    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(checked[training], checked['method'])]
+    return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
 
 def _random_words(frame):
     "That random removal is dotted, if it is there"
@@ -503,11 +509,11 @@ def accuracy_drop_curves(
     name = plain_name(value)
     if training is not None:
         both, styles = _by_training(frame, training, value)
-        made = accuracy_drop_curves(both, value, band)
+        curves = accuracy_drop_curves(both, value, band)
         lines = f'a line a training (colour and dashes) and method (marks){_random_words(both)}'
-        return replace(made, styles=styles, caption=made.caption.replace('a line a method', lines, 1))
-    return _share_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
-                         f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
+        return replace(curves, styles=styles, caption=curves.caption.replace('a line a method', lines, 1))
+    return _fraction_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
+                            f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
 
 # %% ../../nbs/09_views/01_curves.ipynb #052
 _perturbations = dict(comprehensiveness=('drop of the probability without the most important inputs',
@@ -523,10 +529,10 @@ def perturbation_curves(
     if value not in _perturbations:
         raise ValueError(f'perturbation_curves: value must be one of {", ".join(_perturbations)}, got {value!r}')
     what, better = _perturbations[value]
-    made = _share_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
-                         band, what)
-    caption = f'{value.capitalize()}: {what}; {made.subtitle.replace("   ", "; ")}.{about(frame)}'
-    return replace(made, x_label='share of the inputs (%)', caption=caption)
+    curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
+                              band, what)
+    caption = f'{value.capitalize()}: {what}; {curves.subtitle.replace("   ", "; ")}.{about(frame)}'
+    return replace(curves, x_label='share of the inputs (%)', caption=caption)
 
 # %% ../../nbs/09_views/01_curves.ipynb #055
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -548,13 +554,14 @@ def _gridded(rows, y, x, value, upwards=False):
     """The numbers `value` of `rows`, one a seed, as a frame of their means, the levels of `y` (the lowest one below if
     `upwards`) and of `x`, and means and deviations [levels of y, levels of x]"""
     keys = [column for column in rows if column in (x, y)]
-    made = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
-    xs, ys = _levels(made[x]), _levels(made[y])[::-1 if upwards else 1]
+    means = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
+    xs, ys = _levels(means[x]), _levels(means[y])[::-1 if upwards else 1]
     grids = [np.full((len(ys), len(xs)), np.nan) for _ in range(2)]
     for grid, column in zip(grids, ('value', 'deviation')):
-        for r, c, v in zip(made[y], made[x], made[column]): grid[ys.index(r), xs.index(c)] = v
-    return made, ys, xs, *map(fixed, grids)
+        for r, c, v in zip(means[y], means[x], means[column]): grid[ys.index(r), xs.index(c)] = v
+    return means, ys, xs, *map(fixed, grids)
 
+# %% ../../nbs/09_views/01_curves.ipynb #055s
 def _marked(values, which):
     "Which of `values` are the 'lowest' or the 'highest' one, and are all of them tied, so that none is?"
     best = np.isclose(values, (np.nanmin if which == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0)
@@ -570,14 +577,17 @@ def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(
 def _with_settings(frame, settings, value):
     """The rows of `frame` that have `settings`, and a remark on those that have none, such as the baseline of a
     nested grid"""
-    known = checked_frame(frame, 'sensitivity_grid', settings, value)
-    there = known[settings].notna().all(axis=1)
-    if there.all() or not there.any(): return known, []
-    names = (f' ({listed([str(method) for method in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known
-             else '')
-    return known[there], [f'{_times(int((~there).sum()), "row")} without {" or ".join(settings)} left out{names}.']
+    checked = checked_frame(frame, 'sensitivity_grid', settings, value)
+    is_complete = checked[settings].notna().all(axis=1)
+    if is_complete.all() or not is_complete.any(): return checked, []
+    without, names = checked[~is_complete], ''
+    if 'method' in checked: names = f' ({listed([str(method) for method in dict.fromkeys(without["method"])])})'
+    note = f'{_times(len(without), "row")} without {" or ".join(settings)} left out{names}.'
+    return checked[is_complete], [note]
 
 # %% ../../nbs/09_views/01_curves.ipynb #056
+_scale_from_lowest = 'Colours run from the lowest to the highest mean, not from zero.'
+
 def sensitivity_grid(
     frame,            # tidy: `x`, `y`, `value`, maybe seed; as `Study.results()` returns it, rows of one method
     x='p', y='q',     # settings: columns, and rows from below
@@ -589,27 +599,27 @@ def sensitivity_grid(
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]
-    made, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
+    means, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
     better = better_of(str(value)) if better is None else better
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
-    word, name = 'lowest' if better == 'lower' else 'highest', plain_name(value)
-    (best, tied), top = _marked(values, word), (np.nanmin if better == 'lower' else np.nanmax)(values)
+    name, word, top = plain_name(value), 'highest', np.nanmax(values)
+    if better == 'lower': word, top = 'lowest', np.nanmin(values)
+    best, tied = _marked(values, word)
+    limits, scale = (float(np.nanmin(values)), float(np.nanmax(values))), _scale_from_lowest
     signed = bool((values < 0).any() and (values > 0).any())
-    largest = float(np.nanmax(np.abs(values))) or 1.
-    limits = (-largest, largest) if signed else (float(np.nanmin(values)), float(np.nanmax(values)))
-    scale = ('Colours diverge from zero.' if signed
-             else 'Colours run from the lowest to the highest mean, not from zero.')
+    if signed:
+        largest = float(np.nanmax(np.abs(values))) or 1.
+        limits, scale = (-largest, largest), 'Colours diverge from zero.'
     where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(best))
-    told = f'{word}: {digits_of(top)} at {where}'
-    sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
-    if tied: told, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
-    n = dict.fromkeys((made.n.min(), made.n.max()))
-    seeds_said = (f'mean ± standard deviation over {"–".join(map(str, n))} seeds' if made.n.max() > 1
-                  else 'one run a cell, no deviation')
+    summary = f'{word}: {digits_of(top)} at {where}'
+    sentence = f'The {word} value stands at {where}' + ' (framed)'*bool(better) + '.'
+    if tied: summary, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
+    seeds_words, n = 'one run a cell, no deviation', dict.fromkeys((means.n.min(), means.n.max()))
+    if means.n.max() > 1: seeds_words = f'mean ± standard deviation over {"–".join(map(str, n))} seeds'
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
-    return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{told}   {seeds_said}', notes=tuple(notes),
-        caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_said}. {sentence} {scale}{about(frame)}',
-        frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
+    return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{summary}   {seeds_words}', notes=tuple(notes),
+        caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_words}. {sentence} {scale}{about(frame)}',
+        frame=means, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
         deviations=deviations, best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits,
         is_signed=signed,
         value_label=name, whole=True)
@@ -629,27 +639,27 @@ def head_map(
     best=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
     "A number for each head, layers x heads"
-    known = _of_frame(frame)
-    if isinstance(known, pd.DataFrame) and value not in known.columns:
-        numbers = [str(c) for c in known.columns if known[c].dtype.kind in 'iuf'
+    table = _of_frame(frame)
+    if isinstance(table, pd.DataFrame) and value not in table.columns:
+        numbers = [str(c) for c in table.columns if table[c].dtype.kind in 'iuf'
                    and c not in ('layer', 'head', 'seed', 'example')]
         raise ValueError(f'head_map: the frame has no column {value!r}; numbers that it has: '
                          f'{", ".join(numbers) or "none"}')
     check_choice('head_map: best', best, ('highest', 'lowest', None))
     rows, notes = by_seed(frame, 'head_map', ['layer', 'head'], value)
-    made, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
+    means, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
     framed, tied = _marked(values, best)
     if best is None or tied: framed = np.zeros(values.shape, bool)
     label = label or _head_words.get(value, plain_name(value))
     (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
-    name, seeds = label.partition(' (')[0], f'mean over {made.n.max()} seeds   ' if made.n.max() > 1 else ''
+    name, seeds = label.partition(' (')[0], f'mean over {means.n.max()} seeds   ' if means.n.max() > 1 else ''
     unit = label.removeprefix(name)
     highest, lowest, mean = map(digits_of, (values[i, j], values[k, l], np.nanmean(values)))
     facts = (f'highest: {highest} in layer {layers[i]}, head {heads[j]}',
              f'lowest: {lowest} in layer {layers[k]}, head {heads[l]}', f'mean: {mean}')
-    return Grid(title=f'{_sentence(name)} of each head', notes=tuple(notes), frame=made, x='head',
+    return Grid(title=f'{_sentence(name)} of each head', notes=tuple(notes), frame=means, x='head',
         y='layer', columns=tuple(map(_label, heads)), rows=tuple(map(_label, layers)),
         subtitle=f'{seeds}{"   ".join(facts)}',
         caption=f'{_sentence(name)} of each head{unit}: layers downwards, heads to the right. '
@@ -694,7 +704,7 @@ def _samples(frame, view, by, value, log, whiskers):
 # %% ../../nbs/09_views/01_curves.ipynb #064
 def gradient_boxes(
     frame,            # tidy: `by` and `value`, one row a value
-    value='gradient',
+    value='gradient', # the column of numbers
     by='method',      # what has a box of its own, such as 'method' or 'layer'
     whiskers=(5, 95), # percentiles at which they end; (0, 100): the lowest and highest value
     # logarithmic axis? None: where values are at least 0 and those between the whiskers span two decades
@@ -712,20 +722,20 @@ def gradient_boxes(
     label, n = label or _label_of(frame, value), [r['n'] for r in rows]
     ends = ('lowest and highest value' if tuple(whiskers) == (0, 100)
             else f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}')
-    counts_said = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
+    counts = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
     name = label.partition(' (')[0]
     return Boxes(title=f'Distribution of {name}',
-        subtitle=f'{counts_said}   box: quartiles, line: median   whiskers: {ends}',
+        subtitle=f'{counts}   box: quartiles, line: median   whiskers: {ends}',
         notes=tuple(notes), names=tuple(samples), y_label=label,
         frame=pd.DataFrame(rows), whiskers=tuple(whiskers), log=log,
-        caption=f'Distribution of {name} by {by} ({counts_said}{", logarithmic axis" if log else ""}): boxes from the '
+        caption=f'Distribution of {name} by {by} ({counts}{", logarithmic axis" if log else ""}): boxes from the '
                 f'first to the third quartile with the median, whiskers to the {ends}, a cross at the mean'
                 + ', dots at the lowest and highest value'*(tuple(whiskers) != (0, 100)) + '.' + about(frame))
 
 # %% ../../nbs/09_views/01_curves.ipynb #067
 def gradient_histogram(
     frame,            # tidy: `by` and `value`
-    value='gradient',
+    value='gradient', # the column of numbers
     by='method',      # what has a line of its own
     bins:int=30,      # between the lowest and the highest value of all
     log=None,         # as for `gradient_boxes`
@@ -735,23 +745,23 @@ def gradient_histogram(
     if not isinstance(bins, int) or not 2 <= bins <= 500:
         raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))
-    low, high = (f([f(values) for values in samples.values()]) for f in (np.min, np.max))
+    low, high = min(map(np.min, samples.values())), max(map(np.max, samples.values()))
     if low == high: raise ValueError(f'gradient_histogram: all values are {low:g}; there is no distribution')
     edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
     edges[[0, -1]] = low, high # exactly, or rounding could lose the highest value
     middles = np.sqrt(edges[1:]*edges[:-1]) if log else (edges[1:] + edges[:-1])/2
     label, none = label or _label_of(frame, value), np.nan
-    made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
-                                        deviation=none, low=none, high=none, n=len(values)))
-                      for name, values in samples.items()], ignore_index=True)
+    lines = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
+                                         deviation=none, low=none, high=none, n=len(values)))
+                       for name, values in samples.items()], ignore_index=True)
     n = [len(values) for values in samples.values()]
     many = _times(n[0], 'value') if len(set(n)) == 1 else f'{min(n)} to {max(n)} values'
-    name, bins_said = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
-    return Curves(title=f'Distribution of {name}', subtitle=f'{many} a line   {bins_said}', notes=tuple(notes),
-                  frame=made, names=tuple(samples), x='middle', x_label=label,
+    name, bins_words = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
+    return Curves(title=f'Distribution of {name}', subtitle=f'{many} a line   {bins_words}', notes=tuple(notes),
+                  frame=lines, names=tuple(samples), x='middle', x_label=label,
                   y_label='share of the values in a bin', log_x=log,
-                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins_said}, drawn at their '
-                          f'middles.{about(frame)}')
+                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins_words}, drawn at '
+                          f'their middles.{about(frame)}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -791,7 +801,7 @@ def metric_table(
     source,
     measures=None,  # columns, in order; None: all. Only for frames, as what follows
     by='method',    # column or columns that name the rows
-    title='Results',
+    title='Results', # of the figure
     **kwargs,       # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
 ) -> MetricTable:
     """Methods x measures: mean ± standard deviation over seeds, the best bold, marks of significance as the table's
@@ -799,11 +809,12 @@ def metric_table(
     table = _table_of(source, measures, by, kwargs)
     rows, (row_heads, heads) = table.grid(), table.heads()
     if not rows: raise ValueError('metric_table: the table has no rows')
-    def of_cells(get): return tuple(tuple(get(c) for c in cells) for _, cells in rows)
+    def of_cells(get): return tuple(tuple(map(get, cells)) for _, cells in rows)
     # the arrows, and what marks mean
     explained = [sentence for sentence in table.sentences[1:] if not sentence.startswith('Bold')]
-    return MetricTable(title=title, subtitle=table.sentences[0]
-        + ('   Bold: the best mean of its column.' if table.frame['best'].any() else '') if table.sentences else '',
+    first = table.sentences[0] if table.sentences else ''
+    bold = '   Bold: the best mean of its column.'*bool(table.sentences and table.frame['best'].any())
+    return MetricTable(title=title, subtitle=first + bold,
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame,
         row_heads=tuple(row_heads), heads=tuple(heads),
         names=tuple(tuple(map(plain_name, titles)) for titles, _ in rows),

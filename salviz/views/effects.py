@@ -42,18 +42,18 @@ def _texts(frame, column):
 
 def _effect_rows(frame):
     "`frame` as `Forest` has it, before anything is divided"
-    known = getattr(frame, 'frame', frame)
-    if not isinstance(known, pd.DataFrame):
+    table = getattr(frame, 'frame', frame)
+    if not isinstance(table, pd.DataFrame):
         raise ValueError(f'forest: expects a pandas DataFrame with the columns {", ".join(_needed)}, got '
-                         f'{type(known).__name__}')
-    if missing := [k for k in _needed if k not in known.columns]:
+                         f'{type(table).__name__}')
+    if missing := [k for k in _needed if k not in table.columns]:
         raise ValueError(f'forest: the frame has no column {", ".join(map(repr, missing))}; it has '
-                         f'{", ".join(map(str, known.columns))}')
-    if not len(known): raise ValueError('forest: the frame has no rows')
-    out = pd.DataFrame({k: _texts(known, k) for k in ('name', 'title', 'group', 'word', 'rule')})
+                         f'{", ".join(map(str, table.columns))}')
+    if not len(table): raise ValueError('forest: the frame has no rows')
+    out = pd.DataFrame({k: _texts(table, k) for k in ('name', 'title', 'group', 'word', 'rule')})
     out['rule'] = out['rule'].replace('', 'better')
     for rule in out['rule']: check_choice('forest: rule', rule, rules)
-    return out.assign(**{k: _numbers(known, k) for k in ('mean', 'low', 'high', 'smallest', 'detectable')})
+    return out.assign(**{k: _numbers(table, k) for k in ('mean', 'low', 'high', 'smallest', 'detectable')})
 
 # %% ../../nbs/09_views/04_effects.ipynb #ve-8
 def _reaches(rows):
@@ -76,8 +76,8 @@ def _axis_ends(rows, limit, marks):
     top = max(usual, 1.5*max(map(abs, marks), default=0))
     marked = -min(marks, default=0), max(marks, default=0)
     low, high = (min(top, max(pair)) for pair in zip(reach.max(0), marked))
-    room = .06*(low + high) or 1.
-    return -low - room, high + room
+    margin = .06*(low + high) or 1.
+    return -low - margin, high + margin
 
 # %% ../../nbs/09_views/04_effects.ipynb #ve-9
 def _scaled_rows(rows):
@@ -96,12 +96,12 @@ def _counted_words(rows):
 
 def _chosen_groups(rows, groups):
     "`rows` of `groups`, in the order in which these are asked for"
-    there = list(dict.fromkeys(rows['group']))
-    if groups is None: chosen = there
+    existing = list(dict.fromkeys(rows['group']))
+    if groups is None: chosen = existing
     else:
         chosen = [groups] if isinstance(groups, str) else list(groups)
-        if not chosen or (unknown := [g for g in chosen if g not in there]):
-            raise ValueError(f'forest: groups must be among {", ".join(map(repr, there))}, got '
+        if not chosen or (unknown := [g for g in chosen if g not in existing]):
+            raise ValueError(f'forest: groups must be among {", ".join(map(repr, existing))}, got '
                              f'{", ".join(map(repr, unknown if chosen else [])) or "none"}')
     return pd.concat([rows[rows['group'] == g] for g in chosen], ignore_index=True), tuple(chosen)
 
@@ -113,7 +113,7 @@ def forest(
     scaled=True,       # divide each effect by its smallest effect of interest? False: as they are, in one unit
     groups=None,       # those to draw, in this order; None: all
     limit=None,        # where the axis ends on both sides; None: where few effects reach
-    title='Effects',
+    title='Effects',   # of the figure
     confidence=.95,    # of the intervals, as whoever made them says
     power=.8,          # with which `detectable` could be detected
 ) -> Forest:
@@ -133,11 +133,12 @@ def forest(
                   names=tuple(shown['name']), groups=chosen, scaled=scaled, x_label=x_label, limits=limits,
                   caption=_forest_caption(rows, scaled, title, confidence, power) + about(frame))
 
+# %% ../../nbs/09_views/04_effects.ipynb #ve-10s
 def _marks_of(rows, scaled):
     "Where an effect begins to matter on an axis that is `scaled`; nothing on another, where rows differ"
     if not scaled: return []
-    known = rows[rows['smallest'] > 0]
-    return [-1. if rule == 'no harm' else 1. for rule in dict.fromkeys(known['rule'])]
+    scalable = rows[rows['smallest'] > 0]
+    return [-1. if rule == 'no harm' else 1. for rule in dict.fromkeys(scalable['rule'])]
 
 def _forest_caption(rows, scaled, title, confidence, power):
     "How to read the forest of `rows`"
@@ -160,46 +161,50 @@ class Pairs(Chart):
     x_label:str    # what is measured, with its unit
     slopes:bool    # two axes with lines between them, else two dots on one axis
 
-def _spread_rows(known, view, keys, value, band, deviation):
+def _spread_rows(frame, view, keys, value, band, deviation):
     "A row for each of `keys`: mean, low, high, n of `value`, and remarks"
     if deviation is None:
-        rows, notes = by_seed(known, view, keys, value)
-        made = [{**dict(zip(keys, at)), **{k: float(x) for k, x in spread(part[value], band, ends_of(value)).items()}}
-                for at, part in rows.groupby(keys, sort=False)]
-        return pd.DataFrame(made), notes
-    if deviation not in known: raise ValueError(f'{view}: the frame has no column {deviation!r}')
-    if known.duplicated(keys).any():
+        rows, notes = by_seed(frame, view, keys, value)
+        means = []
+        for at, part in rows.groupby(keys, sort=False):
+            numbers = spread(part[value], band, ends_of(value))
+            means.append(dict(zip(keys, at)) | {name: float(x) for name, x in numbers.items()})
+        return pd.DataFrame(means), notes
+    if deviation not in frame: raise ValueError(f'{view}: the frame has no column {deviation!r}')
+    if frame.duplicated(keys).any():
         raise ValueError(f'{view}: with deviation={deviation!r} there must be one row for each {" and ".join(keys)}')
-    mean, half = known[value].astype(float), known[deviation].astype(float)
-    return known[keys].assign(value=mean, low=mean - half, high=mean + half, n=0), []
+    mean, half = frame[value].astype(float), frame[deviation].astype(float)
+    return frame[keys].assign(value=mean, low=mean - half, high=mean + half, n=0), []
 
-def _band_words(known, made, band, deviation):
+# %% ../../nbs/09_views/04_effects.ipynb #ve-15s
+def _band_words(frame, means, band, deviation):
     "What lines around a mean are"
-    if deviation is None and 'seed' not in known: return 'no deviations given'
+    if deviation is None and 'seed' not in frame: return 'no deviations given'
     if deviation is not None: return 'mean ± standard deviation as given'
-    n = sorted(set(made['n'].astype(int)))
+    n = sorted(set(means['n'].astype(int)))
     many = str(n[0]) if len(n) == 1 else f'{n[0]} to {n[-1]}'
     return f'{bands[band]} over {many} seeds' if n[-1] > 1 else 'one seed each, without a band'
 
-def _columns_there(frame, view, columns, value):
+def _checked_columns(frame, view, columns, value):
     "The frame in `frame` with `columns` as columns and numbers in `value`"
-    known = getattr(frame, 'frame', frame)
-    if not isinstance(known, pd.DataFrame):
-        raise ValueError(f'{view}: expects the results of a study or a pandas DataFrame, got {type(known).__name__}')
-    if set(columns) - set(known.columns) and set(known.index.names) & set(columns): known = known.reset_index()
-    if missing := [k for k in (*columns, value) if k not in known.columns]:
+    table = getattr(frame, 'frame', frame)
+    if not isinstance(table, pd.DataFrame):
+        raise ValueError(f'{view}: expects the results of a study or a pandas DataFrame, got {type(table).__name__}')
+    if set(columns) - set(table.columns) and set(table.index.names) & set(columns): table = table.reset_index()
+    if missing := [k for k in (*columns, value) if k not in table.columns]:
         raise ValueError(f'{view}: the frame has no column {", ".join(map(repr, missing))}; it has '
-                         f'{", ".join(map(str, known.columns))}')
-    return known
+                         f'{", ".join(map(str, table.columns))}')
+    return table
 
-def _joined(known, columns):
+def _joined(frame, columns):
     "Names of rows: the values of `columns`, methods in words"
-    return [', '.join(plain_name(methods_words(str(k))) for k in row) for row in known[columns].itertuples(index=False)]
+    def words(row): return ', '.join(plain_name(methods_words(str(value))) for value in row)
+    return [words(row) for row in frame[columns].itertuples(index=False)]
 
 # %% ../../nbs/09_views/04_effects.ipynb #ve-16
 def pairs(
     frame,           # as `Study.results()` has it: method, `rows`, `value`, maybe seed; or printed numbers
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='task',     # column of what has a row of its own; a list: each combination
     sides=None,      # the two methods, from the first to the second; None: in the order of the frame
     between='method',# the column of the two
@@ -210,18 +215,18 @@ def pairs(
 ) -> Pairs:
     "`value` with the first and the second of two methods, row by row"
     keys = [rows] if isinstance(rows, str) else list(rows)
-    known = _columns_there(frame, 'pairs', [*keys, between], value)
-    there = list(dict.fromkeys(known[between]))
-    chosen = there if sides is None else list(sides)
-    if len(chosen) != 2 or set(chosen) - set(there):
-        raise ValueError(f'pairs: sides must be two of {", ".join(map(repr, there))}, got '
+    rows_of_both = _checked_columns(frame, 'pairs', [*keys, between], value)
+    existing = list(dict.fromkeys(rows_of_both[between]))
+    chosen = existing if sides is None else list(sides)
+    if len(chosen) != 2 or set(chosen) - set(existing):
+        raise ValueError(f'pairs: sides must be two of {", ".join(map(repr, existing))}, got '
                          f'{", ".join(map(repr, chosen)) or "none"}')
-    known = known[known[between].isin(chosen)]
-    made, notes = _spread_rows(known, 'pairs', [*keys, between], value, band, deviation)
-    made = made.assign(name=_joined(made, keys))
-    first, second = (made[made[between] == side].set_index('name') for side in chosen)
-    names = [name for name in dict.fromkeys(made['name']) if name in first.index and name in second.index]
-    if lost := [name for name in dict.fromkeys(made['name']) if name not in names]:
+    rows_of_both = rows_of_both[rows_of_both[between].isin(chosen)]
+    means, notes = _spread_rows(rows_of_both, 'pairs', [*keys, between], value, band, deviation)
+    means = means.assign(name=_joined(means, keys))
+    first, second = (means[means[between] == side].set_index('name') for side in chosen)
+    names = [name for name in dict.fromkeys(means['name']) if name in first.index and name in second.index]
+    if lost := [name for name in dict.fromkeys(means['name']) if name not in names]:
         notes = [*notes, f'Left out, since one of the two is not there: {", ".join(lost)}.']
     if not names: raise ValueError('pairs: no row has both of the two')
     ends = dict(value='', low='_low', high='_high')
@@ -230,7 +235,7 @@ def pairs(
     table = pd.DataFrame(dict(name=names, **parts, n=second.loc[names, 'n'].to_numpy(int)))
     gained = int((table['second'] > table['first']).sum())
     label, titles = label or plain_name(value), tuple(methods_words(str(side)) for side in chosen)
-    words = _band_words(known, made, band, deviation)
+    words = _band_words(rows_of_both, means, band, deviation)
     title = f'{label[0].upper()}{label[1:]}: {titles[0]} and {titles[1]}'
     counted = f'{gained} of {len(names)}'
     return Pairs(title=title, subtitle=f'{words}   higher with {titles[1]}: {counted}', notes=tuple(notes), frame=table,
@@ -248,7 +253,7 @@ class Bars(Chart):
 
 def bars(
     frame,           # as `Study.results()` has it: `rows`, `by`, `value`, maybe seed
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='task',     # column of what has a group of bars; a list: each combination
     by='method',     # what has a bar in each group
     band='interval', # or 'deviation' or 'range', see `salviz.views.curves.bands`
@@ -257,12 +262,13 @@ def bars(
 ) -> Bars:
     "`value` as bars from zero, with intervals, in groups"
     keys = [rows] if isinstance(rows, str) else list(rows)
-    known = _columns_there(frame, 'bars', [*keys, by], value)
-    made, notes = _spread_rows(known, 'bars', [*keys, by], value, band, deviation)
-    table = made.assign(group=_joined(made, keys), name=_joined(made, [by]))
-    groups, names = (tuple(k for k in dict.fromkeys(_joined(known, columns)) if k in set(table[column]))
-                     for columns, column in ((keys, 'group'), ([by], 'name')))
-    label, words = label or plain_name(value), _band_words(known, made, band, deviation)
+    checked = _checked_columns(frame, 'bars', [*keys, by], value)
+    means, notes = _spread_rows(checked, 'bars', [*keys, by], value, band, deviation)
+    table = means.assign(group=_joined(means, keys), name=_joined(means, [by]))
+    def drawn(columns, column): # in the order of the frame
+        return tuple(name for name in dict.fromkeys(_joined(checked, columns)) if name in set(table[column]))
+    groups, names = drawn(keys, 'group'), drawn([by], 'name')
+    label, words = label or plain_name(value), _band_words(checked, means, band, deviation)
     title = f'{label[0].upper()}{label[1:]}'
     alone = table[table['low'].isna()]
     if 0 < len(alone) < len(table):

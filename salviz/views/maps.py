@@ -24,13 +24,13 @@ from ..core.words import number_words, panel_letters
 from ..core.validation import check_choice
 from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
                                check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
-                               method_title, methods_of, not_finite, own_patterns, pattern_name, robust_limit,
+                               method_title, methods_of, not_finite, custom_patterns, pattern_name, robust_limit,
                                shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
                                word_fractions, word_tokens)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
-# of tokens or words: `ids` [n] number of each token's unit; `kept` bool, a unit
-Units = namedtuple('Units', 'labels is_special ids kept notes')
+# of tokens or words: `ids` [n] number of each token's unit; `shown` bool, a unit
+Units = namedtuple('Units', 'labels is_special ids shown notes')
 
 def units_of(
     snapshot,
@@ -48,16 +48,16 @@ def units_of(
         labels = [labels[i] if word_ids[i] < 0 else snapshot.words[word_ids[i]] for i in first]
         of_none = of_none[first]
         notes.append('Words: sum over the pieces looked at, mean over the pieces that look; saliency is summed.')
-    kept = np.ones(len(labels), dtype=bool) if special else ~of_none
-    if not kept.any():
+    shown = np.ones(len(labels), dtype=bool) if special else ~of_none
+    if not shown.any():
         raise ValueError(f'all {len(labels)} tokens of probe {snapshot.probe} are special; leave out special=False')
-    if not kept.all(): notes.append('Special tokens are left out; rows need not sum to 1.')
-    return Units(tuple(cut_name(l) for l, k in zip(labels, kept) if k), of_none[kept], ids, kept, tuple(notes))
+    if not shown.all(): notes.append('Special tokens are left out; rows need not sum to 1.')
+    return Units(tuple(cut_name(l) for l, k in zip(labels, shown) if k), of_none[shown], ids, shown, tuple(notes))
 
 def _on_units(values, units, how='map'):
     "`values` of tokens on `units`: a 'map' [..., n, n], 'cells' that are True or False, or a 'row' [..., n] to sum"
-    if how == 'row': return pool_words(values, units.ids)[..., units.kept]
-    pooled = pool_map(np.asarray(values, dtype=float), units.ids)[..., units.kept, :][..., units.kept]
+    if how == 'row': return pool_words(values, units.ids)[..., units.shown]
+    pooled = pool_map(np.asarray(values, dtype=float), units.ids)[..., units.shown, :][..., units.shown]
     return pooled > 0 if how == 'cells' else pooled
 
 # %% ../../nbs/09_views/02_maps.ipynb #011
@@ -80,12 +80,13 @@ def _contrasts(snapshot, layers):
     maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
     return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
 
+# %% ../../nbs/09_views/02_maps.ipynb #011s
 def _telling(
     snapshot, layers, # as for `telling_entry`
 ) -> tuple: # (layer and head, how the head was chosen)
     "Return the head of `snapshot` that shows what its method does between words, and the reason in words"
-    words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
-                                        for name, recorded in snapshot.layers.items()}
+    def allowed(recorded): return [layer for layer in recorded if layers is None or layer in layers]
+    words, of = word_tokens(snapshot), {name: allowed(recorded) for name, recorded in snapshot.layers.items()}
     def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
     def fractions(name): return word_fractions(snapshot, of[name])
     if of.get('guided') and (guided := maps('guided') > 0).any():
@@ -134,18 +135,18 @@ def _resolved(snapshot, view, name, layer, head):
         if isinstance(value, str) and value != 'mean':
             raise ValueError(f"{view}: {argument} must be a number, "
                              f"'mean'{', ' + repr('rollout') if argument == 'head' else ''} or None, got {value!r}")
-    said = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
+    sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
     if layer is None and head is None:
         place, why = _telling(snapshot, None)
-        layer, said = place.get('layer'), [f'Head shown: {why}.']*bool(why)
+        layer, sentences = place.get('layer'), [f'Head shown: {why}.']*bool(why)
     if layer not in (None, 'mean'): layer = layer_row(snapshot, view, name, layer)[1]
     if layer is None: layer = snapshot.layers[name][-1]
     if head is None and layer == 'mean': head = 'mean'
     elif head is None:
         place, why = _telling(snapshot, [layer])
-        head, said = place.get('head', 0), said or [f'Head of this layer shown: {why}.']*bool(why)
+        head, sentences = place.get('head', 0), sentences or [f'Head of this layer shown: {why}.']*bool(why)
     if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
-    return layer, head, ''.join(said)
+    return layer, head, ''.join(sentences)
 
 # %% ../../nbs/09_views/02_maps.ipynb #013
 # [query, key]; in words; number, 'mean' or None; number, 'mean' or 'rollout'; bool [query, key]; how layer and
@@ -179,9 +180,11 @@ def _mean_of(snapshot, view, name, maps, pairs):
         i, layer = layer_row(snapshot, view, name, layer)
         check_heads(view, [head], maps.shape[1])
         rows.append(maps[i, head])
-    blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in {layer for layer, _ in pairs}], axis=0)
+    layers = dict.fromkeys(layer for layer, _ in pairs)
+    blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in layers], axis=0)
     return Map(np.mean(rows, axis=0), f'mean over {heads_words(pairs)}', 'mean', 'mean', blocked)
 
+# %% ../../nbs/09_views/02_maps.ipynb #013s
 def chosen_map(
     snapshot,
     layer=None,      # a model's layer, 'mean', or None: see `telling_entry`, else the last one
@@ -236,7 +239,8 @@ def same_scale(views):
         for key in zip(v.kinds, v.units):
             largest[key] = max(largest.get(key, 0.),
                                *(l for *k, l in zip(v.kinds, v.units, v.limits) if tuple(k) == key))
-    return [replace(v, limits=tuple(largest[key] for key in zip(v.kinds, v.units))) for v in views]
+    def limits(view): return tuple(largest[key] for key in zip(view.kinds, view.units))
+    return [replace(view, limits=limits(view)) for view in views]
 
 # %% ../../nbs/09_views/02_maps.ipynb #018
 def _shown(m:Map, units):
@@ -254,21 +258,22 @@ def _about(units, *notes):
     return dict(labels=units.labels, is_special=fixed(units.is_special),
                 notes=(*units.notes, *(note for group in notes for note in group)))
 
-def _regions(snapshot, view, m, units, asked):
-    """Candidates and discarded positions of the head `m`, None where there are none; `asked`: the names that must be
+def _regions(snapshot, view, m, units, required):
+    """Candidates and discarded positions of the head `m`, None where there are none; `required`: the names that must be
     there"""
     regions = []
     for name, evidence in (('candidates', 'discard_candidates'), ('discarded', 'discarded')):
         at, one = snapshot.layers.get(evidence, []), m.head not in ('mean', 'rollout') and m.layer != 'mean'
-        there = one and m.layer in at
-        if name in asked and not there:
+        is_recorded = one and m.layer in at
+        if name in required and not is_recorded:
             raise ValueError(f'{view}: no {evidence} for {m.where}; '
                              + (f'they are there for single heads of layers {", ".join(map(str, at))}' if at
                              else f'the snapshot of step {snapshot.step} holds {", ".join(sorted(snapshot.arrays))}'))
-        regions.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if there
+        regions.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if is_recorded
                        else None)
     return regions
 
+# %% ../../nbs/09_views/02_maps.ipynb #018s
 def _ties_of(snapshot, m):
     "Candidates [query, key] of the head `m` in tied rows and a note about them, if its attribution is known"
     at = snapshot.layers.get('attention_attribution', [])
@@ -302,6 +307,31 @@ def _numbers_of(values, what):
     return largest + (f'   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
                       if np.isfinite(spread).all() else '')
 
+_region_words = dict(candidates='the candidate discard region (dashed lines around it)',
+                     discarded='discarded positions (crosses)')
+
+def _overlays(snapshot, maps, units, overlays) -> tuple: # ({'candidates', 'discarded'[, 'ties']: bool or None}, notes)
+    "The regions to mark on `maps`: those in `overlays`, or without any those that were recorded for all of them"
+    requested = tuple(overlays or ())
+    found = [(None, None) for _ in maps]
+    if overlays is None or requested:
+        found = [_regions(snapshot, 'attention_map', m, units, requested) for m in maps]
+    regions = dict.fromkeys(_region_words)
+    for region, cells in zip(regions, zip(*found)):
+        if overlays is not None and region not in requested or any(x is None for x in cells): continue
+        regions[region] = fixed(cells)
+    if len(maps) > 1 or regions['candidates'] is None: return regions, ()
+    tied, ties = _ties_of(snapshot, maps[0])
+    if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
+    return regions, ties
+
+def _heads_of_panels(maps) -> tuple: # (in words, with the letters of the panels)
+    "Layer and heads of `maps`"
+    if len(maps) == 1: return maps[0].where, maps[0].where
+    lettered = ', '.join(f'{letter} {m.head}' for letter, m in zip(panel_letters(len(maps)), maps))
+    layer, heads = maps[0].layer, ', '.join(str(m.head) for m in maps)
+    return f'layer {layer}, heads {heads}', f'layer {layer}, heads {lettered}'
+
 # %% ../../nbs/09_views/02_maps.ipynb #021
 def attention_map(
     snapshot,
@@ -315,43 +345,35 @@ def attention_map(
     mean_of=None,     # (layer, head) pairs whose mean is shown, in place of layer and head
 ) -> AttentionMap:
     "Attention (or its attribution, or pattern target) of one head, a mean of heads, or several heads on one scale"
-    name, asked = 'attention_map', tuple(overlays or ())
-    if other := [overlay for overlay in asked if overlay not in _overlay_names]:
+    name, requested = 'attention_map', tuple(overlays or ())
+    if other := [overlay for overlay in requested if overlay not in _overlay_names]:
         raise ValueError(f'{name}: overlays must be among {", ".join(_overlay_names)}, got {other[0]!r}')
     heads = list(head) if isinstance(head, (list, tuple, range)) else [head]
     if not heads: raise ValueError(f'{name}: head=[] names no head; give numbers, or None')
     maps = [chosen_map(snapshot, layer, h, what, name, mean_of) for h in heads]
     units = units_of(snapshot, words, special)
     values = np.array([_shown(m, units) for m in maps])
-    marked = [_regions(snapshot, name, m, units, asked) if overlays is None or asked else (None, None) for m in maps]
-    regions = {k: fixed([r[i] for r in marked]) if all(r[i] is not None for r in marked)
-               and (overlays is None or k in asked) else None for i, k in enumerate(_overlay_names[:2])}
-    one_region = len(maps) == 1 and regions['candidates'] is not None
-    tied, ties = _ties_of(snapshot, maps[0]) if one_region else (None, ())
-    if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
-    own, called = saliency_of(snapshot)
-    if 'saliency' in asked and own is None: arrays_of(snapshot, name, 'saliency')
-    saliency = fixed(_on_units(snapshot.arrays[own], units, 'row')) if 'saliency' in asked else None
+    regions, ties = _overlays(snapshot, maps, units, overlays)
+    evidence, called = saliency_of(snapshot)
+    if 'saliency' in requested and evidence is None: arrays_of(snapshot, name, 'saliency')
+    saliency = fixed(_on_units(snapshot.arrays[evidence], units, 'row')) if 'saliency' in requested else None
     kind, end, unit = _scale_for(values, what)
-    if maps[0].head == 'rollout' and len(maps) == 1: unit = 'attention rollout'
-    where = each = maps[0].where
-    if len(maps) > 1:
-        where = f'layer {maps[0].layer}, heads {", ".join(str(m.head) for m in maps)}'
-        lettered = (f'{a} {m.head}' for a, m in zip(panel_letters(len(maps)), maps))
-        each = f'layer {maps[0].layer}, heads {", ".join(lettered)}'
-    marks = [words for name, words in (('candidates', 'the candidate discard region (dashed lines around it)'),
-                                       ('discarded', 'discarded positions (crosses)')) if regions[name] is not None]
-    marks_said = [f'Marked where cells have room: {" and ".join(marks)}.' if marks else '',
-                  f'Along the edges: {called} of keys and queries.' if saliency is not None else '',
-                  'All on one scale.' if len(maps) > 1 else '']
-    of = where.removeprefix('rollout ') if unit == 'attention rollout' else f'of {each}'
+    where, each = _heads_of_panels(maps)
+    if len(maps) > 1: subtitle, names = '', tuple(m.where.split(', ')[-1] for m in maps)
+    else: subtitle, names = _numbers_of(values, what), (None,)
+    of = f'of {each}'
+    if maps[0].head == 'rollout' and len(maps) == 1: unit, of = 'attention rollout', where.removeprefix('rollout ')
+    marks = [words for region, words in _region_words.items() if regions[region] is not None]
+    sentences = [f'{unit.capitalize()} {of}. {axes_meaning}']
+    if marks: sentences.append(f'Marked where cells have room: {" and ".join(marks)}.')
+    if saliency is not None: sentences.append(f'Along the edges: {called} of keys and queries.')
+    if len(maps) > 1: sentences.append('All on one scale.')
+    if maps[0].choice: sentences.append(maps[0].choice)
+    limit = float(end if limit is None else limit)
     return AttentionMap(
-        title=title_of(snapshot, where),
-        subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
-        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, [*marks_said, maps[0].choice]),
-                          *ties, *units.notes]),
-        values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps),
-        kinds=(kind,)*len(maps), limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps),
+        title=title_of(snapshot, where), subtitle=f'{subtitle}{class_words(snapshot)}'.strip(),
+        caption=' '.join([*sentences, *ties, *units.notes]), values=fixed(values), names=names,
+        kinds=(kind,)*len(maps), limits=(limit,)*len(maps), units=(unit,)*len(maps),
         **regions, saliency=saliency, saliency_limit=robust_limit(saliency, 1.),
         **_about(units, ties, _left_out(unit, *maps)))
 
@@ -371,11 +393,11 @@ def _tied_rows(values) -> np.ndarray: # bool [...]
     lowest = np.min(values, -1, where=counts, initial=np.inf)
     return (counts.sum(-1) > 1) & (highest == lowest)
 
-def _row_shares(values, counts):
+def _row_fractions(values, counts):
     "`values` [..., n] as shares of the sum over the places that count; the others are NaN"
-    kept = np.where(counts, values, 0.)
-    total = np.nansum(kept, -1, keepdims=True)
-    return np.where(counts, np.divide(kept, total, out=np.zeros_like(kept), where=total > 0), np.nan)
+    counted = np.where(counts, values, 0.)
+    total = np.nansum(counted, -1, keepdims=True)
+    return np.where(counts, np.divide(counted, total, out=np.zeros_like(counted), where=total > 0), np.nan)
 
 # %% ../../nbs/09_views/02_maps.ipynb #028
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -386,14 +408,14 @@ class Triptych(MapPanels):
     # ranks
     tied:np.ndarray=None
 
-def _explained(snapshot, m, units, beside, mean_of=None):
+def _explained(snapshot, m, units, explanation, mean_of=None):
     "The second and third panel: values, name, kind, limit, unit of each"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
     wanted = {m.layer} if mean_of is None else {layer for layer, _ in mean_of}
     attributed = 'attention_attribution' in snapshot.arrays and wanted <= {'mean', *recorded}
-    check_choice('triptych: beside', beside, ('attribution', 'saliency', None))
-    if beside is None: beside = 'attribution' if attributed and m.head != 'rollout' else 'saliency'
-    if beside == 'attribution':
+    check_choice('triptych: beside', explanation, ('attribution', 'saliency', None))
+    if explanation is None: explanation = 'attribution' if attributed and m.head != 'rollout' else 'saliency'
+    if explanation == 'attribution':
         place = dict(layer=m.layer, head=m.head) if mean_of is None else dict(mean_of=mean_of)
         attribution = chosen_map(snapshot, **place, what='attribution', view='triptych')
         other = _shown(attribution._replace(blocked=m.blocked), units)
@@ -401,13 +423,13 @@ def _explained(snapshot, m, units, beside, mean_of=None):
         places = np.where(tied[:, None], np.nan, _row_places(attention) - _row_places(other))
         return [(other, 'attribution', *_scale_for(other, 'attribution')),
                 (places, 'difference of ranks', 'signed', 1., 'rank of attention − rank of attribution')]
-    own, called = saliency_of(snapshot)
-    if own is None:
+    evidence, called = saliency_of(snapshot)
+    if evidence is None:
         raise ValueError(f'triptych: {which_snapshot(snapshot)} holds neither attention_attribution of {m.where} nor '
                          f'saliency to lay beside attention; it holds {", ".join(sorted(snapshot.arrays))}')
-    size = _on_units(np.abs(np.nan_to_num(np.asarray(snapshot.arrays[own], dtype=float))), units, 'row')
-    shared = _row_shares(np.tile(size, (len(size), 1)), ~units.is_special)
-    difference = _row_shares(attention, ~units.is_special) - shared
+    size = _on_units(np.abs(np.nan_to_num(np.asarray(snapshot.arrays[evidence], dtype=float))), units, 'row')
+    shared = _row_fractions(np.tile(size, (len(size), 1)), ~units.is_special)
+    difference = _row_fractions(attention, ~units.is_special) - shared
     return [(shared, f'|{called}|', 'share', attention_limit(shared), 'share of |saliency|'),
             (difference, 'difference', 'signed', robust_limit(difference, .98), 'attention − |saliency|')]
 
@@ -415,9 +437,9 @@ def _explained(snapshot, m, units, beside, mean_of=None):
 def _pooled_row(snapshot, units, values):
     "The row of `values` [query, key] that the model reads; where it reads none, or it is left out, the mean over rows"
     pooled = snapshot.info.get('pooled_row')
-    if pooled is None or not units.kept[units.ids[pooled]]:
+    if pooled is None or not units.shown[units.ids[pooled]]:
         return np.nanmean(np.where(np.isnan(values), 0, values), 0), 'on average over rows'
-    return values[units.kept[:units.ids[pooled]].sum()], f'in row {snapshot.labels[pooled]}'
+    return values[units.shown[:units.ids[pooled]].sum()], f'in row {snapshot.labels[pooled]}'
 
 def _tied_words(attribution, tied, name) -> tuple: # of notes
     "That rows which are `tied` have no ranks, if there are any, and why where the attribution is 0 in all of them"
@@ -428,10 +450,12 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
     return (f'Tied: in {rows} all values of the {name if none else "attention or of the " + name} are equal{why}, so '
             'that there are no ranks to compare (hatched).',)
 
+# %% ../../nbs/09_views/02_maps.ipynb #029s
 def triptych(
     snapshot,
     layer=None, head=None, # as in `attention_map`
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     beside=None, # 'attribution' or 'saliency'; None: attribution where it was recorded
     mean_of=None, # as in `attention_map`
 ) -> Triptych:
@@ -468,12 +492,13 @@ class PatternResidual(MapPanels):
     "Pattern target, attention, attention − target"
     pattern:str     # its name
     residual:float  # mean squared difference over all cells
-    share:float     # of attention on the pattern's positions, mean over the rows that it guides
+    fraction:float  # of attention on the pattern's positions, mean over the rows that it guides
 
 def pattern_residual(
     snapshot,
     layer=None, head=None, # a guided head; None: see `telling_entry`
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
 ) -> PatternResidual:
     "What a guided head should attend to, what it attends to, and what is left (attention guidance)"
     name = 'pattern_residual'
@@ -482,15 +507,17 @@ def pattern_residual(
     at, units = snapshot.layers['pattern_target'], units_of(snapshot, words, special)
     guided = {(at[i], int(h)) for i, h in np.argwhere(snapshot.arrays['guided'])}
     if (m.layer, m.head) not in guided:
-        there = sorted(h for l, h in guided if l == m.layer)
+        guided_heads = sorted(h for l, h in guided if l == m.layer)
         raise ValueError(f'{name}: {m.where} is no guided head; layer {m.layer} guides heads '
-                         f'{", ".join(map(str, there)) or "none"}')
+                         f'{", ".join(map(str, guided_heads)) or "none"}')
     values = [_shown(target._replace(blocked=m.blocked), units), _shown(m, units)]
     values.append(values[1] - values[0])
-    pattern = own_patterns(snapshot).get((m.layer, m.head)) or pattern_name(target.values, snapshot.labels)
-    residual, share = float(np.mean((m.values - target.values)**2)), float(pattern_share(m.values, target.values))
-    limit, share_said = attention_limit(np.array(values[:2])), f'{share:.0%}' if np.isfinite(share) else 'undefined'
-    numbers = f'mean squared residual: {number_words(residual, 4)}   share of attention on the pattern: {share_said}'
+    pattern = custom_patterns(snapshot).get((m.layer, m.head)) or pattern_name(target.values, snapshot.labels)
+    residual = float(np.mean((m.values - target.values)**2))
+    fraction = float(pattern_share(m.values, target.values))
+    limit = attention_limit(np.array(values[:2]))
+    on_pattern = f'{fraction:.0%}' if np.isfinite(fraction) else 'undefined'
+    numbers = f'mean squared residual: {number_words(residual, 4)}   share of attention on the pattern: {on_pattern}'
     return PatternResidual(
         title=title_of(snapshot, m.where, f'pattern {pattern}'), subtitle=numbers + class_words(snapshot),
         caption=' '.join([f'(a) Target (pattern {pattern}), (b) attention of {m.where}, and (c) the residual, '
@@ -498,7 +525,7 @@ def pattern_residual(
                           f'{numbers.capitalize().replace("   ", "; ")}.', *filter(None, [m.choice]), *units.notes]),
         values=fixed(values), names=('target', 'attention', 'residual'), kinds=('share', 'share', 'signed'),
         limits=(limit, limit, robust_limit(values[2], 1.)),
-        units=('attention', 'attention', 'attention − target'), pattern=pattern, residual=residual, share=share,
+        units=('attention', 'attention', 'attention − target'), pattern=pattern, residual=residual, fraction=fraction,
         **_about(units, _left_out('attention', m)))
 
 # %% ../../nbs/09_views/02_maps.ipynb #035
@@ -513,13 +540,14 @@ def _parts(snapshot):
     who = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
-def _told_apart(snapshots): # (words that all share, [words of each])
+def _distinctions(snapshots): # (words that all share, [words of each])
     """Method, seed, step and probe of `snapshots`: those that all share (the seed is not said then), and what tells
     them apart"""
     parts = [_parts(s) for s in snapshots]
     alike = [len(set(words)) == 1 for words in zip(*parts)]
     shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
-    return shared, [', '.join(part for part, same in zip(p, alike) if part and not same) for p in parts]
+    def distinct(words): return ', '.join(part for part, same in zip(words, alike) if part and not same)
+    return shared, [distinct(words) for words in parts]
 
 def _same_tokens(view, snapshots):
     "Refuse `snapshots` of other sentences"
@@ -535,7 +563,8 @@ def compared(
     snapshot_a, snapshot_b, # of the same tokens
     layer=None, head=None,  # as in `attention_map`; None: as for B
     what='attention',       # or 'attribution'
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     names=None, # what to call the two sides; None: what tells them apart (method, step)
     mean_of=None, # as in `attention_map`
 ) -> Compared:
@@ -548,21 +577,21 @@ def compared(
     first, second = (_shown(m, units) for m in (a, b))
     difference, common = second - first, np.array([first, second])
     # the other run may number its probes otherwise
-    shared, own = _told_apart([replace(s, probe=snapshot_b.probe) for s in sides])
-    own = tuple(names or [name or side for name, side in zip(own, 'AB')])
+    shared, distinct = _distinctions([replace(s, probe=snapshot_b.probe) for s in sides])
+    distinct = tuple(names or [name or side for name, side in zip(distinct, 'AB')])
     kind, limit, unit = _scale_for(common, what)
     moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2)) if what == 'attention' else np.nan
-    moved_said = (f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved)
+    moved_words = (f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved)
             else f'largest change: {np.nanmax(np.abs(difference)):.2g}')
     return Compared(
-        title=', '.join([*shared, b.where]), subtitle=moved_said,
-        caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {own[0]}, (b) B is {own[1]}, and (c) B − A '
-                          f'(orange: more in B; blue: less); {moved_said}. {axes_meaning}',
+        title=', '.join([*shared, b.where]), subtitle=moved_words,
+        caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {distinct[0]}, (b) B is {distinct[1]}, and (c) '
+                          f'B − A (orange: more in B; blue: less); {moved_words}. {axes_meaning}',
                           *filter(None, [b.choice.replace('shown:', 'shown, chosen in B:')]), *units.notes]
                          + (['Attributions are gradients: their size depends on the model of each side.']
                             if what == 'attribution' else [])),
         values=fixed([first, second, difference]),
-        names=tuple(f'{side}: {o}' if o != side else o for side, o in zip('AB', own)) + ('B − A',),
+        names=tuple(f'{side}: {o}' if o != side else o for side, o in zip('AB', distinct)) + ('B − A',),
         kinds=(kind, kind, 'signed'), limits=(limit, limit, robust_limit(difference, .98)),
         units=(unit, unit, f'{unit}, B − A'), moved=moved,
         **_about(units, _left_out(unit, a, b)))
@@ -599,7 +628,8 @@ def evolution(
     steps=None, # recorded steps (negative: from the last); None: all that hold the evidence, at most `most`
     layer=None, head=None,      # as in `attention_map`; None: as for the last step
     what='attention',           # or 'attribution', 'target'
-    words=False, special=True,
+    words=False,  # columns are words, not tokens
+    special=True, # keep special tokens
     most=8,     # of steps that are shown if `steps` does not say which
 ) -> Evolution:
     "One map over the steps of a run, on one scale"
@@ -612,10 +642,10 @@ def evolution(
     maps = [chosen_map(s, last.layer, last.head, what, name) for s in shown]
     values = np.array([_shown(m, units) for m in maps])
     kind, limit, unit = _scale_for(values, what)
-    told = [', '.join([*method_title(shown[-1]), f'probe {shown[-1].probe}', last.where]),
-            f'{unit} at {len(shown)} steps, {shown[0].step} to {shown[-1].step}']
+    headings = [', '.join([*method_title(shown[-1]), f'probe {shown[-1].probe}', last.where]),
+                f'{unit} at {len(shown)} steps, {shown[0].step} to {shown[-1].step}']
     return Evolution(
-        title=told[0], subtitle=told[1],
+        title=headings[0], subtitle=headings[1],
         caption=' '.join([f'{unit.capitalize()} of {last.where} at steps '
                           f'{", ".join(f"{a} {s.step}".strip() for a, s in zip(panel_letters(len(shown)), shown))}, on '
                           f'one colour scale. {axes_meaning}',
@@ -676,15 +706,18 @@ def head_grid(
         top = np.maximum(np.abs(small).max((-1, -2), keepdims=True), 0 if kind == 'signed' else min(1., 4/n))
         small, limit, unit = small/np.where(top > 0, top, 1), 1., f'{unit}, over the largest of its head'
     at = snapshot.layers.get('guided', [])
-    guided = (np.array([[bool(snapshot.arrays['guided'][at.index(l), h]) if l in at else False for h in heads]
-                        for l in numbers]) if at else None)
+    guided = np.zeros((len(numbers), len(heads)), dtype=bool) if at else None
+    for i, layer in enumerate(numbers):
+        if layer in at: guided[i] = snapshot.arrays['guided'][at.index(layer), list(heads)] > 0
+    on_scale, of_scale = 'on one scale', 'All heads share one scale.'
+    if scale == 'own': on_scale, of_scale = 'each on its own scale', 'Each head has its own scale.'
+    framed = ' Framed: heads that are trained towards a pattern.'*(guided is not None and bool(guided.any()))
     return HeadGrid(
-        title=title_of(snapshot), subtitle=f'{unit} of {len(numbers)*len(heads)} heads, '
-        + ('each on its own scale' if scale == 'own' else 'on one scale') + class_words(snapshot),
+        title=title_of(snapshot),
+        subtitle=f'{unit} of {len(numbers)*len(heads)} heads, {on_scale}{class_words(snapshot)}',
         caption=f'{unit.capitalize()} of every head: layers downwards, heads across; in each map a row is a query, a '
                 f'column the key that it attends to, both in the order of the sentence ({n} tokens). '
-                + ('Each head has its own scale.' if scale == 'own' else 'All heads share one scale.')
-                + (' Framed: heads that are trained towards a pattern.' if guided is not None and guided.any() else ''),
+                f'{of_scale}{framed}',
         labels=units_of(snapshot).labels, is_special=fixed(snapshot.is_special), maps=fixed(small), layers=numbers,
         heads=heads, kind=kind, limit=float(limit), unit=unit, guided=fixed(guided),
         notes=(*notes, *not_finite(**{unit: chosen})))
@@ -722,6 +755,7 @@ def _coloured(source, words, evidence):
     values = np.where(units.is_special, np.nan, _on_units(values, units, 'row'))
     return units.labels, units.is_special, values, pieces, called + ' of a word, sum over its pieces'*bool(words)
 
+# %% ../../nbs/09_views/02_maps.ipynb #048s
 def _how_many_sentences(sources):
     "How many different sentences `sources` are, and of how many models or steps each is shown"
     texts = {tuple(s.labels if hasattr(s, 'arrays') else s[0]) for s in sources}
@@ -732,9 +766,9 @@ def _how_many_sentences(sources):
     if len(snapshots) < len(sources): return f'{counted}, {len(sources)} times'
     sides = {tuple(_parts(s)[:2]) for s in snapshots}
     steps = {s.step for s in snapshots}
-    of = (f'{len(sides)} models' if len(sides)*len(texts) == len(sources) else f'{len(steps)} steps'
-          if len(steps)*len(texts) == len(sources) else '')
-    return f'{counted} of {of}' if of else f'{counted}, {len(sources)} times'
+    if len(sides)*len(texts) == len(sources): return f'{counted} of {len(sides)} models'
+    if len(steps)*len(texts) == len(sources): return f'{counted} of {len(steps)} steps'
+    return f'{counted}, {len(sources)} times'
 
 # %% ../../nbs/09_views/02_maps.ipynb #049
 def coloured_sentences(
@@ -751,29 +785,30 @@ def coloured_sentences(
     sources = [sources] if hasattr(sources, 'arrays') or isinstance(sources, tuple) else list(sources)
     if not sources: raise ValueError(f'{name}: there is no sentence; give snapshots or (labels, values)')
     snapshots = [s for s in sources if hasattr(s, 'arrays')]
-    made = [_coloured(s, words, evidence) for s in sources]
-    shared, own = _told_apart(snapshots) if snapshots else ([], [])
-    given = [None]*len(sources)
+    sentences = [_coloured(s, words, evidence) for s in sources]
+    shared, distinct = _distinctions(snapshots) if snapshots else ([], [])
+    headings = [None]*len(sources)
     if len(snapshots) == len(sources):
-        given = [f'{name}{class_words(s)}'.strip() or None for name, s in zip(own, snapshots)]
+        headings = [f'{name}{class_words(s)}'.strip() or None for name, s in zip(distinct, snapshots)]
     if names is not None and len(names) != len(sources):
         raise ValueError(f'{name}: names must be one for each of {len(sources)} sentences, got {len(names)}')
-    labels, special, values, pieces, units = zip(*made)
+    labels, special, values, pieces, units = zip(*sentences)
     values = np.concatenate(values)
     end, unit = robust_limit(values, 1.) if limit is None else float(limit), unit or units[0]
     if not end > 0: raise ValueError(f'{name}: limit must be above 0 (value at the ends of the scale), got {limit!r}')
     many = _how_many_sentences(sources)
+    part = 'word' if words and snapshots else 'token'
+    on_scale = '; all on one scale'*(len(sources) > 1)
+    grey = ' Grey: special tokens.'*bool(np.concatenate(special).any())
     return ColouredSentences(
         title=', '.join(shared) or many.capitalize(), subtitle='',
-        caption=f'{many}, each {"word" if words and snapshots else "token"} coloured by {unit}: orange for, blue '
-        '(underlined where it is clearly negative) against what is explained'
-                + ('; all on one scale.' if len(sources) > 1 else '.')
-        + ' Grey: special tokens.'*bool(np.concatenate(special).any()),
+        caption=f'{many}, each {part} coloured by {unit}: orange for, blue (underlined where it is clearly negative) '
+                f'against what is explained{on_scale}.{grey}',
         labels=tuple(label for group in labels for label in group), is_special=fixed(np.concatenate(special)),
         values=fixed(values),
-        sentence=fixed(np.repeat(np.arange(len(made)), [len(group) for group in labels])),
+        sentence=fixed(np.repeat(np.arange(len(sentences)), [len(group) for group in labels])),
         continues=fixed(np.concatenate(pieces)),
-        names=tuple(given if names is None else names), limit=end, unit=unit,
+        names=tuple(headings if names is None else names), limit=end, unit=unit,
         notes=not_finite(values=values[~np.concatenate(special)]))
 
 # %% ../../nbs/09_views/02_maps.ipynb #clm2
@@ -788,6 +823,7 @@ def _heading_of(written, g):
     instead = f'   likeliest other: {cut_name(other[0][0])} {chance(other[0][1])}' if other else ''
     return f"{cut_name(written['tokens'][g])}   probability {chance(written['probability'][g])}{instead}"
 
+# %% ../../nbs/09_views/02_maps.ipynb #clm2s
 def continuation(
     snapshot,     # of a text that a causal language model wrote on, see `explore` with generate
     tokens=None,  # numbers of the written tokens, from 0; None: all of them
@@ -799,23 +835,25 @@ def continuation(
     if not written: raise ValueError(f"{name}: the snapshot holds no info['continuation'], what a model wrote")
     values, = arrays_of(snapshot, name, 'continuation_saliency')
     count, start = len(written['tokens']), written['start']
-    asked = range(count) if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
-    bad = [g for g in asked if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
-    if bad or not len(asked):
+    if tokens is None: requested = range(count)
+    else: requested = [tokens] if isinstance(tokens, int) else list(tokens)
+    bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
+    if bad or not len(requested):
         raise ValueError(f'{name}: tokens must be numbers of written tokens, from 0 to {count - 1}, got {tokens!r}')
     def before(g):
         n = start + g
         return replace(snapshot, arrays=dict(saliency=values[g, :n]), layers={}, tokens=snapshot.tokens[:n],
                        labels=snapshot.labels[:n], word_ids=snapshot.word_ids[:n], is_special=snapshot.is_special[:n])
-    view = coloured_sentences([before(g) for g in asked], words, [_heading_of(written, g) for g in asked], limit)
-    many = 'A token' if len(asked) == 1 else f'{len(asked)} tokens'
+    headings = [_heading_of(written, g) for g in requested]
+    view = coloured_sentences([before(g) for g in requested], words, headings, limit)
+    many, each, on_scale = 'A token', 'a', ''
+    if len(requested) > 1: many, each, on_scale = f'{len(requested)} tokens', 'each', '; all on one scale'
     caption = (f'{many} that the model wrote, above the text before, coloured by {view.unit} for the logit of that '
-               'token: orange for, blue (underlined where it is clearly negative) against it'
-               + ('; all on one scale.' if len(asked) > 1 else '.')
-               + ' Beside the token its probability and the likeliest other one.')
-    title = f'what {"each" if len(asked) > 1 else "a"} written token rests on'
-    kept = {f: getattr(view, f) for f in view.__dataclass_fields__}
-    return Continuation(**kept | dict(title=title, caption=caption))
+               f'token: orange for, blue (underlined where it is clearly negative) against it{on_scale}. Beside the '
+               'token its probability and the likeliest other one.')
+    title = f'what {each} written token rests on'
+    fields = {f: getattr(view, f) for f in view.__dataclass_fields__}
+    return Continuation(**fields | dict(title=title, caption=caption))
 
 # %% ../../nbs/09_views/02_maps.ipynb #052
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -830,14 +868,15 @@ class MaskedPairs(View):
     names:tuple            # a heading for each sentence, or None
     divergences:np.ndarray # KL(f(X) || f(X~)) of each, NaN without probabilities
 
-def _pair_words(snapshot, view, own):
+def _pair_words(snapshot, view, distinct):
     "A heading for one pair: what tells it apart, its label, and what the model says before and after"
-    said = [own]*bool(own) + view.label_words
+    parts = [distinct]*bool(distinct) + view.label_words
     for p, name in ((view.probabilities, 'f(X)'), (view.masked_probabilities, 'f(X̃)')):
         if p is not None and np.isfinite(p).all():
-            said.append(f'{name}: {view.classes[int(np.argmax(p))]} ({p.max():.2f})')
-    return '   '.join(said + ([f'KL = {view.divergence:.2g}'] if np.isfinite(view.divergence) else [])) or None
+            parts.append(f'{name}: {view.classes[int(np.argmax(p))]} ({p.max():.2f})')
+    return '   '.join(parts + ([f'KL = {view.divergence:.2g}'] if np.isfinite(view.divergence) else [])) or None
 
+# %% ../../nbs/09_views/02_maps.ipynb #052s
 def masked_pairs(
     snapshots,  # a list of them, or one
     names=None, # a heading for each; None: what tells them apart, with label and predictions
@@ -849,9 +888,10 @@ def masked_pairs(
     if names is not None and len(names) != len(snapshots):
         raise ValueError(f'masked_pairs: names must be one for each of {len(snapshots)} sentences, got {len(names)}')
     views = [masked_sentence(s) for s in snapshots]
-    shared, own = _told_apart(snapshots)
-    joined = lambda name: tuple(cut_name(part) for v in views for part in getattr(v, name))
-    saliency, replaced = (np.concatenate([getattr(v, k) for v in views]) for k in ('saliency', 'is_replaced'))
+    shared, distinct = _distinctions(snapshots)
+    def joined(name): return tuple(cut_name(part) for v in views for part in getattr(v, name))
+    saliency = np.concatenate([v.saliency for v in views])
+    replaced = np.concatenate([v.is_replaced for v in views])
     special = np.concatenate([v.is_special for v in views])
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
     return MaskedPairs(
@@ -864,7 +904,7 @@ def masked_pairs(
         masked_labels=joined('masked_labels'),
         is_replaced=fixed(replaced), sources=fixed(np.concatenate([v.sources for v in views])),
         sentence=fixed(np.repeat(np.arange(len(views)), [len(v.labels) for v in views])),
-        names=tuple([_pair_words(*pair) for pair in zip(snapshots, views, own)] if names is None else names),
+        names=tuple([_pair_words(*pair) for pair in zip(snapshots, views, distinct)] if names is None else names),
         divergences=fixed([v.divergence for v in views]), notes=tuple(dict.fromkeys(n for v in views for n in v.notes)))
 
 # %% ../../nbs/09_views/02_maps.ipynb #pat2
@@ -883,15 +923,16 @@ class PatchAttention(View):
 def _queries_of(view, patches, grid):
     "Place and token of each of `patches`, a (row, column), None for [CLS] or else the first patch, or a list of these"
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
-    pair = lambda p: isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
-    asked = [patches] if patches is None or pair(patches) or not isinstance(patches, (list, tuple)) else list(patches)
-    if not asked: raise ValueError(f'{view}: patch=[] names no patch; give (row, column), or None for [CLS]')
-    for p in asked:
+    def pair(p): return isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
+    is_one = patches is None or pair(patches) or not isinstance(patches, (list, tuple))
+    requested = [patches] if is_one else list(patches)
+    if not requested: raise ValueError(f'{view}: patch=[] names no patch; give (row, column), or None for [CLS]')
+    for p in requested:
         if p is not None and not (pair(p) and 0 <= p[0] < rows and 0 <= p[1] < columns):
             raise ValueError(f'{view}: patch must be (row, column), from (0, 0) to ({rows - 1}, {columns - 1}), or '
                              f'None for [CLS], got {p!r:.80}')
-    asked = [(0, 0) if p is None and not first else p for p in asked]
-    return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in asked]
+    requested = [(0, 0) if p is None and not first else p for p in requested]
+    return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in requested]
 
 def _patch_name(place): return '[CLS]' if place is None else f'patch {place[0]}, {place[1]}'
 
@@ -899,8 +940,8 @@ def _off_grid(first, outside, letters):
     "A sentence on what goes to the `first` tokens, which are no patches"
     if not first: return ''
     what = '[CLS]' if first == 1 else f'The {first} tokens that are no patches, [CLS] among them,'
-    shares = ', '.join(f'{x:.0%}' + f' ({letter})'*(len(outside) > 1) for x, letter in zip(outside, letters))
-    return f' {what} {"receives" if first == 1 else "receive"} the rest: {shares}.'
+    fractions = ', '.join(f'{x:.0%}' + f' ({letter})'*(len(outside) > 1) for x, letter in zip(outside, letters))
+    return f' {what} {"receives" if first == 1 else "receive"} the rest: {fractions}.'
 
 # %% ../../nbs/09_views/02_maps.ipynb #pat3
 def patch_attention(
@@ -926,12 +967,14 @@ def patch_attention(
     rows = np.array([row for *_, row in panels])
     maps = rows[:, grid['first']:].reshape(-1, grid['rows'], grid['columns'])
     units = ['attention rollout' if m.head == 'rollout' else 'attention' for m, *_ in panels]
-    ends = {unit: attention_limit(rows[[u == unit for u in units], grid['first']:]) for unit in units}
+    def limit_of(unit): return attention_limit(rows[np.array(units) == unit, grid['first']:])
+    ends = {unit: limit_of(unit) for unit in units}
     outside, letters = rows[:, :grid['first']].sum(1), [x.strip('()') for x in panel_letters(len(panels) + 1)[1:]]
-    said = [f'{m.where}, from {_patch_name(place)}' for m, place, _ in panels]
+    titles = [f'{m.where}, from {_patch_name(place)}' for m, place, _ in panels]
     one = dict.fromkeys(m.where for m in chosen)
     where = next(iter(one)) if len(one) == 1 else f'{len(one)} maps'
-    listed = '; '.join(f'({letter}) {words}' for letter, words in zip(letters, said))
+    listed = '; '.join(f'({letter}) {words}' for letter, words in zip(letters, titles))
+    choices = dict.fromkeys(m.choice for m in chosen)
     size = f'{grid["rows"]} × {grid["columns"]}'
     return PatchAttention(
         title=title_of(snapshot, where),
@@ -940,8 +983,8 @@ def patch_attention(
                 f'each of them: {listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
                 + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
                 + ' The colours are mixed with the image.'*on_image
-                + ''.join(f' {choice}' for choice in dict.fromkeys(m.choice for m in chosen) if choice),
+                + ''.join(f' {choice}' for choice in choices if choice),
         image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
-        names=tuple(said), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
+        names=tuple(titles), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
         limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),
         notes=(*notes, *not_finite(attention=maps)))

@@ -8,11 +8,13 @@ __all__ = ['SaliencyGrid', 'saliency_grid']
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-3
 import re
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ..core.validation import check_choice
 from ..core.names import listed, methods_words
+from ..metrics.tasks import modalities
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
 from .curves import plain_name
 from .maps import saliency_of
@@ -46,6 +48,7 @@ def _input_of(snapshot):
         return 'text', tuple(snapshot.labels), values
     raise ValueError(f'saliency_grid: {which_snapshot(snapshot)} holds no saliency of an image, a series or a text')
 
+# %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-6s
 def _item_of(snapshot): return snapshot.probe, snapshot.info.get('example_id'), tuple(snapshot.texts)
 
 def _is_wrong(snapshot):
@@ -55,8 +58,8 @@ def _is_wrong(snapshot):
 
 def _item_name(snapshot):
     "What an input is called: its class, if known"
-    known = isinstance(snapshot.label, (int, np.integer)) and snapshot.label < len(snapshot.classes)
-    return cut_name(str(snapshot.classes[snapshot.label]), 30) if known else f'probe {snapshot.probe}'
+    has_class = isinstance(snapshot.label, (int, np.integer)) and snapshot.label < len(snapshot.classes)
+    return cut_name(str(snapshot.classes[snapshot.label]), 30) if has_class else f'probe {snapshot.probe}'
 
 def _trainings(snapshots, names):
     "A name for the training of each of `snapshots`: its methods, with seed and step where these tell it from others"
@@ -72,10 +75,10 @@ def _trainings(snapshots, names):
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-7
 def _of_snapshots(snapshots, names):
     "(modality, {item: (name, input)}, {(training, method): {item: map}}, {(item, column) of wrong predictions})"
-    made, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
-    if len(kinds := list(dict.fromkeys(kind for kind, _, _ in made))) > 1:
+    inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
+    if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expects inputs of one kind, got {listed(kinds)}')
-    for s, training, (_, shown, values) in zip(snapshots, _trainings(snapshots, names), made):
+    for s, training, (_, shown, values) in zip(snapshots, _trainings(snapshots, names), inputs):
         column, item = (training, plain_name(s.info.get('saliency_method') or 'saliency')), _item_of(s)
         items.setdefault(item, (_item_name(s), shown))
         if item in columns.setdefault(column, {}):
@@ -94,14 +97,19 @@ def _as_image(x):
         raise ValueError(f'saliency_grid: an image must be [height, width] with 1 or 3 channels, got {list(x.shape)}')
     return (x - np.nanmin(x))/max(np.nanmax(x) - np.nanmin(x), 1e-12)
 
+# %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-7s
+def _as_input(x, modality):
+    "An image, a series [time, features] or words as a `SaliencyGrid` has them"
+    if modality == 'image': return _as_image(x)
+    return tuple(map(str, x)) if modality == 'text' else np.asarray(x, float)
+
 def _of_arrays(source, inputs, modality, names):
     "As `_of_snapshots`, of {training: {method: maps}}"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: give {training: {saliency method: [a map for each input]}} and inputs=, the '
                          'images, series or lists of words')
     check_choice('saliency_grid: modality', modality, ('image', 'series', 'text'))
-    shown = [_as_image(x) if modality == 'image' else tuple(map(str, x)) if modality == 'text' else np.asarray(x, float)
-             for x in inputs]
+    shown = [_as_input(x, modality) for x in inputs]
     called = names or [f'input {i + 1}' for i in range(len(shown))]
     if len(called) != len(shown):
         raise ValueError(f'saliency_grid: names must be one for each of {len(shown)} inputs, got {len(called)}')
@@ -118,14 +126,14 @@ def _of_arrays(source, inputs, modality, names):
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-9
 _most = dict(image=(12, 8), series=(8, 6), text=(12, 24)) # columns; rows a page (of texts: lines)
 
-def _picked(there, asked, what):
-    "Those of `there` that were `asked` for, in that order"
-    if asked is None: return list(there)
-    asked = [asked] if isinstance(asked, (str, int)) else list(asked)
-    if not asked or (unknown := [x for x in asked if x not in there]):
-        raise ValueError(f'saliency_grid: {what} must be among {", ".join(map(repr, there))}, got '
-                         f'{", ".join(map(repr, unknown if asked else [])) or "none"}')
-    return asked
+def _picked(existing, requested, what):
+    "Those of `existing` that were `requested` for, in that order"
+    if requested is None: return list(existing)
+    requested = [requested] if isinstance(requested, (str, int)) else list(requested)
+    if not requested or (unknown := [x for x in requested if x not in existing]):
+        raise ValueError(f'saliency_grid: {what} must be among {", ".join(map(repr, existing))}, got '
+                         f'{", ".join(map(repr, unknown if requested else [])) or "none"}')
+    return requested
 
 def _page_of(items, columns, modality, page):
     "(items of the page, pages)"
@@ -140,16 +148,20 @@ def _page_of(items, columns, modality, page):
         raise ValueError(f'saliency_grid: page must be from 1 to {pages}, got {page!r}')
     return items[(page - 1)*rows:page*rows], pages
 
+def _normalised_map(m):
+    "The map `m` divided by its largest magnitude, where it has one"
+    largest = float(np.nanmax(np.abs(m))) if np.isfinite(m).any() else 1.
+    return m/(largest or 1.)
+
 def _scaled(columns, items, scale, magnitude):
     "{column: {item: map}} as drawn, the end of the scale, and is it signed?"
-    made = {c: {i: None if by.get(i) is None else np.abs(by[i]) if magnitude else by[i] for i in items}
-            for c, by in columns.items()}
-    if scale == 'own':
-        tops = {(c, i): float(np.nanmax(np.abs(m))) for c, by in made.items() for i, m in by.items()
-                if m is not None and np.isfinite(m).any()}
-        made = {c: {i: m if m is None else m/(tops.get((c, i)) or 1.) for i, m in by.items()} for c, by in made.items()}
-    every = np.concatenate([m.ravel() for by in made.values() for m in by.values() if m is not None])
-    return made, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())
+    def drawn(m):
+        if m is None: return None
+        m = np.abs(m) if magnitude else m
+        return _normalised_map(m) if scale == 'own' else m
+    scaled = {column: dict(zip(items, map(drawn, map(maps.get, items)))) for column, maps in columns.items()}
+    every = np.concatenate([m.ravel() for maps in scaled.values() for m in maps.values() if m is not None])
+    return scaled, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())
 
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-9b
 def saliency_grid(
@@ -167,44 +179,47 @@ def saliency_grid(
 ) -> SaliencyGrid:
     "Inputs downwards, trainings and saliency methods across, all on one colour scale"
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
-    if isinstance(source, dict): kind, there, columns, wrong = _of_arrays(source, inputs, modality, names)
+    if isinstance(source, dict): kind, inputs_by_item, columns, wrong = _of_arrays(source, inputs, modality, names)
     else:
         snapshots = list(source) if isinstance(source, (list, tuple)) else [source]
         if not snapshots: raise ValueError('saliency_grid: there is no snapshot')
-        kind, there, columns, wrong = _of_snapshots(snapshots, names)
+        kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
     shown = _picked(dict.fromkeys(t for t, _ in columns), trainings, 'trainings')
-    asked = None if methods is None else [plain_name(m) for m in ([methods] if isinstance(methods, str) else methods)]
-    by = _picked(dict.fromkeys(m for _, m in columns), asked, 'methods')
+    if methods is not None: methods = [plain_name(m) for m in ([methods] if isinstance(methods, str) else methods)]
+    by = _picked(dict.fromkeys(m for _, m in columns), methods, 'methods')
     columns = {(t, m): columns[t, m] for t in shown for m in by if (t, m) in columns}
-    chosen = [list(there)[k] for k in _picked(range(len(there)), items, 'items')]
+    chosen = [list(inputs_by_item)[k] for k in _picked(range(len(inputs_by_item)), items, 'items')]
     maps, limit, is_signed = _scaled(columns, chosen, scale, magnitude)
     here, pages = _page_of(chosen, list(columns), kind, page)
-    return _grid_view(kind, {i: there[i] for i in here}, maps, wrong, (limit, is_signed, scale, magnitude, page, pages))
+    settings = limit, is_signed, scale, magnitude, page, pages
+    return _grid_view(kind, {i: inputs_by_item[i] for i in here}, maps, wrong, settings)
 
 # %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-10
-_plurals = dict(image='images', series='series', text='sentences')
-
-def _grid_view(kind, items, maps, wrong, look):
+def _grid_view(kind, items, maps, wrong, settings):
     "The `SaliencyGrid` of `items` {item: (name, input)} and `maps`"
-    (limit, is_signed, scale, magnitude, page, pages), columns = look, tuple(maps)
+    (limit, is_signed, scale, magnitude, page, pages), columns = settings, tuple(maps)
     missing = sum(maps[c][i] is None for c in columns for i in items)
-    not_right = np.array([[(i, c) in wrong for c in columns] for i in items], dtype=bool)
-    trainings, methods = (list(dict.fromkeys(c[k] for c in columns)) for k in (0, 1))
-    what = '|saliency|' if magnitude else 'saliency'
-    told = ('each map divided by its own largest magnitude, so that a faint one looks as strong as any'
-            if scale == 'own' else 'all maps on one scale')
+    pairs = list(product(items, columns))
+    not_right = np.array([pair in wrong for pair in pairs], dtype=bool).reshape(len(items), len(columns))
+    trainings, methods = (list(dict.fromkeys(names)) for names in zip(*columns))
+    what = unit = '|saliency|' if magnitude else 'saliency'
+    scale_words = 'all maps on one scale'
+    if scale == 'own':
+        scale_words = 'each map divided by its own largest magnitude, so that a faint one looks as strong as any'
+        unit = f'{what}, largest of its map = 1'
     colours = 'orange for, blue against what is explained' if is_signed else 'the darker, the larger'
-    unit = f'{what}, largest of its map = 1' if scale == 'own' else what
     notes = [f'{missing} maps are not there (grey).']*bool(missing)
     if not_right.any(): notes.append('×: the prediction is not the label.')
     if pages > 1: notes.append(f'Page {page} of {pages}; page={3 - page} has the other inputs.')
     count = len(items)
-    title = f'Saliency of {count} {_plurals[kind] if count > 1 or kind == "series" else _plurals[kind][:-1]}'
+    one, several, _ = modalities[kind]
+    title = f'Saliency of {count} {several if count > 1 else one}'
     words = tuple(w for _, shown in items.values() for w in shown) if kind == 'text' else ()
     return SaliencyGrid(
-        title=title, subtitle=f'{listed(trainings)}   {told.partition(",")[0]}', modality=kind, notes=tuple(notes),
-        caption=f'{what.capitalize() if what[0] != "|" else what} of {count} {_plurals[kind]} (rows) by training '
-                f'({listed(trainings)}) and saliency method ({listed(methods)}): {told}; {colours}.'
+        title=title, subtitle=f'{listed(trainings)}   {scale_words.partition(",")[0]}', modality=kind,
+        notes=tuple(notes),
+        caption=f'{what.capitalize()} of {count} {several} (rows) by training '
+                f'({listed(trainings)}) and saliency method ({listed(methods)}): {scale_words}; {colours}.'
                 + ' Time runs to the right.'*(kind == 'series'),
         labels=words, is_special=fixed(np.zeros(len(words), bool)), items=tuple(name for name, _ in items.values()),
         inputs=tuple(shown for _, shown in items.values()), columns=columns, wrong=fixed(not_right), limit=limit,

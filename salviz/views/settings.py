@@ -26,10 +26,14 @@ def _log_fits(levels) -> bool:
 
 def _line_over(rows, x, levels, value, band):
     "A row for each level of `x` in `rows` [x, seed, value]; for all `levels` where `rows` have none"
-    there = rows[x].notna()
-    parts = [(level, rows[rows[x] == level] if there.any() else rows) for level in levels]
-    return pd.DataFrame([{x: level, **{k: float(v) for k, v in spread(part[value], band, ends_of(value)).items()}}
-                         for level, part in parts if len(part)])
+    has_setting = rows[x].notna()
+    parts = [(level, rows[rows[x] == level] if has_setting.any() else rows) for level in levels]
+    out = []
+    for level, part in parts:
+        if not len(part): continue
+        numbers = spread(part[value], band, ends_of(value))
+        out.append({x: level, **{name: float(number) for name, number in numbers.items()}})
+    return pd.DataFrame(out)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-7
 def over_setting(
@@ -42,26 +46,28 @@ def over_setting(
     label=None,        # of the other axis, with its unit
 ) -> Curves:
     "`value` over the setting `x`, a line each, with a band over the seeds"
-    known = checked_frame(frame, 'over_setting', [by, x], value)
-    if known[x].dtype.kind not in 'iuf':
-        raise ValueError(f'over_setting: {x!r} must be a setting of numbers, got {known[x].dtype}; take bars for names')
-    levels = sorted(set(known[x].dropna().tolist()))
+    checked = checked_frame(frame, 'over_setting', [by, x], value)
+    if checked[x].dtype.kind not in 'iuf':
+        raise ValueError(f'over_setting: {x!r} must be a setting of numbers, got {checked[x].dtype}; '
+                         'take bars for names')
+    levels = sorted(set(checked[x].dropna().tolist()))
     if not levels: raise ValueError(f'over_setting: no row has a value of {x!r}')
     log = _log_fits(levels) if log is None else bool(log)
     if log and min(levels) <= 0:
         raise ValueError(f'over_setting: log=True needs values of {x} above 0, got {min(levels):g}')
-    rows, notes = by_seed(known.fillna({x: np.inf}), 'over_setting', [by, x], value)
+    rows, notes = by_seed(checked.fillna({x: np.inf}), 'over_setting', [by, x], value)
     rows[x] = rows[x].replace(np.inf, np.nan)
     groups = {str(name): part for name, part in rows.groupby(by, sort=False)}
     flat = [name for name, part in groups.items() if part[x].isna().all()]
-    made = pd.concat([_line_over(part, x, levels, value, band).assign(name=methods_words(name))
-                      for name, part in groups.items()], ignore_index=True)
-    return _setting_curves(made, groups, flat, notes, (x, value, band, log, label), about(frame))
+    lines = pd.concat([_line_over(part, x, levels, value, band).assign(name=methods_words(name))
+                       for name, part in groups.items()], ignore_index=True)
+    return _setting_curves(lines, groups, flat, notes, (x, value, band, log, label), about(frame))
 
-def _setting_curves(made, groups, flat, notes, asked, words):
-    "The `Curves` of `made`; `flat`: names of lines without the setting"
-    x, value, band, log, label = asked
-    label, counts = label or plain_name(value), sorted(set(made['n'].astype(int)))
+# %% ../../nbs/09_views/05_settings.ipynb #vs-7s
+def _setting_curves(lines, groups, flat, notes, arguments, words):
+    "The `Curves` of `lines`; `flat`: names of lines without the setting"
+    x, value, band, log, label = arguments
+    label, counts = label or plain_name(value), sorted(set(lines['n'].astype(int)))
     names = tuple(methods_words(name) for name in groups)
     many = f'{counts[0]} to {counts[-1]}' if len(counts) > 1 else str(counts[0])
     seeds = f'{bands[band]} over {many} seeds' if counts[-1] > 1 else 'one seed, no band'
@@ -74,7 +80,7 @@ def _setting_curves(made, groups, flat, notes, asked, words):
     title = f'{plain_name(value)} over {plain_name(x)}'
     title = f'{title[0].upper()}{title[1:]}'
     axis = ', logarithmic axis'*log
-    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=made, names=names, x=x,
+    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=names, x=x,
                   styles=styles,
                   x_label=f'{plain_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
                   caption=f'{title}: {seeds}{axis}.{words}')
@@ -88,36 +94,37 @@ class DifferenceGrid(Grid):
     chosen_by:str        # the column that chose; None: there is none
     entries:tuple        # (what, words) of the legend: 'chosen', 'tied'
 
-def _choosing_column(known, value, chosen_by):
+def _choosing_column(frame, value, chosen_by):
     "The column of validation that chooses a cell, None if there is none; one of test is refused"
     if chosen_by is None:
         twin = 'validation_' + value.removeprefix('test_').removeprefix('validation_')
-        return twin if twin in known.columns else None
+        return twin if twin in frame.columns else None
     if str(chosen_by).startswith('test'):
         raise ValueError(f'difference_grid: chosen_by must be a measure of validation, got {chosen_by!r}: a cell '
                          'chosen by what is reported looks better than it is')
-    if chosen_by not in known.columns:
+    if chosen_by not in frame.columns:
         raise ValueError(f'difference_grid: the frame has no column {chosen_by!r}; it has '
-                         f'{", ".join(map(str, known.columns))}')
+                         f'{", ".join(map(str, frame.columns))}')
     return chosen_by
 
-def _baseline_rows(known, x, y, baseline):
+# %% ../../nbs/09_views/05_settings.ipynb #vs-10s
+def _baseline_rows(frame, x, y, baseline):
     "(rows of the baseline, its name, rows of the grid)"
-    without = known[[x, y]].isna().all(axis=1)
-    mine = without if baseline is None else known['method'] == baseline
+    without = frame[[x, y]].isna().all(axis=1)
+    mine = without if baseline is None else frame['method'] == baseline
     if not mine.any():
-        there = ', '.join(map(str, dict.fromkeys(known['method'])))
-        raise ValueError(f'difference_grid: the baseline must have rows: give compare_to= one of {there}, or rows '
+        existing = ', '.join(map(str, dict.fromkeys(frame['method'])))
+        raise ValueError(f'difference_grid: the baseline must have rows: give compare_to= one of {existing}, or rows '
                          f'without {x} and {y}')
-    names = list(dict.fromkeys(known.loc[mine, 'method']))
+    names = list(dict.fromkeys(frame.loc[mine, 'method']))
     if len(names) > 1:
         raise ValueError(f'difference_grid: {listed(names)} have no {x} and {y}; say compare_to= which of them counts')
-    grid = known[known[[x, y]].notna().all(axis=1) & ~mine]
+    grid = frame[frame[[x, y]].notna().all(axis=1) & ~mine]
     methods = list(dict.fromkeys(grid['method']))
     if len(methods) != 1:
         raise ValueError(f'difference_grid: expects one method with {x} and {y} beside the baseline, got '
                          f'{listed(methods) or "none"}; leave the rows of one')
-    return known[mine], methods_words(str(names[0])), grid
+    return frame[mine], methods_words(str(names[0])), grid
 
 def _seed_differences(grid, base, x, y, value):
     "One row for each x, y and seed that the baseline has as well: its difference d; how many had no such seed"
@@ -150,6 +157,7 @@ def _chosen_cells(grid, x, y, column, xs, ys):
     top = (np.nanmin if better_of(column) == 'lower' else np.nanmax)(means)
     return np.isclose(means, top, rtol=1e-12, atol=1e-12)
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-11s
 def difference_grid(
     frame,                       # as `Study.results()` has it: method, `x`, `y`, seed, `value`, and the baseline's rows
     x='p', y='q',                # settings: columns, and rows from below
@@ -159,23 +167,23 @@ def difference_grid(
     chosen_by=None,
 ) -> DifferenceGrid:
     "Differences of `value` from a baseline over two settings, ties marked, the cell that validation chose framed"
-    known = checked_frame(frame, 'difference_grid', ['method', x, y], value)
-    column = _choosing_column(known, str(value), chosen_by)
-    base, name, grid = _baseline_rows(known, x, y, compare_to)
+    checked = checked_frame(frame, 'difference_grid', ['method', x, y], value)
+    column = _choosing_column(checked, str(value), chosen_by)
+    base, name, grid = _baseline_rows(checked, x, y, compare_to)
     rows, notes = _seed_differences(grid, base, x, y, value)
     (values, deviations, counts), xs, ys = _cells_of(rows, x, y, 'd')
     chosen = _chosen_cells(grid, x, y, column, xs, ys)
     ties = np.abs(values) <= 1e-12
     limit = float(np.nanmax(np.abs(values))) or 1.
-    made = rows.groupby([x, y])['d'].agg(value='mean', deviation='std', n='size').reset_index()
+    means = rows.groupby([x, y])['d'].agg(value='mean', deviation='std', n='size').reset_index()
     if missing := int(np.isnan(values).sum()):
         notes.append(f'{missing} of {values.size} cells were not measured (–).')
     if column is None: notes.append(f'No cell is framed: no column of validation belongs to {value}.')
-    told = _difference_words((x, y, value, name, column), values, chosen, (xs, ys), counts)
+    words = _difference_words((x, y, value, name, column), values, chosen, (xs, ys), counts)
     entries = [('chosen', f'chosen by {plain_name(str(column))}')]*bool(chosen.any())
     entries += [('tied', 'equal to the baseline')]*bool(ties.any())
     return DifferenceGrid(
-        title=told[0], subtitle=told[1], caption=told[2] + about(frame), notes=tuple(notes), frame=made,
+        title=words[0], subtitle=words[1], caption=words[2] + about(frame), notes=tuple(notes), frame=means,
         x=str(x), y=str(y), columns=tuple(digits_of(k, 6) for k in xs), rows=tuple(digits_of(k, 6) for k in ys),
         values=fixed(values), deviations=fixed(deviations), best=fixed(chosen), limits=(-limit, limit), is_signed=True,
         value_label=f'{plain_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
@@ -189,8 +197,8 @@ def _difference_words(names, values, chosen, levels, counts):
     n = sorted({int(k) for k in counts[np.isfinite(counts)]})
     many = '–'.join(map(str, dict.fromkeys((n[0], n[-1]))))
     seeds = (f'mean ± standard deviation over {many} seeds, paired' if n[-1] > 1 else 'one seed a cell')
-    above, ties, there = (int(x.sum()) for x in (values > 1e-12, np.abs(values) <= 1e-12, np.isfinite(values)))
-    counted = f'{above} of {there} cells above the baseline, {ties} equal'
+    above, ties, measured = (int(x.sum()) for x in (values > 1e-12, np.abs(values) <= 1e-12, np.isfinite(values)))
+    counted = f'{above} of {measured} cells above the baseline, {ties} equal'
     at = [(f'{x} = {digits_of(xs[j])}, {y} = {digits_of(ys[i])}', values[i, j]) for i, j in np.argwhere(chosen)]
     lower = ' (lower is better)'*(better_of(value) == 'lower')
     words = [f'Difference of {plain_name(value)} from {baseline} for settings {x} and {y}: {seeds}; {counted}.',
@@ -209,7 +217,7 @@ def _difference_words(names, values, chosen, levels, counts):
 # %% ../../nbs/09_views/05_settings.ipynb #vs-14
 def distribution(
     frame,             # as `Study.results()` has it: `rows`, `value`; a run a row
-    value='validation_accuracy',
+    value='validation_accuracy', # the measure
     rows='method',     # column of what has a box of its own; a list: each pair, such as ['task', 'method']
     whiskers=(0, 100), # percentiles at which they end
     label=None,        # of the axis, with the unit
@@ -217,16 +225,18 @@ def distribution(
 ) -> Boxes:
     "The distribution of `value` over all settings and seeds, a box with its points for each of `rows`"
     columns = [rows] if isinstance(rows, str) else list(rows)
-    known = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
-    names = [', '.join(methods_words(str(k)) for k in row) for row in known[columns].itertuples(index=False)]
-    made = gradient_boxes(known.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
+    checked = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
+    def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
+    names = [name_of(row) for row in checked[columns].itertuples(index=False)]
+    boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
     words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}
-    counts = [f'{known[k].nunique()} {word}' for k, word in words.items()]
+    counts = [f'{checked[k].nunique()} {word}' for k, word in words.items()]
     over = f'over {listed(counts)}' if counts else 'over settings and seeds'
     name = plain_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'
-    points = pd.DataFrame({'name': names, 'value': known[value].to_numpy(float)})
-    caption = made.caption.replace(' by box of', f' {over} by {listed([plain_name(c) for c in columns])}', 1)
-    return Boxes(**{k: getattr(made, k) for k in ('subtitle', 'notes', 'names', 'y_label', 'frame', 'whiskers', 'log')},
+    points = pd.DataFrame({'name': names, 'value': checked[value].to_numpy(float)})
+    caption = boxes.caption.replace(' by box of', f' {over} by {listed([plain_name(c) for c in columns])}', 1)
+    same = ('subtitle', 'notes', 'names', 'y_label', 'frame', 'whiskers', 'log')
+    return Boxes(**{k: getattr(boxes, k) for k in same},
                  title=title, raw=points[np.isfinite(points['value'])],
                  caption=f'{caption.removesuffix(about(frame))} Points: the values.{about(frame)}')

@@ -46,32 +46,33 @@ def measure_words(measure) -> str:
     "The name of a measure as it is printed"
     return ' '.join(_as_printed.get(word, word) for word in measure.split('_'))
 
-def _front_of(source, given):
+def _front_of(source, options):
     "`source` as a `Front`"
     if isinstance(source, Front):
-        if given:
-            raise ValueError(f'trade_off: the front is made already; give {", ".join(given)} to pareto or front_of')
+        if options:
+            raise ValueError(f'trade_off: the front is made already; give {", ".join(options)} to pareto or front_of')
         return source
     if not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
         raise ValueError('trade_off: source must be a Front, a study, or a table with method, seed, the setting and '
                          f'both measures, got {type(source).__name__}')
-    return front_of(source, **given)
+    return front_of(source, **options)
 
 def trade_off(
     source,           # a `Front` of `pareto`; or a study or tidy table, and then its measures, see `front_of`
-    x:str=None,
-    y:str=None,
-    setting:str=None,
-    method:str=None,
-    reference=None,
-    confidence=None,
-    better:dict=None,
+    x:str=None,       # the measure along the horizontal axis; None: validation_accuracy
+    y:str=None,       # the measure along the other one; None: plausibility_validation_token_f1
+    setting:str=None, # whose values are the points; None: weight
+    method:str=None,  # whose, where several methods have the setting
+    reference=None,   # point (x, y) of the hypervolume; None: (0, 0) of fractions
+    confidence=None,  # of the intervals over seeds; None: 0.95
+    better:dict=None, # {measure: 'higher' or 'lower'} where its name does not tell
     shown='chosen',   # 'chosen': the measures that the front is chosen by; 'reported': the same of the test split
 ) -> TradeOff:
     "Two measures over a setting, with seeds' intervals, what is dominated, knee and hypervolume"
     check_choice('trade_off: shown', shown, ('chosen', 'reported'))
-    asked = dict(x=x, y=y, setting=setting, method=method, reference=reference, confidence=confidence, better=better)
-    front = _front_of(source, {k: v for k, v in asked.items() if v is not None})
+    arguments = dict(x=x, y=y, setting=setting, method=method, reference=reference, confidence=confidence,
+                     better=better)
+    front = _front_of(source, {k: v for k, v in arguments.items() if v is not None})
     if shown == 'reported' and not front.reported:
         raise ValueError(f'trade_off: the front has no measures of a test split beside {front.x} and {front.y}; '
                          "draw shown='chosen'")

@@ -12,7 +12,7 @@ from salviz.attribution.registry import attribution, known_attributions
 from salviz.attribution.saliency import input_saliency
 from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.figures.kinds import citations_of, Made
+from salviz.figures.kinds import citations_of, Content
 from salviz.methods.base import FineTuning, Progress
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import SalLM, token_saliency
@@ -83,7 +83,7 @@ def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_regi
         assert {k: snapshot.info[k] for k in said} == said
         frame = in_a_frame(snapshot)
         assert (frame['saliency_method'], frame['saliency_says']) == ('by_place', 'weight')
-        assert 'doe2026late' in citations_of(Made([], [[Seen(snapshot, None)]], [], None))[-1]
+        assert 'doe2026late' in citations_of(Content([], [[Seen(snapshot, None)]], [], None))[-1]
     explorer = salviz.explore(model, tiny_tokenizer, TEXTS, saliency='by_place', attribution=False)
     explorer.settle()
     assert explorer.runs[0].snapshot(0, 1).info['saliency_says'] == 'weight'

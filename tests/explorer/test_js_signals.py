@@ -163,7 +163,7 @@ def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page
     assert (first, now) == ('step 0', 'step 20') and a != b
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])
     figure = saliency_distribution(*steps[:2])
-    np.testing.assert_allclose([a, b], figure.shares, atol=2/150)   # each side scaled by its own largest value
+    np.testing.assert_allclose([a, b], figure.fractions, atol=2/150)   # each side scaled by its own largest value
     said = text(page, '.sv-signal-density .sv-tip')
     assert [f'{100*o:.0f} %' in said for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in said
     set_state(page, step=0)

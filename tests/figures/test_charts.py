@@ -278,3 +278,12 @@ def test_a_table_of_three_measures_is_one_table_in_a_column():
     fig = figure(view, width=3.03)
     assert [o.get_text() for o in fig.texts].count('Attention guidance') == 1
     check_legible(fig)
+
+
+def test_a_long_label_beside_slopes_is_broken_into_lines():
+    frame = pd.DataFrame([dict(method=m, task=t, validation_accuracy=x) for m, x in (('FineTuning', .5), ('ADDrop', .6))
+                          for t in ('one', 'two')])
+    label = 'area under the precision-recall curve of the informative cells of a series, mean over samples'
+    fig = of_kind(frame, 'pairs', slopes=True, label=label, width='acl')
+    beside, = [text.get_text() for text in fig.texts if text.get_rotation() == 90]
+    assert '\n' in beside and '\\n' not in beside and beside.split() == label.split()

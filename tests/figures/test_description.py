@@ -12,7 +12,7 @@ from salviz.core.description import arguments_words, default_arguments
 from salviz.core.names import without_path
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
-from salviz.figures.drawing import cut_texts, figure_kinds, fitted, own_style, save_figure, text_width
+from salviz.figures.drawing import cut_texts, figure_kinds, fitted, figure_style, save_figure, text_width
 from salviz.figures.kinds import figure
 from salviz.views.maps import coloured_sentences
 
@@ -147,7 +147,7 @@ def test_no_path_is_printed_and_only_what_differs_from_the_defaults(tmp_path):
 # Labels
 
 def test_a_text_that_fits_is_not_cut_and_a_cut_is_warned_of(made):
-    with own_style():
+    with figure_style():
         for word in ('holds', 'comprehensiveness', 'undecided', 'ill', 'a', 'W'):
             for weight in ('normal', 'bold'):
                 assert fitted(word, text_width(word, 7, weight), 7, weight) == word
@@ -231,3 +231,12 @@ def test_emojis_that_share_a_token_are_all_drawn(tiny_tokenizer):
     s = Snapshot(0, 0., 0, dict(saliency=[0.] + [1.]*(len(text) - 2) + [0.]), texts=text.texts, tokens=text.tokens,
                  labels=text.labels, words=text.words, word_ids=text.word_ids, is_special=text.is_special)
     assert '😍🎉' in coloured_sentences(s).labels
+
+
+@pytest.mark.parametrize('titles', ['My title', ['My title']])
+@pytest.mark.parametrize('heading', ['title', 'none'])
+def test_a_caption_begins_with_the_whole_title_that_was_given(titles, heading):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        fig = figure(invented.invent(6), 'attention_map', titles=titles, heading=heading)
+    assert fig.caption.startswith('My title: Attention of ')

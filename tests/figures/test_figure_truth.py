@@ -177,5 +177,5 @@ def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         two.latex(small='footnotesize')
-        table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(room=7.)
+        table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(max_width=7.)
     assert table_inches(two, 'scriptsize') < table_inches(two, 'footnotesize') < table_inches(two) < table_inches(table)

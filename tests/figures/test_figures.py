@@ -410,7 +410,7 @@ def test_colours_below_and_above_zero_are_equally_far_from_white():
 
 def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
     view = pattern_shares(invented.both(), dict(half=np.eye(8)*.5 + .05, mine=np.eye(8)))
-    assert np.isnan(view.shares[0]).all()
+    assert np.isnan(view.fractions[0]).all()
     assert view.notes == ()
     assert 'No share is defined for half: every position belongs to it.' in view.caption
     texts = [o.get_text() for o in texts_of(figure(view))]
@@ -422,11 +422,11 @@ def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
 def test_drawn_histograms_and_tables_hold_the_views_numbers():
     view = saliency_distribution(invented.series(0), invented.series(30))
     before, after = [p for p in figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
-    assert np.array_equal(before.get_data().values, view.shares[0])
-    assert np.array_equal(after.get_data().values, view.shares[1])
+    assert np.array_equal(before.get_data().values, view.fractions[0])
+    assert np.array_equal(after.get_data().values, view.fractions[1])
     view = pattern_shares(invented.both(layers=4, heads=6))
     tables = [ax for ax in figure(view).axes if ax.images and ax.images[0].get_array().shape == (4, 6)]
-    for ax, values, guided in zip(tables, view.shares, view.guided):
+    for ax, values, guided in zip(tables, view.fractions, view.guided):
         assert np.array_equal(ax.images[0].get_array(), values)
         assert [o.get_text() for o in ax.texts] == [f'{100*x:.0f}' for x in values.ravel()]
         framed = {(round(p.get_y() + .44), round(p.get_x() + .44)) for p in ax.patches}

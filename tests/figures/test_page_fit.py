@@ -11,7 +11,7 @@ from PIL import Image
 
 import every_kind
 import invented
-from salviz.figures.drawing import beyond_page, figure_kinds, own_style
+from salviz.figures.drawing import beyond_page, figure_kinds, figure_style
 from salviz.figures.sheet import figure as drawn_figure
 from salviz.figures.kinds import figure, venues
 from salviz.views.base import discard_region, signal_view
@@ -33,7 +33,7 @@ def sources(tmp_path_factory):
 def ink_outside(fig):
     "Rows and columns of pixels with ink beyond each edge of the page: left, right, top, bottom"
     buffer, (width, height) = io.BytesIO(), fig.get_size_inches()
-    with own_style(fig.families, fig.scale):
+    with figure_style(fig.families, fig.scale):
         fig.savefig(buffer, format='png', dpi=144, bbox_inches=Bbox([[-.5, -.5], [width + .5, height + .5]]))
     dark = np.asarray(Image.open(buffer).convert('L')) < 200
     left, top = dark[:, :70], dark[:70]
@@ -137,7 +137,7 @@ def test_marks_of_a_region_lie_in_its_own_cells_and_leave_the_colours_as_the_bar
         ax = next(o for o in fig.axes if o.images)
         assert len(ax.images) == 1
         buffer = io.BytesIO()
-        with own_style(fig.families): fig.savefig(buffer, format='png', dpi=432)
+        with figure_style(fig.families): fig.savefig(buffer, format='png', dpi=432)
         image, n = np.asarray(Image.open(buffer).convert('RGB'), int), len(v.labels)
         box = ax.get_position()
         high, wide = image.shape[:2]

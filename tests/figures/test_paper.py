@@ -1,5 +1,7 @@
 """A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there
 is refused with what there is"""
+import ast
+import inspect
 import io
 import os
 import re
@@ -19,13 +21,14 @@ from PIL import Image
 
 import every_kind
 import invented
+import salviz
 import salviz.figures.drawing as drawing
 import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
 from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, orange,
-                                    own_style, rendered, save_figure, shares, signed, text_width, vermillion)
+                                    figure_style, rendered, save_figure, sequential, signed, text_width, vermillion)
 from salviz.core.words import latex_text, letter
 from salviz.methods.base import supported
 from salviz.core.bibliography import cited
@@ -258,7 +261,7 @@ def test_a_token_in_another_script_gets_an_installed_font_that_has_its_character
     pdf, said = quiet(lambda: rendered(fig, 'pdf'))
     assert not said and b'NotoSansTry' in pdf and pdf.count(b'/FontFile2') == 3 and b'/Type3' not in pdf
     check_legible(fig)
-    with own_style():
+    with figure_style():
         drawable('中文', set())
         assert text_width('中文', 10) == pytest.approx(1.04*20)   # two squares of a full em
     assert quiet(lambda: rendered(figure(view), 'pdf'))[0] == pdf
@@ -308,7 +311,7 @@ def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs()
     rendered(fig, 'pdf')
     texts = {o.get_text() for o in fig.findobj(Text)}
     assert {joined, 'می\u200cخواهم', '◌\u0301', 'cafe\u0301'} <= texts
-    with own_style():
+    with figure_style():
         assert text_width(joined, 10) < .8*(text_width(apart, 10) - 4*text_width(' ', 10))
         assert text_width('cafe\u0301', 10) == pytest.approx(text_width('cafe', 10), rel=.02)
 
@@ -442,7 +445,7 @@ def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
     assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all()
     assert (np.diff(below[:, 0]) < 0).all()
     assert (np.diff(above[:, 0]) < 0).all()
-    ramp = lab(seen_by_a_deuteranope(shares(np.linspace(0, 1, 60))[:, :3]))
+    ramp = lab(seen_by_a_deuteranope(sequential(np.linspace(0, 1, 60))[:, :3]))
     assert (np.diff(ramp[:, 0]) < 0).all() and ramp[0, 0] - ramp[-1, 0] > 70
 
 
@@ -653,6 +656,28 @@ def test_the_help_lists_the_kinds_with_a_line_each(capsys):
         assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
 
 
+@pytest.mark.parametrize('name', figure_kinds())
+def test_every_kind_prints_its_options_with_default_and_meaning_and_a_call_that_fits(name):
+    kind = salviz.figure_kinds()[name]
+    parameters, lines = inspect.signature(kind.make).parameters, repr(kind).splitlines()
+    assert lines[0] == f'{name}: {kind.about}' and lines[2].strip() == kind.call and max(map(len, lines)) <= 110
+    for option in kind.option_facts:
+        line, = [line for line in lines[3:] if re.match(rf'    {option.name}(=| )', line)]
+        assert option.about and option.about.split()[0] in line
+        if option.name in parameters and option.default: assert repr(parameters[option.name].default) in line
+        assert ('(required)' in repr(kind)) == any(not o.default for o in kind.option_facts)
+    call = ast.parse(kind.call, mode='eval').body
+    given = {keyword.arg for keyword in call.keywords}
+    assert ast.literal_eval(call.args[1]) == name and given <= {*kind.options, 'step', 'probe'}
+    assert {option.name for option in kind.option_facts if not option.default} <= given
+
+
+def test_help_of_figure_leads_to_the_kinds():
+    assert '`figure_kinds()` prints every kind' in inspect.getdoc(salviz.figure)
+    text = repr(salviz.figure_kinds())
+    assert all(f'{name}: {kind.about}' in text for name, kind in figure_kinds().items())
+
+
 def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys):
     import salviz.studies.study
     from salviz.metrics.statistics import result_table
@@ -708,6 +733,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
     capsys.readouterr()
     with pytest.raises(SystemExit): main(['figure', '--help'])
     assert re.search('(?m)^longest_token +the longest token of a sentence$', capsys.readouterr().out)
+    assert re.search(r"figure\(run, 'longest_token'\)\n    least=1", repr(figure_kinds()['longest_token']))
     with pytest.raises(ValueError, match='longest_token has no option most; available: least'):
         figure(run, 'longest_token', most=3)
     with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):

@@ -3,9 +3,11 @@ and cases by hand"""
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
+import salviz
 from salviz.metrics.agreement import (agreement_table, compare_attributions, compare_methods, compare_runs,
                               compare_snapshots, likeness, pattern_distance,
                               pattern_table, query_rows, run_agreement_table, step_drift, top_count)
@@ -62,7 +64,7 @@ def test_likeness_equals_scipy_and_loops_whatever_counts(ties, share):
 
 def test_signs_say_what_is_compared():
     a, b = np.array([3., -2., .5, -.1]), np.array([1., 4., -.5, .2])
-    magnitude, positive, signed = (likeness(a, b, sign=s, top_share=.5) for s in ('magnitude', 'positive', 'signed'))
+    magnitude, positive, signed = (likeness(a, b, sign=s, top_fraction=.5) for s in ('magnitude', 'positive', 'signed'))
     assert float(magnitude['spearman']) == pytest.approx(scipy.stats.spearmanr(abs(a), abs(b))[0])
     assert float(signed['spearman']) == pytest.approx(scipy.stats.spearmanr(a, b)[0])
     # infinite: .5 against 0
@@ -158,7 +160,7 @@ def test_only_specials_or_two_words_have_no_rank_correlation():
     (lambda s: agreement_table(s, level='row'), ValueError, "'head', 'layer', 'mean' or 'all'"),
     (lambda s: agreement_table(s, rows='first'), ValueError, "rows must be 'auto', 'pooled' or 'ordinary'"),
     (lambda s: agreement_table(s, sign='abs'), ValueError, 'sign must be one of'),
-    (lambda s: agreement_table(s, top_share=0), ValueError, 'top_share must be above 0'),
+    (lambda s: agreement_table(s, top_fraction=0), ValueError, 'top_fraction must be above 0'),
     (lambda s: query_rows(look(pooled_row=9)), ValueError, 'one of the 9 tokens'),
     (lambda s: compare_snapshots(s, s, 'discarded'), KeyError, 'has no discarded'),
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
@@ -172,6 +174,15 @@ def test_only_specials_or_two_words_have_no_rank_correlation():
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])
 def test_what_cannot_be_measured_is_refused(call, error, said):
     with pytest.raises(error, match=said): call(look(is_masked=np.zeros(9, bool)))
+
+def test_the_old_name_of_top_fraction_is_read_with_a_warning():
+    s = look()
+    for call in (agreement_table, salviz.agreement_table):
+        with pytest.warns(DeprecationWarning, match='agreement_table: top_share is now called top_fraction'):
+            old = call(s, top_share=.5)
+        pd.testing.assert_frame_equal(old, call(s, top_fraction=.5))
+    with pytest.raises(TypeError, match='top_share is the old name of top_fraction'):
+        agreement_table(s, top_share=.5, top_fraction=.5)
 
 
 def test_attributions_of_any_shape_are_compared_example_by_example():

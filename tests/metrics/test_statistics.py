@@ -14,7 +14,7 @@ from scipy import stats
 from salviz.core.runs import Run
 from salviz.core.words import latex_text
 from salviz.metrics.statistics import (adjust, average_loss, better_of, compare_predictions, compare_run_predictions,
-                               id_columns, known_measure, measure_of,
+                               id_columns, measure_of,
                                over_seeds, paired_bootstrap, paired_t, result_table, runs_frame)
 
 def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows):
@@ -503,8 +503,8 @@ def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_deman
     assert printed['FineTuning'][1] == printed['FineTuning'][3] == ''
     assert printed['ADDrop'][3] == f'{p["test_loss"]:.3f}' and float(printed['ADDrop'][1].strip('<')) >= p['test_mcc']
     tiny = result_table(glue(range(12), dict(FineTuning=0., ADDrop=.5)), p_values=True, **options)
-    assert '<0.001' in tiny.text and '&lt;0.001' in tiny._repr_html_() and '$<$0.001' in tiny.latex(room=9)
-    assert tiny.latex(room=9).count('&') == 3*4 and 'begin{tabular}{lcccc}' in tiny.latex(room=9)
+    assert '<0.001' in tiny.text and '&lt;0.001' in tiny._repr_html_() and '$<$0.001' in tiny.latex(max_width=9)
+    assert tiny.latex(max_width=9).count('&') == 3*4 and 'begin{tabular}{lcccc}' in tiny.latex(max_width=9)
     with pytest.raises(ValueError, match='needs compare_to'): result_table(glue(), columns='task', measure='test_mcc',
                                                                            p_values=True)
 

@@ -7,7 +7,7 @@ import torch
 from salviz.core.runs import Run, runs_table
 from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subset
 from salviz.metrics.methods_text import methods_text, model_card
-from salviz.metrics.statistics import known_measure, measure_of, runs_frame
+from salviz.metrics.statistics import is_measure, measure_of, runs_frame
 from salviz.methods import FineTuning
 from salviz.studies.search import Search
 from salviz.studies.study import Study
@@ -75,7 +75,7 @@ def test_splits_whose_names_have_underscores_or_share_a_beginning_are_told_apart
     run.finish(best_step=1)
     names = ('test_accuracy', 'test_hard_accuracy', 'test_hard_macro_f1')
     assert [measure_of(run, name) for name in names] == [.5, .25, .125]
-    assert known_measure('ood_f1', ['ood']) and not known_measure('ood_f1') and not known_measure('ood_', ['ood'])
+    assert is_measure('ood_f1', ['ood']) and not is_measure('ood_f1') and not is_measure('ood_', ['ood'])
 
 def test_a_search_does_not_see_any_split_that_is_held_out(tmp_path, data, tiny_bert, tiny_tokenizer):
     def made(folder, **more):

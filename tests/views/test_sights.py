@@ -15,7 +15,7 @@ import invented
 import salviz.figures.maps
 from overlap import check_legible
 from PIL import Image
-from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, shares, signed, signed_scale
+from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, sequential, signed, signed_scale
 from salviz.explorer.static_images import Selection, picture
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
@@ -141,8 +141,8 @@ def test_the_residual_is_attention_minus_target_on_a_symmetrical_scale():
     assert np.allclose(view.values, [P, A, A - P]) and view.pattern == 'prev' and view.limits[0] == view.limits[1]
     assert view.residual == pytest.approx(np.mean([(A[q, k] - P[q, k])**2 for q, k in product(range(10), repeat=2)]))
     assert view.limits[2] == pytest.approx(np.abs(A - P).max())
-    assert view.share == pytest.approx(np.mean([A[q, q - 1] for q in range(1, 10)]))
-    assert f'{view.share:.0%}' in view.subtitle and f'{view.residual:.4f}' in view.subtitle
+    assert view.fraction == pytest.approx(np.mean([A[q, q - 1] for q in range(1, 10)]))
+    assert f'{view.fraction:.0%}' in view.subtitle and f'{view.residual:.4f}' in view.subtitle
 
 
 def test_the_comparison_is_b_minus_a_on_one_scale_and_says_how_much_moved():
@@ -312,7 +312,7 @@ def test_drawn_maps_hold_the_views_numbers_in_the_scales_colours(kind):
         norm = ax.images[0].norm
         assert norm.vmax == limit
         assert norm.vmin == (-limit if k == 'signed' else 0)
-        assert ax.images[0].cmap.name == (signed if k == 'signed' else shares).name
+        assert ax.images[0].cmap.name == (signed if k == 'signed' else sequential).name
 
 
 def test_the_drawn_grid_holds_every_head_where_its_number_says():

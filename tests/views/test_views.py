@@ -12,7 +12,7 @@ from salviz.core.runs import Run
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
                           ScoredSentence, SignalView, TokenLabels, Translation, Views,
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
-                          own_patterns, pattern_name, pattern_shares,
+                          custom_patterns, pattern_name, pattern_shares,
                           row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
                           title_of, view_for)
 
@@ -59,7 +59,7 @@ def test_attention_and_saliency_are_those_of_the_pooled_row_normalised_over_ordi
         else: assert np.isnan(view.attention[i]) and np.isnan(view.saliency[i])
     if n > 3:
         assert view.agreement == pytest.approx(spearman_by_hand(row[inside], np.abs(snap.arrays['saliency'][inside])))
-    assert view.special_share == pytest.approx(1 - sum(row[i] for i in inside))
+    assert view.special_fraction == pytest.approx(1 - sum(row[i] for i in inside))
 
 
 def test_the_agreement_is_the_number_that_the_tables_print():
@@ -354,10 +354,10 @@ def test_a_series_keeps_its_units_and_says_how_much_saliency_lies_where_the_info
     assert view.feature_names == tuple('abcdef')
     inside = sum(abs(s[t, f]) for t in range(40) for f in range(6)
                  if box[t, f])/sum(abs(s[t, f]) for t in range(40) for f in range(6))
-    assert view.informative_share == pytest.approx(inside)
+    assert view.informative_fraction == pytest.approx(inside)
     assert f'{inside:.0%} of |saliency| in the informative cells' in view.subtitle
     plain = signal_view(invented.series(step=10, box=False))
-    assert np.isnan(plain.informative_share) and 'informative' not in plain.subtitle + plain.caption
+    assert np.isnan(plain.informative_fraction) and 'informative' not in plain.subtitle + plain.caption
 
 
 def test_a_signal_without_a_masked_copy_probabilities_or_variation_is_shown_as_far_as_it_goes():
@@ -384,7 +384,7 @@ def test_the_distribution_counts_cells_of_samples_that_are_scaled_one_by_one():
     first, last = ([make(step, p) for p in (0, 1) for make in [invented.image]] for step in (0, 20))
     last[1].arrays['saliency_map'] *= 1000 # one sample with large gradients must not make the others look small
     view = saliency_distribution(first, last)
-    for side, shares, near in zip((first, last), view.shares, view.near_zero):
+    for side, shares, near in zip((first, last), view.fractions, view.near_zero):
         values = [v/max(abs(w) for w in s.arrays['saliency_map'].ravel()) for s in side
                   for v in s.arrays['saliency_map'].ravel()]
         for k in range(41):
@@ -459,14 +459,15 @@ def test_a_score_stands_on_a_scale_that_holds_both_numbers(gold, said, span):
 def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked():
     snap = invented.both(layers=3, heads=4)
     view, A = pattern_shares(snap), snap.arrays['attention']
-    assert view.patterns == ('diagonal', 'first') and view.shares.shape == (2, 3, 4) and view.layers == (0, 1, 2)
+    assert view.patterns == ('diagonal', 'first') and view.fractions.shape == (2, 3, 4) and view.layers == (0, 1, 2)
     for l in range(3):
         for h in range(4):
-            assert view.shares[0, l, h] == pytest.approx(sum(A[l, h, q, q]/sum(A[l, h, q]) for q in range(8))/8)
-            assert view.shares[1, l, h] == pytest.approx(sum(A[l, h, q, 0]/sum(A[l, h, q]) for q in range(8))/8)
+            assert view.fractions[0, l, h] == pytest.approx(sum(A[l, h, q, q]/sum(A[l, h, q]) for q in range(8))/8)
+            assert view.fractions[1, l, h] == pytest.approx(sum(A[l, h, q, 0]/sum(A[l, h, q]) for q in range(8))/8)
             assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
     assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
-    assert np.array_equal(pattern_shares(snap, dict(mine=np.eye(8, k=2))).shares[0], pattern_share(A, np.eye(8, k=2)))
+    mine = pattern_shares(snap, dict(mine=np.eye(8, k=2)))
+    assert np.array_equal(mine.fractions[0], pattern_share(A, np.eye(8, k=2)))
     snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][
         1:2]
     snap.layers['pattern_target'] = snap.layers['guided'] = [1]
@@ -478,7 +479,7 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
 
 def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
     def named(patterns, own):
-        return own_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
+        return custom_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
     def invented_with(methods):
         s = invented.both()
         s.info['methods'] = methods
@@ -489,8 +490,8 @@ def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
     few = invented_with(dict(AttentionGuidance=dict(patterns={'-1': dict(mine=[1])}, own=dict(mine='f'))))
     # only one of the observed layers is guided
     few.arrays['pattern_target'], few.layers['pattern_target'] = few.arrays['pattern_target'][:1], [0]
-    assert own_patterns(few) == {(1, 1): 'mine'}
-    assert named(None, None) == named(dict(next=[0]), None) == {} and own_patterns(invent()) == {}
+    assert custom_patterns(few) == {(1, 1): 'mine'}
+    assert named(None, None) == named(dict(next=[0]), None) == {} and custom_patterns(invent()) == {}
 
 
 def test_methods_that_were_combined_have_a_picture_each():
