@@ -90,11 +90,11 @@ class Shown:
     "Measures of a study that stand beside the verdicts of a claim and decide nothing"
     title:str
     study:str
-    # columns of the rows; with several `arms` and one measure every seed is drawn; with `curves` each is the beginning
-    # of columns, behind which a percentage stands
+    # columns of the rows; with several `conditions` and one measure every seed is drawn; with `curves` each is the
+    # beginning of columns, behind which a percentage stands
     measures:tuple
     by:str = ''    # setting whose values are told apart; '' = the mean over all
-    arms:tuple = () # none = all
+    conditions:tuple = () # none = all
     curves:bool = False
     across:str = '' # a setting whose values are the columns of a table, for one measure
     reach:bool = False # steps until the last arm reaches the first one's last loss, of columns that begin so
