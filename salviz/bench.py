@@ -6,7 +6,7 @@
 __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'rows_for', 'bench_data', 'llama_classifier', 'Step', 'trainer_for',
            'steps_of', 'count_flops', 'check_fused', 'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of',
            'peaks_on_card', 'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory',
-           'memory_in', 'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'cost_table',
+           'memory_in', 'measure_explanations', 'recording_fraction', 'padded_tokens', 'bench_table', 'cost_table',
            'missed_goals', 'besides', 'report', 'free_folder', 'write_found', 'device_name', 'check_bench',
            'settings_of', 'bench']
 
@@ -194,11 +194,11 @@ def trainer_for(
     **settings,   # see `Settings`
 ):
     "The trainer of `method`, ready for its first step"
-    asked = dict(probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
+    defaults = dict(probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
                  args=dict(use_cpu=device == 'cpu'))
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.* were cut') # which is wanted here
-        job = open_job(model, tokenizer, data, method, folder, Settings(**{**asked, **settings}))
+        job = open_job(model, tokenizer, data, method, folder, Settings(**{**defaults, **settings}))
         trainer = make_trainer(job, Control())
     trainer.state.max_steps = 10_000 # a schedule that has hardly begun
     return trainer
@@ -236,11 +236,11 @@ def _backward(grad, q, k, v, *args, out_shape=None, **kwargs): return sdpa_backw
 def _fused_formulas() -> dict: # {operator: formula}
     "Formulas of fused attention kernels that torch's counter takes for nothing"
     aten = torch.ops.aten
-    known = {aten._scaled_dot_product_flash_attention_for_cpu: _forward,
+    formulas = {aten._scaled_dot_product_flash_attention_for_cpu: _forward,
              aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
              aten._scaled_dot_product_cudnn_attention: _forward,
              aten._scaled_dot_product_cudnn_attention_backward: _backward}
-    return {op: formula for op, formula in known.items() if op not in flop_registry}
+    return {op: formula for op, formula in formulas.items() if op not in flop_registry}
 
 def count_flops(step) -> dict: # {operator: FLOPs}
     "What `step` calculates, by operator; it is done once"
@@ -323,7 +323,7 @@ def _one_thread():
     finally: torch.set_num_threads(many)
 
 @contextlib.contextmanager
-def _made_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
+def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
     "A block with the steps of the rows `names` on a batch of texts of `tokens`, in one thread"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = shapes[shape](dropout)
@@ -350,7 +350,7 @@ def measure_steps(
     "FLOPs and time of the steps `names`, absolute and relative to plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     flops = {}
-    with _made_steps(names, shape, tokens, dropout, device, precision) as steps:
+    with _prepared_steps(names, shape, tokens, dropout, device, precision) as steps:
         for name, s in steps.items():
             say(f'  counting {rows[name].title}')
             with s.set_up() as step: flops[name] = count_flops(step)
@@ -359,11 +359,11 @@ def measure_steps(
         settled = settled_rounds(steps, rounds, clock or clock_of(device), say=say)
         peaks = peaks_on_card(steps, device)
     total, times = {k: sum(f.values()) for k, f in flops.items()}, settled['rounds']
-    made = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])),
+    measured = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])),
                     time_ratio=relative(times, k), rounds=times[k], operators=flops[k]) for k in names}
-    for k, x in (peaks or {}).items(): made[k]['megabytes'] = x
+    for k, x in (peaks or {}).items(): measured[k]['megabytes'] = x
     return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=settled['again'],
-                steady=settled['steady'], rows=made)
+                steady=settled['steady'], rows=measured)
 
 # %% ../nbs/12_cli/01_bench.ipynb #037
 def in_status(text:str, name:str) -> float:
@@ -396,7 +396,7 @@ class Peak:
 # %% ../nbs/12_cli/01_bench.ipynb #039
 def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
     "Peak memory of training steps of the row `name`, in this process"
-    with _made_steps([name], shape, tokens, dropout, device, precision) as steps:
+    with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:
             step()
@@ -438,7 +438,7 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
     "Throughput of SalLM's explanation pass relative to plain forward-backwards"
     say(f'SalLM\'s explanation pass, {tokens} tokens, {nodes} steps')
     clock, times = clock or clock_of(device), dict(plain=[], explain=[])
-    with _made_steps(['plain'], shape, tokens, device=device) as steps:
+    with _prepared_steps(['plain'], shape, tokens, device=device) as steps:
         trainer = steps['plain'].trainer
         model, examples = trainer.model, trainer.encoded['train']
         def plain():
@@ -456,21 +456,21 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
                 rounds={k: t[1:] for k, t in times.items()})
 
 # %% ../nbs/12_cli/01_bench.ipynb #044
-def recording_share(
+def recording_fraction(
     metrics:list, steps_per_epoch:int,
-    looks=20,          # snapshots of each probe in an epoch
-    saliency_looks=20, # of these, those with saliency
+    recordings=20,          # snapshots of each probe in an epoch
+    saliency_recordings=20, # of these, those with saliency
 ) -> dict:
     "What recording costs in an epoch, from the rows that a run wrote"
     seen, trained = [[r for r in metrics if r['kind'] == kind] for kind in ('record', 'train')]
-    look = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
+    seconds = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
     saliency, step = (float(np.median([r[name] for r in rows]))
                       for rows, name in ((seen, 'saliency_seconds'), (trained, 'seconds')))
-    return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch,
-                goal=.05, share=looks * look / (steps_per_epoch * step),
-                saliency_share=saliency_looks * saliency / (steps_per_epoch * step))
+    return dict(look_seconds=seconds, saliency_seconds=saliency, step_seconds=step, looks=recordings,
+                steps=steps_per_epoch, goal=.05, share=recordings * seconds / (steps_per_epoch * step),
+                saliency_share=saliency_recordings * saliency / (steps_per_epoch * step))
 
-def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, device='cpu', say=print) -> dict:
+def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
     "What `looks` at `probes` cost in a training on the packaged sentences, from a short one in which `taken` are made"
     say(f'recording: a training of {steps} steps of {rows[name].title} with {probes} probes and {taken} looks')
     data = load_text('movie-sentences')
@@ -481,7 +481,7 @@ def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, devi
                     snapshots=taken, saliency_snapshots='all', epochs=1, progress=False, batch_size=batch_size,
                     args=dict(use_cpu=device == 'cpu'))
         # of `looks` as many hold saliency as by default
-        return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks, least_saliency)
+        return recording_fraction(run.metrics, math.ceil(len(data['train']) / batch_size), recordings, least_saliency)
 
 # %% ../nbs/12_cli/01_bench.ipynb #047
 def padded_tokens(lengths, order, size=batch_size) -> int:
@@ -500,7 +500,7 @@ def _measure_buckets(say=print) -> dict:
                 ratio=bucketed / shuffled)
 
 # %% ../nbs/12_cli/01_bench.ipynb #050
-def _region_kept(model, batch, p=.3) -> float:
+def _region_agreement(model, batch, p=.3) -> float:
     "Share of AD-DROP's discard region (GA, all layers) that an attribution in bf16 finds too"
     inputs, regions = model_inputs(batch), []
     for dtype in (None, torch.bfloat16):
@@ -512,8 +512,8 @@ def _region_kept(model, batch, p=.3) -> float:
 def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
     "`_region_kept` of one batch"
     say('discard region of an attribution in bf16')
-    with _made_steps(['plain'], shape, tokens, device=device) as steps:
-        return dict(tokens=tokens, kept=_region_kept(steps['plain'].trainer.model, steps['plain'].batch))
+    with _prepared_steps(['plain'], shape, tokens, device=device) as steps:
+        return dict(tokens=tokens, kept=_region_agreement(steps['plain'].trainer.model, steps['plain'].batch))
 
 # %% ../nbs/12_cli/01_bench.ipynb #053
 def _main_tables(results:dict) -> list:
@@ -655,11 +655,11 @@ def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path
         numbered = (Path(f'runs/bench-{i}') for i in itertools.count(2))
         return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
     out = Path(out)
-    there = [out/n for n in names if (out/n).exists()]
-    if out.exists() and not out.is_dir(): there = [out]
-    if there and not force:
-        raise FileExistsError(f'bench: {there[0]} exists already; choose another out, or use force to write it again')
-    if there == [out]: raise FileExistsError(f'bench: {out} is a file; choose another out')
+    taken = [out/n for n in names if (out/n).exists()]
+    if out.exists() and not out.is_dir(): taken = [out]
+    if taken and not force:
+        raise FileExistsError(f'bench: {taken[0]} exists already; choose another out, or use force to write it again')
+    if taken == [out]: raise FileExistsError(f'bench: {out} is a file; choose another out')
     return out
 
 def write_found(results:dict, folder):
@@ -693,9 +693,9 @@ def settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, p
     """Which tables are made: fused attention at each length; with `dropout` at the middle one; on a GPU each length
     in bf16 too"""
     tokens = sorted(set(tokens))
-    made = [dict(tokens=n, dropout=0., precision='fp32') for n in tokens]
-    if device == 'cuda' and has_bf16(device): made += [dict(m, precision='bf16') for m in made]
-    return made + [dict(tokens=tokens[len(tokens) // 2], dropout=float(dropout), precision='fp32')] * (dropout > 0)
+    settings = [dict(tokens=n, dropout=0., precision='fp32') for n in tokens]
+    if device == 'cuda' and has_bf16(device): settings += [dict(m, precision='bf16') for m in settings]
+    return settings + [dict(tokens=tokens[len(tokens) // 2], dropout=float(dropout), precision='fp32')] * (dropout > 0)
 
 def bench(
     # folder for bench.json and bench.md; None: the first free one of runs/bench, runs/bench-2, ...
@@ -721,9 +721,9 @@ def bench(
                    processor=device_name(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
                    versions=versions, goals=goals, tables=[])
     for setting in settings_of(tokens, dropout, device):
-        known = [k for k in names if (setting['precision'] == 'fp32' or not _in_bf16(k))
+        supported = [k for k in names if (setting['precision'] == 'fp32' or not _in_bf16(k))
                  and not (setting['dropout'] and k.startswith('iga'))]
-        results['tables'].append(measure_steps(known, shape, device=device, rounds=rounds, say=say, **setting))
+        results['tables'].append(measure_steps(supported, shape, device=device, rounds=rounds, say=say, **setting))
         write_found(results, folder)
         say(_step_table(results, results['tables'][-1]).to_string(index=False))
     if beside: _measure_beside(results, min(64, max(tokens)), names, say, folder)

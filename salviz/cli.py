@@ -45,9 +45,10 @@ def _refuse_unknown(
     import inspect
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     arguments = (p for f in takers for p in inspect.signature(f).parameters.values())
-    known = list(dict.fromkeys(p.name for p in arguments if p.kind in kinds and p.name not in ('self', *apart)))
-    unknown = [k for k in settings if k not in known]
-    if unknown: raise ValueError(f'{who} has no argument {", ".join(unknown)}; available: {", ".join(known) or "none"}')
+    accepted = list(dict.fromkeys(p.name for p in arguments if p.kind in kinds and p.name not in ('self', *apart)))
+    unknown = [k for k in settings if k not in accepted]
+    if unknown:
+        raise ValueError(f'{who} has no argument {", ".join(unknown)}; available: {", ".join(accepted) or "none"}')
 
 # %% ../nbs/12_cli/02_cli.ipynb #301
 def size(
@@ -102,8 +103,8 @@ def _run_examples(a):
 def _run_train(a):
     import salviz
     from salviz import methods
-    known = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    if a.method not in known: raise ValueError(f'unknown method {a.method!r}; available: {", ".join(known)}')
+    names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
+    if a.method not in names: raise ValueError(f'unknown method {a.method!r}; available: {", ".join(names)}')
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
@@ -172,14 +173,15 @@ def _run_figure(a):
         raise ValueError(f'figure: {a.kind} is made of one table, got {len(a.runs)}')
     source = _table_in(a.runs[0]) if of_table else _one(a.runs)
     settings = _parse_settings(a.set)
-    own = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns',
+    options = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns',
                                         'font_size', 'font', 'heading', 'share')]
-    if own: raise ValueError(f'--set has {own[0]}, which is an option of its own: --{own[0].replace("_", "-")}')
+    if options:
+        raise ValueError(f'--set has {options[0]}, which is an option of its own: --{options[0].replace("_", "-")}')
     if 'source' in settings: raise ValueError('--set has source, which is RUN')
-    given = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font,
+    arguments = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font,
                  share=a.share) | settings
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
-                 **{k: v for k, v in given.items() if v is not None})
+                 **{k: v for k, v in arguments.items() if v is not None})
     if a.caption and not a.force: # another format of the same figure has the same words beside it
         other = [file for file, words in beside(fig, out).items() if file.exists()
                  and file.read_text(encoding='utf-8', errors='replace') != words]
@@ -204,13 +206,13 @@ def _run_study(a):
     study = load_study(a.file)
     retry = dict(failed=True, all='all', none=False)[a.retry]
     with engine(a.workers, a.dask, slurm, study.folder/'slurm') as executor:
-        study.run(retry=retry, executor=executor, threads=a.threads or _own_share(a.workers),
+        study.run(retry=retry, executor=executor, threads=a.threads or _threads_each(a.workers),
                   devices=a.devices.split(',') if a.devices else (), shared=a.shared, in_flight=a.in_flight)
     now = study_progress(study.folder)
     print(now)
     return int(now.counts['finished'] < len(now.cells))
 
-def _own_share(workers):
+def _threads_each(workers):
     "Threads of a worker of this machine, where `workers` share its cores; None: as many as a process takes by itself"
     if workers is None: return None
     import torch
@@ -237,8 +239,8 @@ def _run_collect(a):
 def _run_remake(a):
     from salviz.figures.remaking import remake
     settings = _parse_settings(a.set)
-    if own := [k for k in settings if k in ('path', 'runs', 'to', 'force', 'source', 'kind')]:
-        raise ValueError(f'--set has {own[0]}, which is not for it to set: it takes options of the figure')
+    if reserved := [k for k in settings if k in ('path', 'runs', 'to', 'force', 'source', 'kind')]:
+        raise ValueError(f'--set has {reserved[0]}, which is not for it to set: it takes options of the figure')
     runs = [_table_in(path) if path.lower().endswith('.csv') else path for path in a.runs or ()]
     if len(runs) > 1 and not all(isinstance(one, str) for one in runs): raise ValueError('--runs takes one table')
     if missing := [path for path in runs if isinstance(path, str) and not Path(path).is_dir()]:
@@ -255,10 +257,10 @@ def _run_bench(a):
         return
     from salviz.bench import bench
     quick = dict(tokens=[32], rounds=3, dropout=0, memory=False, beside=False) if a.quick else {}
-    given = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
+    arguments = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]
     bench(a.out, methods=methods, device=a.device, shape=a.shape, force=a.force,
-          say=say, **quick | {k: v for k, v in given.items() if v is not None})
+          say=say, **quick | {k: v for k, v in arguments.items() if v is not None})
 
 # %% ../nbs/12_cli/02_cli.ipynb #016
 def numbers(
@@ -307,10 +309,10 @@ def _run_show(a):
     out = Path(a.out or f'{runs[0].path.name}.html')
     if out.exists() and not a.force:
         raise FileExistsError(f'{out} exists already; use --force to write it again, or another --out')
-    try: made = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads,
+    try: page = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads,
                         limit=a.limit*1e6 if a.limit else None)
     except ValueError as e: raise ValueError(_in_options(str(e), a.heads)) from None
-    write_page(made, out, force=a.force)
+    write_page(page, out, force=a.force)
     if a.open:
         import webbrowser
         webbrowser.open(out.absolute().as_uri())
@@ -335,8 +337,8 @@ def _course_word(a):
     "What `salviz course` is asked to do, and with which paths"
     what = a.words[0] if a.words and a.words[0] in ('class', 'grade') else 'check' if a.check else 'course'
     paths = a.words[1:] if what in ('class', 'grade') else a.words
-    given = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
-    if wrong := [name for name in given if name not in _course_uses[what].split()]:
+    options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
+    if wrong := [name for name in options if name not in _course_uses[what].split()]:
         raise ValueError(f'course {what}: --{wrong[0]} does not belong to it' if what != 'course' else
                          f'course: --{wrong[0]} belongs to `salviz course grade`' + ' and `class`'*(wrong[0] == 'out'))
     if what == 'course' and len(paths) != 1:
@@ -366,14 +368,14 @@ def _run_course(a):
 # %% ../nbs/12_cli/02_cli.ipynb #re-2
 def _run_reproduce(a):
     from salviz.replication.report import write_report
-    from salviz.replication.reproduce import asked_claims, list_claims, reproduce, shipped_rows
+    from salviz.replication.reproduce import selected_claims, list_claims, reproduce, shipped_rows
     from salviz.replication.rows import read_rows
     folder = a.out or f'reproduce-{a.budget}'
     file = a.rows or f'{folder}/rows.jsonl'
     if a.list:
         table = list_claims(a.budget, read_rows(a.rows or shipped_rows(a.budget), a.budget))
         return print(table.to_string(index=False, max_colwidth=70))
-    asked_claims(a.claims, a.budget) # a wrong name is said before anything is loaded
+    selected_claims(a.claims, a.budget) # a wrong name is said before anything is loaded
     if not a.report: reproduce(folder, a.claims, a.budget, a.processes, file)
     elif not a.rows and not Path(file).is_file(): file = shipped_rows(a.budget)
     if not Path(file).is_file():
@@ -505,11 +507,11 @@ def _study_options(arg):
     p = arg.__self__
     words = p.add_subparsers(dest='word', required=True, metavar='run | status | collect | table')
     parse = p.parse_known_args
-    def with_a_word(given, namespace=None):
-        first = next((word for word in given if word != '--traceback'), '--help')
+    def with_command(arguments, namespace=None):
+        first = next((word for word in arguments if word != '--traceback'), '--help')
         plain = first not in (*words.choices, '-h', '--help')
-        return parse(['table', *given] if plain else given, namespace)
-    p.parse_known_args = with_a_word
+        return parse(['table', *arguments] if plain else arguments, namespace)
+    p.parse_known_args = with_command
     def add(name, run, about):
         one = words.add_parser(name, help=about, description=about)
         one.set_defaults(act=run)

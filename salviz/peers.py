@@ -115,8 +115,8 @@ def _browser():
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     from shutil import which
-    known = ('chromium', 'chromium-browser', 'google-chrome')
-    path = os.environ.get('CHROMIUM') or next(filter(None, map(which, known)), None)
+    names = ('chromium', 'chromium-browser', 'google-chrome')
+    path = os.environ.get('CHROMIUM') or next(filter(None, map(which, names)), None)
     return path and (lambda pw: pw.chromium.launch(executable_path=path, args=['--no-sandbox'])), sync_playwright
 
 def seconds_to_paint(
@@ -167,8 +167,8 @@ def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
         return model(inputs_embeds=points, logits_to_keep=1, use_cache=False).logits[:, -1].log_softmax(-1)
     with torch.no_grad(): token = int(log_p(x).argmax())
     alphas = (torch.arange(steps)[:, None, None] + .5) / steps
-    for some in alphas.split(max(1, 1024 // ids.shape[1])):
-        points = torch.lerp(start, x, some).requires_grad_()
+    for part in alphas.split(max(1, 1024 // ids.shape[1])):
+        points = torch.lerp(start, x, part).requires_grad_()
         total = total + torch.autograd.grad(log_p(points)[:, token].sum(), points)[0].sum(0)
     return (total / steps * (x[0] - start)).sum(-1)
 
@@ -183,7 +183,7 @@ def explaining_next(model, ids, steps=20) -> dict: # {what: {who: `Work`}}
 # %% ../nbs/12_cli/04_peers.ipynb #pec5
 def _loss(logits, labels): return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
-def _said(logits, labels): return torch.where(labels != -100, logits.detach().argmax(-1), -100)
+def _predicted(logits, labels): return torch.where(labels != -100, logits.detach().argmax(-1), -100)
 
 def _causal_plain(model, ids, labels): return _loss(model(ids, use_cache=False).logits, labels)
 
@@ -191,24 +191,24 @@ def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
     "The loss with attention dropped as AD-DROP does: of the share `p` of each row that is highest, each with `q`"
     with observe(model) as maps, torch.set_grad_enabled(by_gradient):
         logits = model(ids, use_cache=False).logits
-        made = [maps[l] for l in maps]
-        if by_gradient: made = torch.autograd.grad(-_loss(logits, _said(logits, labels)), made)
+        attributions = [maps[l] for l in maps]
+        if by_gradient: attributions = torch.autograd.grad(-_loss(logits, _predicted(logits, labels)), attributions)
     n, drop = ids.shape[1], {}
     allowed, place = torch.ones(n, n, dtype=torch.bool).tril(), (torch.arange(1, n + 1)*(1 - p)).long()
-    for l, x in enumerate(made):
+    for l, x in enumerate(attributions):
         x = x.detach().masked_fill(~allowed, torch.inf)
         threshold = x.sort(-1).values.gather(-1, place[:, None].expand(*x.shape[:3], 1))
         drop[l] = (x >= threshold) & allowed & (torch.rand(x.shape) < q)
     with observe(model, [], drop): return _loss(model(ids, use_cache=False).logits, labels)
 
-def _causal_guided(model, ids, labels, masked_share=.5):
+def _causal_guided(model, ids, labels, mask_fraction=.5):
     "The loss of saliency guided training: the less salient half of the tokens is replaced by the token before it"
     model.eval()
     x = model.get_input_embeddings()(ids).detach().requires_grad_()
     logits = model(inputs_embeds=x, use_cache=False).logits
-    saliency = torch.autograd.grad(-_loss(logits, _said(logits, labels)), x)[0].norm(dim=-1)
+    saliency = torch.autograd.grad(-_loss(logits, _predicted(logits, labels)), x)[0].norm(dim=-1)
     model.train()
-    low = saliency.argsort(-1).argsort(-1) < int(masked_share*ids.shape[1])
+    low = saliency.argsort(-1).argsort(-1) < int(mask_fraction*ids.shape[1])
     masked = torch.where(low, ids.roll(1, 1), ids)
     logits, others = (model(i, use_cache=False).logits for i in (ids, masked))
     log_p, log_q = logits.log_softmax(-1), others.log_softmax(-1)

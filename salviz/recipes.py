@@ -78,10 +78,10 @@ def pack_run(
     archive, # path of the .tar.xz file
 ):
     "Write the finished `run` without weights into `archive`, the same bytes for the same run"
-    kept = sorted(p for p in run.path.rglob('*') if p.is_file() and not p.name.startswith('.')
+    files = sorted(p for p in run.path.rglob('*') if p.is_file() and not p.name.startswith('.')
                   and p.relative_to(run.path).parts[0] not in ('checkpoints', 'teacher'))
     with tarfile.open(archive, 'w:xz') as out:
-        for p in kept:
+        for p in files:
             member = tarfile.TarInfo(f'{run.path.name}/{p.relative_to(run.path).as_posix()}')
             member.size = p.stat().st_size
             with open(p, 'rb') as f: out.addfile(member, f)

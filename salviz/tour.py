@@ -135,9 +135,9 @@ def knows_words(
     run:Run,
 ) -> str: # '' where nobody can tell
     "What `run` knows, in a sentence for above its pictures"
-    known, is_close = run.knowledge()
+    knowledge, is_close = run.knowledge()
     end = ', so its pictures show what the method does, and nothing about the sentence' if is_close else ''
-    return f'This run {"" if is_close else "is "}{known}{end}.' if known else ''
+    return f'This run {"" if is_close else "is "}{knowledge}{end}.' if knowledge else ''
 
 style = '''body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1b; background: #fff }
@@ -156,7 +156,7 @@ def write_page(
     written:dict,   # from `write_pictures`
     settings:dict,  # what was trained, shown above the table
     note:str,       # what the numbers do not say, see `honest`
-    known=None,     # {name: what the run knows, see `knows_words`}
+    knowledge=None,     # {name: what the run knows, see `knows_words`}
 ):
     "Write the self-contained page with `table` and pictures"
     def picture(path, caption):
@@ -168,14 +168,14 @@ def write_page(
     rows = ''.join(f'<tr><th scope="row">{html.escape(name)}</th>{cells(row)}</tr>' for name, row in table.iterrows())
     heads = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in ['method', *table])
     def section(name, pictures):
-        head = f'<h2>{html.escape(titles[name])}</h2><p class="note">{html.escape((known or {}).get(name, ""))}</p>'
+        head = f'<h2>{html.escape(titles[name])}</h2><p class="note">{html.escape((knowledge or {}).get(name, ""))}</p>'
         return head + ''.join(picture(*p) for p in pictures)
     body = ''.join(section(*item) for item in written.items())
-    settings_said = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
+    settings_text = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
     Path(path).write_text('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width"><title>salviz demo</title>'
         f'<style>{style}</style><h1>Training with explanations, and what it does to attention</h1><p '
-        f'class="note">{settings_said}</p><p class="honest">{html.escape(note)}</p>'
+        f'class="note">{settings_text}</p><p class="honest">{html.escape(note)}</p>'
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f'<p class="note">{html.escape(_columns_note)}</p>{body}</html>', encoding='utf-8')
 
@@ -224,8 +224,8 @@ def demo(
     settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model=known_as(start),
                     data='movie review sentences, positive or negative')
     (out/'table.csv').write_text(csv_text(table, index=True), encoding='utf-8')
-    known = {name: knows_words(run) for name, run in runs.items()}
-    write_page(out/'index.html', table, write_pictures(runs, out/'pictures'), settings, note, known)
+    knowledge = {name: knows_words(run) for name, run in runs.items()}
+    write_page(out/'index.html', table, write_pictures(runs, out/'pictures'), settings, note, knowledge)
     print(f'\n{_table_text(table)}\n\nPlain fine-tuning: {runs["plain"].knowledge()[0]}.\n'
           f'{note}\n\nPictures and table: {out/"index.html"}   Runs: {out/"runs"}')
     return out

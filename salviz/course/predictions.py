@@ -25,7 +25,7 @@ from IPython.display import Markdown
 from ..core.validation import shown
 from . import session
 from .kinds import (
-    Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
+    Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
 from .session import class_answers, record
 from ..explorer.codes import json_text
 from ..explorer.page import Page, in_script
@@ -35,16 +35,16 @@ from ..explorer.program import bundle, static_text
 # %% ../../nbs/13_course/05_predictions.ipynb #pr06
 def _course_files():
     "{name: file} of salviz/course/static/; no name may be one of the explorer's"
-    def under(floor): return [file for file in Path(str(files(floor)/'static')).rglob('*') if file.is_file()]
-    there = {file.name: file for file in under('salviz.course')}
-    if twice := sorted({file.name for file in under('salviz.explorer')} & set(there)):
+    def under(package): return [file for file in Path(str(files(package)/'static')).rglob('*') if file.is_file()]
+    files_by_name = {file.name: file for file in under('salviz.course')}
+    if twice := sorted({file.name for file in under('salviz.explorer')} & set(files_by_name)):
         raise ValueError(f'salviz/course/static/ and the explorer both have {", ".join(twice)}; rename the first')
-    return there
+    return files_by_name
 
 def course_text(name:str) -> str:
     "The module `name` of the course, else of the explorer"
-    there = _course_files()
-    return there[name].read_text(encoding='utf-8') if name in there else static_text(name)
+    files_by_name = _course_files()
+    return files_by_name[name].read_text(encoding='utf-8') if name in files_by_name else static_text(name)
 
 @lru_cache(4)
 def course_program(
@@ -102,28 +102,28 @@ class Predict(CourseWidget):
     def __init__(self,
         name:str,      # such as '1.words': the lesson, a point, and what is asked
         question:str,
-        kind:Asked,    # of `words`, `head`, `choice`, `order`, `number` or `slope`
+        kind:Query,    # of `words`, `head`, `choice`, `order`, `number` or `slope`
         truth=None,    # see `salviz.course.kinds.truth_of`; or a function that gives it; None: nothing is shown
     ):
         for argument, x in dict(name=name, question=question).items():
             if not isinstance(x, str) or not x.strip(): raise ValueError(f'{argument} must be a text, got {shown(x)}')
-        if not isinstance(kind, Asked):
+        if not isinstance(kind, Query):
             raise ValueError(f'kind must be made by words, head, choice, order, number or slope, got {shown(kind)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
-        self.name, self.question, self.asked, self._truth = name, question, kind, truth
-        asked = dict(name=name, question=question, **kind.described())
-        self.id = session.checksum(json_text(asked))
+        self.name, self.question, self.query, self._truth = name, question, kind, truth
+        description = dict(name=name, question=question, **kind.described())
+        self.id = session.checksum(json_text(description))
         self._trusted = session.new_entry(kind, self.id)
-        super().__init__(about=dict(what='predict', id=self.id, hasTruth=truth is not None, **asked),
+        super().__init__(about=dict(what='predict', id=self.id, hasTruth=truth is not None, **description),
                          answer=self._trusted)
         self.observe(lambda change: self._heard(change['new']), 'answer')
         _session.add(self)
 
-    def __repr__(self): return f'Predict({self.name!r}, {self.asked.kind}, {self.answer["state"]})'
+    def __repr__(self): return f'Predict({self.name!r}, {self.query.kind}, {self.answer["state"]})'
 
     def truth(self):
         "What is true, as `salviz.course.kinds.truth_of` gives it; None where nothing is known"
-        if callable(self._truth): self._truth = truth_of(self.asked, self._truth())
+        if callable(self._truth): self._truth = truth_of(self.query, self._truth())
         return self._truth
 
 
@@ -133,7 +133,7 @@ def _heard(self:Predict, entry):
     "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
     if entry == self._trusted: return
     try:
-        checked = session.checked_entry(self.asked, entry, self.id)
+        checked = session.checked_entry(self.query, entry, self.id)
         if not session.follows(self._trusted, checked): raise ValueError
     except ValueError:
         self.answer = self._trusted
@@ -143,7 +143,7 @@ def _heard(self:Predict, entry):
         return
     self._trusted = checked
     if entry['state'] == 'revealed': self._show_truth()
-    session.keep(self.name, self.kept())
+    session.store(self.name, self.recorded())
 
 @patch
 def _show_truth(self:Predict):
@@ -158,10 +158,10 @@ def scores(self:Predict) -> list: # of the first and the second answer, None whe
     answers = [self.answer[which] for which in ('first', 'second')]
     truth = (self.outcome or {}).get('truth')
     if truth is None: return [None, None]
-    return [None if given is None else score(self.asked, given['value'], truth) for given in answers]
+    return [None if answer is None else score(self.query, answer['value'], truth) for answer in answers]
 
 @patch
-def kept(self:Predict) -> dict:
+def recorded(self:Predict) -> dict:
     "The entry as it stands in an answers file: with scores once the truth was shown, else without"
     return self.answer | (dict(scores=self.scores()) if self.outcome else {})
 
@@ -174,12 +174,12 @@ def commit(self:Predict,
     why='',
 ):
     "Commit the first answer"
-    self.answer = session.commit(self.answer, answer_of(self.asked, value), confidence, why)
+    self.answer = session.commit(self.answer, answer_of(self.query, value), confidence, why)
 
 @patch
 def discuss(self:Predict, value, confidence='think', why=''):
     "Commit a second answer, after talking to a neighbour"
-    self.answer = session.discuss(self.answer, answer_of(self.asked, value), confidence, why)
+    self.answer = session.discuss(self.answer, answer_of(self.query, value), confidence, why)
 
 @patch
 def reveal(self:Predict):
@@ -193,9 +193,9 @@ def page_html(self:Predict) -> str:
 
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr16
-def _all_fit(asked, values):
+def _all_fit(query, values):
     "Are all of `values` answers to the question? In a file from somebody else anything can be one"
-    try: return all(checked_value(asked, value) is not None for value in values)
+    try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 
 class _Session:
@@ -217,7 +217,7 @@ class _Session:
         "Give `predict` the `entry`, if that answers its question and it is open itself"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
-        try: checked = session.checked_entry(predict.asked, entry, predict.id)
+        try: checked = session.checked_entry(predict.query, entry, predict.id)
         except ValueError: return False
         predict.answer = checked # which it keeps in the session
         return checked['state'] != 'open'
@@ -225,9 +225,9 @@ class _Session:
     def of_class(self, predict):
         "What the class has answered to the question of `predict`, None if nothing is known"
         of_class = self.classmates.get(predict.name)
-        if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.asked.kind): return None
+        if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
         columns = 'first', 'second', 'confidence'
-        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.asked, row[:2])]
+        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.query, row[:2])]
         return of_class | {column: [row[i] for row in rows] for i, column in enumerate(columns)}
 
     def waiting(self, names) -> list:
@@ -236,8 +236,8 @@ class _Session:
                 if name not in self.predictions or self.predictions[name].answer['state'] == 'open']
 
     def revealed(self, names) -> bool:
-        there = [self.predictions.get(name) for name in names]
-        return all(predict is not None and predict.answer['state'] == 'revealed' for predict in there)
+        predictions = [self.predictions.get(name) for name in names]
+        return all(predict is not None and predict.answer['state'] == 'revealed' for predict in predictions)
 
     def _changed(self, name):
         if self.writing: self.writing(name)
@@ -303,8 +303,8 @@ class Reveal(W.VBox):
         self.is_open, working = True, W.Output()
         self._refresh()
         self.children = [self.gate, working]
-        with working: made, error = _made(self.content) # a progress bar is shown where the result will be
-        self.children = [self.gate, *made]
+        with working: widgets, error = _shown_widgets(self.content) # a progress bar is shown where the result will be
+        self.children = [self.gate, *widgets]
         working.close()
         self._refresh(error)
 
@@ -316,7 +316,7 @@ def _contents(content) -> list:
     if not isinstance(content, (list, tuple)): return [content]
     return [thing for part in content for thing in _contents(part)]
 
-def _made(content) -> tuple: # (widgets that show `content` in a notebook, what went wrong)
+def _shown_widgets(content) -> tuple: # (widgets that show `content` in a notebook, what went wrong)
     try: return [_widget_of(thing) for thing in _contents(content)], ''
     except Exception as e: return [], f'What is revealed here could not be made: {e}'
 
@@ -404,12 +404,12 @@ def answers(
 ) -> Answers:
     "Collect what was answered in this session, and keep it in answers-NICK.json from now on"
     folder = Path(folder).absolute() # a later cell may change the working directory
-    path, kept = session.place_of(nickname, folder)
+    path, recorded = session.place_of(nickname, folder)
     left_out = []
     if classmates is not None: _session.classmates = class_answers(classmates, left_out)
-    _session.on_file, _session.writing = kept, None
-    back = [name for name, predict in _session.predictions.items() if _session.take_up(predict, kept.get(name))]
-    def write(_=None): return session.write_answers(nickname, folder, session.joined_entries(kept, session.entries))
+    _session.on_file, _session.writing = recorded, None
+    back = [name for name, predict in _session.predictions.items() if _session.take_up(predict, recorded.get(name))]
+    def write(_=None): return session.write_answers(nickname, folder, session.joined_entries(recorded, session.entries))
     written = write()
     _session.writing = write
     for predict in _session.predictions.values():

@@ -6,9 +6,9 @@
 __all__ = ['shared_measures', 'sentence_pools', 'glue_pools', 'sst5_pools', 'reading_pools', 'digit_pools', 'pools_of', 'drawn',
            'transformer_for', 'text_lstm_for', 'test_score', 'test_accuracy', 'validation_score', 'majority',
            'class_probabilities', 'confidence', 'last_validation_loss', 'best_validation_loss', 'validation_curve',
-           'train_curve', 'ad_arms', 'ood', 'ad', 'ad64', 'prior_arms', 'prior', 'grid', 'sallm_arms', 'attention_kl',
-           'teacher_first', 'sallm', 'faithfulness', 'guided_arms', 'larger_pools', 'text', 'drop', 'small_gradients',
-           'adadelta', 'momentum', 'tenth_at', 'digits', 'cifar']
+           'train_curve', 'ad_methods', 'ood', 'ad', 'ad64', 'prior_methods', 'prior', 'grid', 'sallm_methods',
+           'attention_kl', 'teacher_first', 'sallm', 'faithfulness', 'guided_methods', 'larger_pools', 'text', 'drop',
+           'small_gradients', 'adadelta', 'momentum', 'tenth_at', 'digits', 'cifar']
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-3
 import functools
@@ -155,8 +155,8 @@ def test_score(run) -> float:
     scores = run.scores('test')
     if 'pearson' in scores: return scores['pearson']
     if (run.config.get('data') or {}).get('name') != 'cola': return scores['accuracy']
-    kept = run.load_arrays('test_predictions')
-    return float(matthews_corrcoef(kept['labels'], kept['predictions']))
+    saved = run.load_arrays('test_predictions')
+    return float(matthews_corrcoef(saved['labels'], saved['predictions']))
 
 def test_accuracy(run) -> float: # NaN for scores
     "Accuracy on the test split"
@@ -168,9 +168,9 @@ def validation_score(run) -> float:
 
 def majority(run) -> float:
     "What the best constant answer reaches in `test_score`; a correlation with it is 0"
-    is_share = run.best_metric[0] == 'accuracy' and (run.config.get('data') or {}).get('name') != 'cola'
+    is_fraction = run.best_metric[0] == 'accuracy' and (run.config.get('data') or {}).get('name') != 'cola'
     return float(np.bincount(run.load_arrays('test_predictions')['labels']).max()
-                 / len(run.load_arrays('test_predictions')['labels'])) if is_share else 0.
+                 / len(run.load_arrays('test_predictions')['labels'])) if is_fraction else 0.
 
 def class_probabilities(model, tokenizer, data, max_length=None): # float64 array [rows, classes], labels [rows]
     "What `model` gives each class of each row of a split, and the class that it has"
@@ -225,14 +225,14 @@ def _study(folder, model, data, methods, seeds, settings, measures, **train):
     return Study(folder, model, data, methods, seeds, settings, {**shared_measures, **measures}, weights='none',
                  progress=False, args=dict(save_only_model=True), **{**dict(snapshots=0, probes=1, keep=1), **train})
 
-def _chosen(arms, names):
-    "Those of the `arms` {name: method} that are asked for, in the order of `names`; None: all"
-    unknown = [name for name in names or () if name not in arms]
-    if unknown: raise ValueError(f'no arm is called {unknown[0]!r}; there are {", ".join(arms)}')
-    return {name: arms[name] for name in names or arms}
+def _chosen(methods, names):
+    "Those of the `methods` {name: method} that are asked for, in the order of `names`; None: all"
+    unknown = [name for name in names or () if name not in methods]
+    if unknown: raise ValueError(f'no arm is called {unknown[0]!r}; there are {", ".join(methods)}')
+    return {name: methods[name] for name in names or methods}
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-25
-def ad_arms(p=.3, q=.3) -> dict: # {name: method}
+def ad_methods(p=.3, q=.3) -> dict: # {name: method}
     "Fine-tuning and the arms of AD-DROP's Table 2"
     from salviz.methods import ADDrop, FineTuning
     shared = dict(p=p, q=q)
@@ -243,10 +243,10 @@ def ad_arms(p=.3, q=.3) -> dict: # {name: method}
 def ood(run, model, tokenizer, rows=400, max_length=32) -> dict: # {domain: accuracy}, mean, majority
     "Accuracy on test rows of the packaged domains that a run of one of them was not trained on"
     from salviz.data.texts import subset
-    own, scores, largest = run.config['data']['name'], {}, []
-    if own not in _domains: return dict(mean=math.nan)
+    domain, scores, largest = run.config['data']['name'], {}, []
+    if domain not in _domains: return dict(mean=math.nan)
     for task in _domains:
-        if task == own: continue
+        if task == domain: continue
         test = subset(sentence_pools(task), test_size=rows)['test']
         p, labels = class_probabilities(model, tokenizer, test, max_length)
         scores[task] = float((p.argmax(-1) == labels).mean())
@@ -261,11 +261,11 @@ _full_ad = dict(seeds=range(100, 110), tasks=_glue_tasks, bases=('bert-base-unca
                 layers=None, rows=('full',)*3, epochs=10, learning_rate=2e-5, max_length=128)
 _full_needs = 'a GPU; {} from the Hub'
 
-def _ad(folder, seeds, tasks, rows, epochs, learning_rate, arms, measures, layers, load=sentence_pools, bases=None,
+def _ad(folder, seeds, tasks, rows, epochs, learning_rate, names, measures, layers, load=sentence_pools, bases=None,
         max_length=32, batch_size=16, model=None, data=None):
     settings = dict(task=list(tasks)) | ({} if bases is None else dict(base=list(bases)))
     return _study(folder, model or transformer_for(load, data, layers=layers), drawn(load, rows, data),
-                  _chosen(ad_arms(), arms), seeds, settings, {**_losses, **measures}, epochs=epochs,
+                  _chosen(ad_methods(), names), seeds, settings, {**_losses, **measures}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
 @plan('AD', 'AD-DROP and its ablations', dict(quick=2.5, small=53, full=60*24*4),
@@ -289,7 +289,7 @@ def ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mor
     return _ad(folder, seeds, tasks, rows, epochs, learning_rate, ('FT', 'GA'), {}, layers, **more)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-28
-def prior_arms(rate=.3, layers=0) -> dict: # {name: method}
+def prior_methods(rate=.3, layers=0) -> dict: # {name: method}
     "The strategies of section 2.2 by the gold label, and two of them by the predicted one"
     from salviz.methods import ADDrop
     from salviz.methods.ad_drop import prior_method, prior_strategies
@@ -310,7 +310,7 @@ def prior(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms
           base='minilm', max_length=32, batch_size=16, model=None, data=None):
     "Losses with high, low, random or no attributions dropped in the first layer"
     return _study(folder, model or transformer_for(load, data, base, layers), drawn(load, rows, data),
-                  _chosen(prior_arms(), arms), seeds, dict(task=list(tasks)), {**_losses, **_curves}, epochs=epochs,
+                  _chosen(prior_methods(), arms), seeds, dict(task=list(tasks)), {**_losses, **_curves}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-30
@@ -324,13 +324,13 @@ def grid(folder, after, seeds, tasks, shares, rows, epochs, learning_rate, layer
          max_length=32, batch_size=16, model=None, data=None):
     "AD-DROP with and without cross-tuning, p x q"
     from salviz.methods import ADDrop
-    arms = dict(CT=ADDrop(), noCT=ADDrop(cross_tuning=False))
-    return _study(folder, model or transformer_for(load, data, base, layers), drawn(load, rows, data), arms, seeds,
+    methods = dict(CT=ADDrop(), noCT=ADDrop(cross_tuning=False))
+    return _study(folder, model or transformer_for(load, data, base, layers), drawn(load, rows, data), methods, seeds,
                   dict(task=list(tasks), p=list(shares), q=list(shares)), {}, epochs=epochs, batch_size=batch_size,
                   learning_rate=learning_rate, max_length=max_length)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-32
-def sallm_arms(steps=8) -> dict: # {name: method, or function(run_of) -> method}
+def sallm_methods(steps=8) -> dict: # {name: method, or function(run_of) -> method}
     "Vanilla fine-tuning, and SalLM in the three forms of the poster"
     from salviz.methods import FineTuning, SalLM
     def taught(**how): return lambda run_of: SalLM(teacher=run_of('FT'), steps=steps, **how)
@@ -362,7 +362,7 @@ def sallm(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms
           base='minilm', max_length=32, batch_size=16, steps=8, model=None, data=None):
     "SalLM, Fine-Tuned and Iterative against fine-tuning"
     return _study(folder, model or transformer_for(load, data, base, layers), drawn(load, rows, data),
-                  _chosen(sallm_arms(steps), arms), seeds, dict(task=list(tasks)), dict(attention_kl=attention_kl),
+                  _chosen(sallm_methods(steps), arms), seeds, dict(task=list(tasks)), dict(attention_kl=attention_kl),
                   epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-35
@@ -379,10 +379,10 @@ def faithfulness(run, model, tokenizer, data, rows=300, steps=20) -> dict:
 
 faithfulness.version = '1'
 
-def guided_arms(share, **how) -> dict: # {name: method}
+def guided_methods(fraction, **how) -> dict: # {name: method}
     "Plain training, and saliency guided training that masks this `share`"
     from salviz.methods import FineTuning, SaliencyGuided
-    return dict(FT=FineTuning(), SGT=SaliencyGuided(masked_share=share, **how))
+    return dict(FT=FineTuning(), SGT=SaliencyGuided(masked_share=fraction, **how))
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-36
 @functools.cache
@@ -400,7 +400,7 @@ def text(folder, after, seeds, tasks, rows, epochs, learning_rate, load=larger_p
          dropout=.1, model=None, data=None):
     "Saliency guided training of an LSTM in both directions on sentences"
     return _study(folder, model or text_lstm_for(load, data, dropout=dropout), drawn(load, rows, data, smaller=.75),
-                  guided_arms(.3), seeds, dict(task=list(tasks)), dict(faithfulness=faithfulness), epochs=epochs,
+                  guided_methods(.3), seeds, dict(task=list(tasks)), dict(faithfulness=faithfulness), epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-38
@@ -414,7 +414,7 @@ def _below_random(model, test, ways) -> dict:
     frame = accuracy_drop(model, test, ways, shares=_removed, target='gold', ranking='magnitude')
     curves = {way: part.set_index('share').accuracy for way, part in frame.groupby('method', sort=False)}
     areas = {way: float(np.trapezoid(curve, curve.index)/curve.index[-1]) for way, curve in curves.items()}
-    out = {f'{way}_at_{round(100*share)}': x for way, curve in curves.items() for share, x in curve.items()}
+    out = {f'{way}_at_{round(100*fraction)}': x for way, curve in curves.items() for fraction, x in curve.items()}
     below = {f'{way}_below': areas['random'] - areas[way] for way in ways}
     return out | {f'{way}_area': x for way, x in areas.items()} | below
 
@@ -448,13 +448,13 @@ def tenth_at(optimizer, steps):
     from torch.optim.lr_scheduler import MultiStepLR
     return MultiStepLR(optimizer, [steps//2, 3*steps//4])
 
-def _images(folder, seeds, tasks, rows, net, share, measures, model, data, **train):
+def _images(folder, seeds, tasks, rows, net, fraction, measures, model, data, **train):
     def make(seed, task):
         from salviz.models.nets import small_net
         return small_net(net, pools_of(task, digit_pools, data), seed=seed)
-    arms = guided_arms(share, fill_range='sample', score='log_probability')
-    return _study(folder, model or make, drawn(digit_pools, rows, data), arms, seeds, dict(task=list(tasks)), measures,
-                  **train)
+    methods = guided_methods(fraction, fill_range='sample', score='log_probability')
+    return _study(folder, model or make, drawn(digit_pools, rows, data), methods, seeds, dict(task=list(tasks)),
+                  measures, **train)
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-40
 _digits = dict(tasks=('digits',), epochs=5, learning_rate=1e-3)

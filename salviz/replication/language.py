@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['needs_gpu', 'sentence_pools', 'rated_sentences', 'wikipedia_pools', 'drawn', 'last_validation_loss',
            'validation_curve', 'train_curve', 'steps_to_reach', 'unigram_entropy', 'majority', 'antecedents',
-           'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm',
+           'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'quiet_study', 'pretraining', 'masked_lm',
            'all_guided', 'learning_rates', 'without', 'patterns', 'replaced_tokens', 'reorder_pools', 'iwslt_pools',
            'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream', 'antecedent_pools',
            'coreference']
@@ -42,15 +42,15 @@ def sentence_pools(
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # a sentence longer than a block is cut, as it is meant to be
         packed = pack_texts(data.select_columns('text'), tokenizer, block)
-    known = set()
+    seen = set()
     for split, part in packed.items(): # pieces of long sentences may be alike
         texts = part['text']
-        packed[split] = part.select([i for i, text in enumerate(texts) if text not in known])
-        known.update(texts)
+        packed[split] = part.select([i for i, text in enumerate(texts) if text not in seen])
+        seen.update(texts)
     return tokenizer, packed
 
 # %% ../../nbs/14_replication/04_language.ipynb #lang-7
-_shares = (.7, .1, .2)
+_splits = (.7, .1, .2)
 
 @lru_cache(2)
 def rated_sentences(
@@ -59,7 +59,7 @@ def rated_sentences(
     "The packaged movie sentences in three splits, cut alike either way: no test sentence was pre-trained on"
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
-    data = load_text('movie-sentences', splits=_shares, seed=0)
+    data = load_text('movie-sentences', splits=_splits, seed=0)
     if not sign: return data
     types = Features(text=Value('string'), label=ClassLabel(names=['negative', 'positive']))
     def clear(part):
@@ -133,10 +133,10 @@ def unigram_entropy(data, tokenizer) -> float:
     from salviz.data.texts import encode
     from salviz.models.corruption import token_counts
     rows = encode(data, tokenizer, task='masked_lm')
-    known, there = (token_counts(rows[k], tokenizer).numpy().astype(float) for k in ('train', 'validation'))
-    ordinary = np.isin(np.arange(len(known)), tokenizer.all_special_ids, invert=True)
-    p = (known + 1)[ordinary]/(known + 1)[ordinary].sum()
-    return float(-(there[ordinary]*np.log(p)).sum()/there.sum())
+    train, validation = (token_counts(rows[k], tokenizer).numpy().astype(float) for k in ('train', 'validation'))
+    ordinary = np.isin(np.arange(len(train)), tokenizer.all_special_ids, invert=True)
+    p = (train + 1)[ordinary]/(train + 1)[ordinary].sum()
+    return float(-(validation[ordinary]*np.log(p)).sum()/validation.sum())
 
 def majority(data) -> float:
     "The share of the test rows that always saying the commonest class of train gets right"
@@ -206,7 +206,7 @@ def new_model(
     with forked_random(seed): return RobertaForMaskedLM(config).eval()
 
 # %% ../../nbs/14_replication/04_language.ipynb #lang-22
-def made_study(
+def quiet_study(
     folder, seeds, methods, model, data, measures,
     **more, # arguments of `Study` and of `train`
 ):
@@ -222,7 +222,7 @@ def pretraining(
     task='masked_lm',
     model=None, # function(seed, [settings]) -> (model, tokenizer) in place of `new_model`
     data=None,  # function(seed) -> rows in place of those of `source`
-    **more,     # see `made_study`
+    **more,     # see `quiet_study`
 ):
     "The study of models that are trained from nothing on plain sentences"
     if source == 'wikipedia' and (model is None or data is None): needs_gpu(name, _needs['full'][len('a GPU, '):])
@@ -230,7 +230,7 @@ def pretraining(
     def made(seed, layers=layers):
         tokenizer = pools()[0]
         return new_model(task, tokenizer, seed, layers, heads, hidden), tokenizer
-    return made_study(folder, seeds, methods, model or made, data or drawn(lambda: pools()[1], rows), measures, **more)
+    return quiet_study(folder, seeds, methods, model or made, data or drawn(lambda: pools()[1], rows), measures, **more)
 
 # %% ../../nbs/14_replication/04_language.ipynb #lang-23
 _with_line = {**_curves, 'unigram_entropy': unigram_entropy}
@@ -337,7 +337,7 @@ def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=
         tokenizer = pools()[0]
         return small_model('seq2seq', tokenizer, layers=layers, heads=heads, hidden=hidden, seed=seed), tokenizer
     measures = {**_curves, 'exact_match': exact_match, 'bleu': bleu}
-    return made_study(folder, seeds, dict(plain=unguided(), AG=partial(guided)), model or made,
+    return quiet_study(folder, seeds, dict(plain=unguided(), AG=partial(guided)), model or made,
                       data or drawn(lambda: pools()[1], rows), measures, **train)
 
 # %% ../../nbs/14_replication/04_language.ipynb #lang-34
@@ -350,7 +350,7 @@ def take_body(
     from salviz.metrics.study_results import StudyResults
     from salviz.models.checkpoints import load_model
     study = StudyResults.open(study)
-    run = next((run for some in study.runs(method=start, layers=layers, seed=seed).values() for run in some), None)
+    run = next((run for runs in study.runs(method=start, layers=layers, seed=seed).values() for run in runs), None)
     if run is None:
         raise FileNotFoundError(f'DOWN starts from MLM, whose run of {start} with {layers} layers and seed {seed} is '
                                 'not there; run MLM first')
@@ -400,7 +400,7 @@ def downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source,
     def made(seed, task, layers):
         labels, tokenizer = rows_of(seed, task)['train'].features['label'].names, _pools[source]()[0]
         return new_classifier(labels, tokenizer, seed, layers, heads, hidden), tokenizer
-    return made_study(folder, seeds, dict(FT=partial(started, after['MLM'])), model or made, data or rows_of,
+    return quiet_study(folder, seeds, dict(FT=partial(started, after['MLM'])), model or made, data or rows_of,
                       dict(test_accuracy='test_accuracy', test_macro_f1='test_macro_f1', steps='steps',
                            seconds='seconds', majority=majority),
                       settings=dict(task=list(tasks), start=['plain', 'AG'], layers=[layers]), **train)
@@ -414,10 +414,10 @@ def antecedent_pools(
     from datasets import DatasetDict
     from salviz.analysis.antecedents import antecedent_sentences
     scored = set(antecedent_sentences(seed=0)['text'])
-    made = antecedent_sentences(size, seed=1).select_columns('text')
-    made = made.select([i for i, text in enumerate(made['text']) if text not in scored])
-    ends = [0, int(.7*len(made)), int(.85*len(made)), len(made)]
-    return DatasetDict({k: made.select(range(a, b))
+    sentences = antecedent_sentences(size, seed=1).select_columns('text')
+    sentences = sentences.select([i for i, text in enumerate(sentences['text']) if text not in scored])
+    ends = [0, int(.7*len(sentences)), int(.85*len(sentences)), len(sentences)]
+    return DatasetDict({k: sentences.select(range(a, b))
                         for k, a, b in zip(('train', 'validation', 'test'), ends, ends[1:])})
 
 # %% ../../nbs/14_replication/04_language.ipynb #lang-38
@@ -434,4 +434,4 @@ def coreference(folder, after, seeds, name=None, alpha=100, model=None, data=Non
         from salviz.models.loading import load_model_for
         return load_model_for('masked_lm', name, seed=seed)
     rows = sizes.pop('rows')
-    return made_study(folder, seeds, methods, model or made, data or drawn(antecedent_pools, rows), measures, **sizes)
+    return quiet_study(folder, seeds, methods, model or made, data or drawn(antecedent_pools, rows), measures, **sizes)

@@ -10,7 +10,7 @@ __all__ = ['four_layouts', 'ten_layouts', 'series_measures', 'benchmark_series',
 # %% ../../nbs/14_replication/05_series.ipynb #ser-3
 from functools import partial
 
-from .language import majority, made_study, unguided
+from .language import majority, quiet_study, unguided
 from .plans import plan
 
 # %% ../../nbs/14_replication/05_series.ipynb #ser-6
@@ -68,7 +68,7 @@ def series_study(
         from salviz.models.nets import small_net
         return small_net(net, drawn(seed, task), seed=seed, **more)
     methods = dict(FT=unguided(), SGT=partial(saliency_guided, masked_share=.5))
-    return made_study(folder, seeds, methods, model or made, drawn, series_measures,
+    return quiet_study(folder, seeds, methods, model or made, drawn, series_measures,
                       settings=dict(net=list(nets), task=list(tasks)), **train)
 
 _small = dict(rows=(400, 50, 100), normalise='z-score', epochs=5, batch_size=32, learning_rate=1e-2)
