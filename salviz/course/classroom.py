@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from fastcore.basics import patch
 
 from ..core.validation import shown
 from ..core.runs import write_whole
@@ -176,17 +175,14 @@ def majority_of(votes, respondents:int): # flags; None if nobody was asked
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl19
 @dataclass(eq=False)
-class ClassMarks:
-    "The marks of a class, merged"
+class _MergedMarks:
+    "Who marked what, and what the class marked"
     of:MarkSet
     sheets:list       # of `Sheet`: those that count
     broken:list       # [(source, reason)]
     doubled:list      # [(the `Sheet` that counts, the one that does not, reason)]
     answered:list     # [(source, content of an answers file)]
     left_out:list     # nicknames that the teacher left out
-
-    def __len__(self): return len(self.sheets)
-    def __repr__(self): return self.report()
 
     @cached_property
     def table(self) -> list: # of each sentence float [students, words], NaN: not done
@@ -234,6 +230,57 @@ class ClassMarks:
         if rows: return [None if flags is None else np.array(flags) for flags in rows[0]]
         names = ', '.join(s.nickname for s in self.sheets)
         raise ValueError(f"by must be 'majority', 'votes' or a nickname of this class ({names}), got {by!r}")
+
+# %% ../../nbs/13_course/07_classroom.ipynb #cl19b
+class ClassMarks(_MergedMarks):
+    "The marks of a class, merged"
+    def __len__(self): return len(self.sheets)
+    def __repr__(self): return self.report()
+
+    def report(self) -> str:
+        "What a teacher wants to know first, as text"
+        return '\n'.join(map(printable, _report_lines(self)))
+
+    def rows(self) -> list: # of dicts
+        "A dict for each sentence that anybody has done"
+        out = []
+        for i, text in enumerate(self.of.texts):
+            if not self.respondents[i]: continue
+            fractions = [round(float(x), 6) for x in self.fractions[i]]
+            out.append(dict(text=text, label=self.of.labels[i], rationale=fractions, majority=self.majority[i].tolist(),
+                            votes=self.votes[i].tolist(), asked=self.respondents[i]))
+        return out
+
+    def write(self,
+        path, # of a .jsonl file
+    ) -> Path:
+        "Write the marks as a file that `load_rationales` reads"
+        rows = self.rows()
+        if not rows: raise ValueError('nobody has marked a sentence, so there is nothing to write')
+        lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+        write_whole(path, lines.encode())
+        return Path(path)
+
+    def compare(self,
+        explanations=None, # {name: for each sentence one number a word}, such as `explained_words` gives
+        by='majority', # whose marks are the reference: see `flags`; of 'votes' what more than half marked
+    ) -> pd.DataFrame: # index row; auprc, token_f1 with intervals, random_auprc beside them, sentences
+        "How well explanations, words by themselves and students agree with the marks of the class"
+        return _comparison(self, explanations or {}, by)
+
+    def bars(self,
+        sentence=0,    # number of the sentence
+        nickname=None, # of a student, whose marks stand in the first row
+        **rows,        # further rows by their names: for each sentence one number a word
+    ) -> 'WordBars':
+        "Majority and votes of one sentence, with what else is to be seen beside them"
+        if not self.respondents[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
+        first = {} if nickname is None else {nickname: self.flags(nickname)[sentence]}
+        if nickname is not None and first[nickname] is None:
+            raise ValueError(f'{nickname} has not done sentence {sentence + 1}')
+        ours = dict(majority=self.majority[sentence], votes=self.fractions[sentence])
+        more = {name: np.asarray(v[sentence]) for name, v in rows.items()}
+        return WordBars(self.of.words[sentence], first | ours | more)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl20
 def class_marks(
@@ -308,45 +355,21 @@ def _alpha_line(alpha):
     low = '' if alpha.low is None else f', 95 % of samples of sentences {_point(alpha.low)} to {_point(alpha.high)}'
     return f"Krippendorff's alpha {_point(alpha.value)}{low}"
 
-@patch
-def report(self:ClassMarks) -> str:
-    "What a teacher wants to know first, as text"
-    whole = sum(s.done == len(self.of) for s in self.sheets)
-    lines = [f'{len(self)} students count, {whole} of them have done all {len(self.of)} sentences (set {self.of.id})',
-             _alpha_line(self.alpha)]
-    unfinished = [f'{s.nickname} ({s.done})' for s in self.sheets if s.done < len(self.of)]
+def _report_lines(marks) -> list:
+    "What a teacher wants to know first"
+    whole = sum(s.done == len(marks.of) for s in marks.sheets)
+    finished = f'{whole} of them have done all {len(marks.of)} sentences (set {marks.of.id})'
+    lines = [f'{len(marks)} students count, {finished}', _alpha_line(marks.alpha)]
+    unfinished = [f'{s.nickname} ({s.done})' for s in marks.sheets if s.done < len(marks.of)]
     if unfinished: lines.append(f'unfinished, and counted as far as they go: {", ".join(unfinished)}')
-    for source, reason in self.broken: lines.append(f'cannot be read: {source}: {reason}')
-    for better, other, reason in self.doubled:
+    for source, reason in marks.broken: lines.append(f'cannot be read: {source}: {reason}')
+    for better, other, reason in marks.doubled:
         lines.append(f'doubled: {reason}; {_source(better)} counts, {_source(other)} does not')
-    for name, reason in self.outliers: lines.append(f'unlike the others: {name}: {reason}')
-    if self.left_out: lines.append(f'left out by the teacher: {", ".join(self.left_out)}')
-    return '\n'.join(map(printable, lines))
+    for name, reason in marks.outliers: lines.append(f'unlike the others: {name}: {reason}')
+    if marks.left_out: lines.append(f'left out by the teacher: {", ".join(marks.left_out)}')
+    return lines
 
 def _source(sheet): return sheet.source or sheet.nickname
-
-# %% ../../nbs/13_course/07_classroom.ipynb #cl30
-@patch
-def rows(self:ClassMarks) -> list: # of dicts
-    "A dict for each sentence that anybody has done"
-    out = []
-    for i, text in enumerate(self.of.texts):
-        if not self.respondents[i]: continue
-        fractions = [round(float(x), 6) for x in self.fractions[i]]
-        out.append(dict(text=text, label=self.of.labels[i], rationale=fractions, majority=self.majority[i].tolist(),
-                        votes=self.votes[i].tolist(), asked=self.respondents[i]))
-    return out
-
-@patch
-def write(self:ClassMarks,
-    path, # of a .jsonl file
-) -> Path:
-    "Write the marks as a file that `load_rationales` reads"
-    rows = self.rows()
-    if not rows: raise ValueError('nobody has marked a sentence, so there is nothing to write')
-    lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-    write_whole(path, lines.encode())
-    return Path(path)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl33
 stop_words = frozenset('a an and are as at be but by for from had has have he her his i in is it its of on or she so '
@@ -391,22 +414,18 @@ def _of_students(marks, reference) -> dict:
             for name, values in _compared([table[i]], [others]).items(): each[name][s] += values
     return {name: [float(np.mean(x)) for x in lists if x] for name, lists in each.items()}
 
-@patch
-def compare(self:ClassMarks,
-    explanations=None, # {name: for each sentence one number a word}, such as `explained_words` gives
-    by='majority',     # whose marks are the reference: see `ClassMarks.flags`; of 'votes' what more than half marked
-) -> pd.DataFrame:     # index row; auprc, token_f1 with intervals, random_auprc beside them, sentences
-    "How well explanations, words by themselves and students agree with the marks of the class"
-    reference = self.majority if by == 'votes' else self.flags(by)
+def _comparison(marks, explanations, by) -> pd.DataFrame:
+    "The table of `ClassMarks.compare`"
+    reference = marks.majority if by == 'votes' else marks.flags(by)
     marked = [f for f in reference if f is not None and f.any()]
     if not marked: raise ValueError('the reference marks no word, so nothing can be compared with it')
     fraction = rationale_size(marked)
-    priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in self.of.words]
-    stops = [np.array([float(w.lower() in stop_words) for w in words]) for words in self.of.words]
-    table = {name: _summed_up(_compared(values, reference, fraction)) for name, values in (explanations or {}).items()}
+    priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in marks.of.words]
+    stops = [np.array([float(w.lower() in stop_words) for w in words]) for words in marks.of.words]
+    table = {name: _summed_up(_compared(values, reference, fraction)) for name, values in explanations.items()}
     table['words rated by themselves'] = _summed_up(_compared(priors, reference, fraction))
     table['stop words'] = _summed_up(_compared(stops, reference))
-    if len(self) > 1: table['each student, by the others'] = _summed_up(_of_students(self, reference))
+    if len(marks) > 1: table['each student, by the others'] = _summed_up(_of_students(marks, reference))
     return pd.DataFrame.from_dict(table, orient='index').rename_axis('row')
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl37
@@ -526,20 +545,6 @@ class WordBars:
         legend = ''.join(f'<span style="margin-right:1em"><span style="color:{hues[i % len(hues)]}">▬</span> '
                          f'{html.escape(name)}</span>' for i, name in enumerate(names))
         return f'<div style="font-size:.85em">{legend}</div><div>{"".join(map(unit, range(10**6), self.words))}</div>'
-
-@patch
-def bars(self:ClassMarks,
-    sentence=0,    # number of the sentence
-    nickname=None, # of a student, whose marks stand in the first row
-    **rows,        # further rows by their names: for each sentence one number a word
-) -> WordBars:
-    "Majority and votes of one sentence, with what else is to be seen beside them"
-    if not self.respondents[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
-    first = {} if nickname is None else {nickname: self.flags(nickname)[sentence]}
-    if nickname is not None and first[nickname] is None:
-        raise ValueError(f'{nickname} has not done sentence {sentence + 1}')
-    ours = dict(majority=self.majority[sentence], votes=self.fractions[sentence])
-    return WordBars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl48b
 def lesson_questions(

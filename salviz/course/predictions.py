@@ -19,7 +19,6 @@ from pathlib import Path
 import anywidget
 import ipywidgets as W
 import traitlets as T
-from fastcore.basics import patch
 from IPython.display import Markdown
 
 from ..core.validation import shown
@@ -30,7 +29,6 @@ from .session import class_answers, record
 from ..explorer.codes import json_text
 from ..explorer.page import Page, in_script
 from ..explorer.program import bundle, static_text
-
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr06
 def _course_files():
@@ -95,10 +93,52 @@ class CourseWidget(anywidget.AnyWidget):
         "What a page is told about it"
         return dict(self.about)
 
-class Predict(CourseWidget):
-    "A question that is answered before what it asks about is shown"
+class _Question(CourseWidget):
+    "A question with its answer, which is checked, and what is true"
     answer = T.Dict().tag(sync=True) # an entry, see `salviz.course.session`
     outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # what is true, once that may be seen
+
+    def truth(self):
+        "What is true, as `salviz.course.kinds.truth_of` gives it; None where nothing is known"
+        if callable(self._truth): self._truth = truth_of(self.query, self._truth())
+        return self._truth
+
+    def _heard(self, entry):
+        "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
+        if entry == self._trusted: return
+        try:
+            checked = session.checked_entry(self.query, entry, self.id)
+            if not session.follows(self._trusted, checked): raise ValueError
+        except ValueError:
+            self.answer = self._trusted
+            return
+        if checked != entry:
+            self.answer = checked
+            return
+        self._trusted = checked
+        if entry['state'] == 'revealed': self._show_truth()
+        session.store(self.name, self.recorded())
+
+    def _show_truth(self):
+        "Give the browser what is true, and what the class has answered"
+        try: truth, error = self.truth(), ''
+        except Exception as e: truth, error = None, f'What is true could not be computed: {e}'
+        self.outcome = dict(truth=truth, error=error, classmates=_session.of_class(self))
+
+    def scores(self) -> list: # of the first and the second answer, None where there is none
+        "How near the answers were; nothing before the reveal"
+        answers = [self.answer[which] for which in ('first', 'second')]
+        truth = (self.outcome or {}).get('truth')
+        if truth is None: return [None, None]
+        return [None if answer is None else score(self.query, answer['value'], truth) for answer in answers]
+
+    def recorded(self) -> dict:
+        "The entry as it stands in an answers file: with scores once the truth was shown, else without"
+        return self.answer | (dict(scores=self.scores()) if self.outcome else {})
+
+# %% ../../nbs/13_course/05_predictions.ipynb #pr14
+class Predict(_Question):
+    "A question that is answered before what it asks about is shown"
     def __init__(self,
         name:str,      # such as '1.words': the lesson, a point, and what is asked
         question:str,
@@ -121,76 +161,25 @@ class Predict(CourseWidget):
 
     def __repr__(self): return f'Predict({self.name!r}, {self.query.kind}, {self.answer["state"]})'
 
-    def truth(self):
-        "What is true, as `salviz.course.kinds.truth_of` gives it; None where nothing is known"
-        if callable(self._truth): self._truth = truth_of(self.query, self._truth())
-        return self._truth
+    def commit(self,
+        value,              # as the question asks: words, a head, an option, items in their order, a number
+        confidence='think', # 'guess', 'think' or 'sure'
+        why='',
+    ):
+        "Commit the first answer"
+        self.answer = session.commit(self.answer, answer_of(self.query, value), confidence, why)
 
+    def discuss(self, value, confidence='think', why=''):
+        "Commit a second answer, after talking to a neighbour"
+        self.answer = session.discuss(self.answer, answer_of(self.query, value), confidence, why)
 
-# %% ../../nbs/13_course/05_predictions.ipynb #pr14
-@patch
-def _heard(self:Predict, entry):
-    "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
-    if entry == self._trusted: return
-    try:
-        checked = session.checked_entry(self.query, entry, self.id)
-        if not session.follows(self._trusted, checked): raise ValueError
-    except ValueError:
-        self.answer = self._trusted
-        return
-    if checked != entry:
-        self.answer = checked
-        return
-    self._trusted = checked
-    if entry['state'] == 'revealed': self._show_truth()
-    session.store(self.name, self.recorded())
+    def reveal(self):
+        "Show what is true; who has not answered by now has skipped the question"
+        self.answer = session.reveal(self.answer)
 
-@patch
-def _show_truth(self:Predict):
-    "Give the browser what is true, and what the class has answered"
-    try: truth, error = self.truth(), ''
-    except Exception as e: truth, error = None, f'What is true could not be computed: {e}'
-    self.outcome = dict(truth=truth, error=error, classmates=_session.of_class(self))
-
-@patch
-def scores(self:Predict) -> list: # of the first and the second answer, None where there is none
-    "How near the answers were; nothing before the reveal"
-    answers = [self.answer[which] for which in ('first', 'second')]
-    truth = (self.outcome or {}).get('truth')
-    if truth is None: return [None, None]
-    return [None if answer is None else score(self.query, answer['value'], truth) for answer in answers]
-
-@patch
-def recorded(self:Predict) -> dict:
-    "The entry as it stands in an answers file: with scores once the truth was shown, else without"
-    return self.answer | (dict(scores=self.scores()) if self.outcome else {})
-
-
-# %% ../../nbs/13_course/05_predictions.ipynb #pr14b
-@patch
-def commit(self:Predict,
-    value,              # as the question asks: words, a head, an option, items in their order, a number
-    confidence='think', # 'guess', 'think' or 'sure'
-    why='',
-):
-    "Commit the first answer"
-    self.answer = session.commit(self.answer, answer_of(self.query, value), confidence, why)
-
-@patch
-def discuss(self:Predict, value, confidence='think', why=''):
-    "Commit a second answer, after talking to a neighbour"
-    self.answer = session.discuss(self.answer, answer_of(self.query, value), confidence, why)
-
-@patch
-def reveal(self:Predict):
-    "Show what is true; who has not answered by now has skipped the question"
-    self.answer = session.reveal(self.answer)
-
-@patch
-def page_html(self:Predict) -> str:
-    "A fragment for a page, with the truth packed"
-    return fragment(self.described(), dict(truth=self.truth()))
-
+    def page_html(self) -> str:
+        "A fragment for a page, with the truth packed"
+        return fragment(self.described(), dict(truth=self.truth()))
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr16
 def _all_fit(query, values):
@@ -255,6 +244,7 @@ class _Gate(CourseWidget):
     "The part of a reveal that says what it waits for"
     state = T.Dict().tag(sync=True) # waiting: names, open, error
 
+# %% ../../nbs/13_course/05_predictions.ipynb #pr20b
 class Reveal(W.VBox):
     "Something that is shown once predictions are committed"
     def __init__(self,
@@ -308,6 +298,10 @@ class Reveal(W.VBox):
         working.close()
         self._refresh(error)
 
+    def page_html(self) -> str:
+        "A fragment for a page, with what is revealed packed"
+        parts = page_parts(self.content)
+        return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr21
 def _contents(content) -> list:
@@ -362,13 +356,6 @@ def _picture_of(fig):
     source = f'data:image/png;base64,{base64.b64encode(png(fig)).decode()}'
     titles = [ax.get_title() for ax in fig.axes if ax.get_title()]
     return dict(kind='picture', src=source, alt=getattr(fig, 'caption', '') or '; '.join(titles) or 'a figure')
-
-@patch
-def page_html(self:Reveal) -> str:
-    "A fragment for a page, with what is revealed packed"
-    parts = page_parts(self.content)
-    return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
-
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr27
 class Answers(CourseWidget):
