@@ -174,10 +174,10 @@ def test_the_registry_says_what_the_arms_of_the_studies_are_given(monkeypatch, t
 
 @pytest.mark.slow
 def test_the_constant_of_replaced_tokens_is_that_of_the_data():
-    from salviz.replication.language import drawn, sentence_pools
+    from salviz.replication.language import drawn, packed_sentences
     from salviz.data.texts import encode
     from salviz.models.corruption import token_counts
-    tokenizer, rows = sentence_pools()
+    tokenizer, rows = packed_sentences()
     rows = encode(drawn(lambda: rows, (6400, 500, 100))(100), tokenizer, task='masked_lm')
     train, there = (token_counts(rows[k], tokenizer).numpy().astype(float) for k in ('train', 'validation'))
     share = .15*(1 - (train/train.sum()*there/there.sum()).sum()) # drawn anew by frequency, some as they were
