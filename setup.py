@@ -17,7 +17,7 @@ setup(name=c['lib_name'], version=version, description=c['description'], keyword
     package_data={'salviz': ['py.typed', '*.pyi'], 'salviz.explorer': ['static/**/*'],
                   'salviz.models': ['taught/*'], 'salviz.core': ['finished/*'],
                   'salviz.course': ['runs/*', 'lessons/*', 'static/**/*'],
-                  'salviz.replication': ['rows/*', 'static/*']},
+                  'salviz.replication': ['rows/*', 'static/*', 'templates/*']},
     classifiers=['Intended Audience :: Science/Research', 'Programming Language :: Python :: 3'],
     # by its path: else a script in the folder above the clone, whose name is salviz, would import that folder
     options=dict(editable_wheel=dict(mode='compat')),

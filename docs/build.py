@@ -18,7 +18,7 @@ first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_tra
 floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
                     attribution='Attribution',
                     methods='Methods', training='Training', studies='Studies', metrics='Metrics',
-                    analysis='Analysis', views='Views', figures='Figures', explorer='Explorer', porch='Porch',
+                    analysis='Analysis', views='Views', figures='Figures', explorer='Explorer', cli='Command line',
                     course='Course: rooms', replication='Replication')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
@@ -107,7 +107,7 @@ def rooms():
     for file in sorted((root/'salviz').rglob('*.py')):
         place = file.relative_to(root).with_suffix('').parts
         if file.stem.startswith('_'): continue
-        rooms.setdefault(place[1] if len(place) > 2 else 'porch', []).append('.'.join(place))
+        rooms.setdefault(place[1] if len(place) > 2 else 'cli', []).append('.'.join(place))
     return rooms
 
 
@@ -130,7 +130,7 @@ def reference(source):
     "Write the pages of the reference into `source`; their names"
     write(source/'api'/'index.md', public_names())
     for floor, modules in rooms().items():
-        body = [f'# {floor_titles[floor]}: reference' if floor != 'porch' else '# Porch: reference']
+        body = [f'# {floor_titles[floor]}: reference']
         for module in modules:
             body += [f'## {module.removeprefix("salviz.")}', f'```{{eval-rst}}\n.. automodule:: {module}\n```']
         write(source/'api'/f'{floor}.md', '\n\n'.join(body) + '\n')

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['most_codes', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'WordBars', 'lesson_questions',
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'fraction_on', 'WordBars', 'lesson_questions',
            'class_page', 'prediction_lines', 'run_class']
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl03
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from fastcore.basics import patch
 
 from ..core.validation import shown
 from ..core.run_files import write_whole
@@ -69,8 +68,8 @@ class _Answers(Exception): "A file that holds predictions, not marks"
 def _read_answers(of, code, source): raise _Answers(session.answers_of_code(code))
 
 def _read_file(of, text, source):
-    given = parsed_json(text)
-    if isinstance(given, dict) and given.get('salviz') == 'answers': raise _Answers(given)
+    content = parsed_json(text)
+    if isinstance(content, dict) and content.get('salviz') == 'answers': raise _Answers(content)
     return read_sheet(of, text, source)
 
 def _readings(item) -> list: # of (source, reader, what it reads)
@@ -92,8 +91,8 @@ def read_handed(
     one = isinstance(handed, (str, Path, dict, Sheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
-        known = item if isinstance(item, Sheet) else getattr(item, 'sheet', None)
-        if known is not None: sheets.append(checked_sheet(of, known.nickname, known.marks, known.source)); continue
+        sheet = item if isinstance(item, Sheet) else getattr(item, 'sheet', None)
+        if sheet is not None: sheets.append(checked_sheet(of, sheet.nickname, sheet.marks, sheet.source)); continue
         if not isinstance(item, (str, Path, dict)):
             raise ValueError(f'handed must hold files, folders, codes or Marks, got {shown(item)}')
         for source, reader, text in _readings(item):
@@ -105,22 +104,22 @@ def read_handed(
 # %% ../../nbs/13_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
     "[(kept, left out, reason)] of sheets that repeat others"
-    kept, doubled = {}, []
+    unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
-        if name not in kept: kept[name] = sheet; continue
-        better, other = (sheet, kept[name]) if sheet.done >= kept[name].done else (kept[name], sheet)
-        same = ', with the same marks' if sheet.marks == kept[name].marks else ''
+        if name not in unique: unique[name] = sheet; continue
+        better, other = (sheet, unique[name]) if sheet.done >= unique[name].done else (unique[name], sheet)
+        same = ', with the same marks' if sheet.marks == unique[name].marks else ''
         doubled.append((better, other, f'the nickname {sheet.nickname} handed in twice{same}'))
-        kept[name] = better
+        unique[name] = better
     first = {}
-    for name, sheet in list(kept.items()):
+    for name, sheet in list(unique.items()):
         if sheet.done < min(5, len(of)): continue
         before = first.setdefault(sheet.marks, sheet)
         if before is sheet: continue
         doubled.append((before, sheet, f'{before.nickname} and {sheet.nickname} have the same marks in every word'))
-        del kept[name]
-    return list(kept.values()), doubled
+        del unique[name]
+    return list(unique.values()), doubled
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl12
 Alpha = namedtuple('Alpha', 'value low high')
@@ -151,10 +150,10 @@ def drawn(
         out[i] = x % n
     return out.reshape(times, n)
 
-def percentiles(values, share=.95) -> tuple: # (low, high)
-    "The middle `share` of `values`: the nearest ranks"
+def percentiles(values, fraction=.95) -> tuple: # (low, high)
+    "The middle `fraction` of `values`: the nearest ranks"
     ordered = sorted(values)
-    cut = int((1 - share)/2*len(ordered))
+    cut = int((1 - fraction)/2*len(ordered))
     return (ordered[cut], ordered[-1 - cut]) if ordered else (None, None)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl13
@@ -170,23 +169,20 @@ def class_alpha(
     return Alpha(value, *percentiles([x for x in samples if x is not None]))
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl17
-def majority_of(votes, asked:int): # flags; None if nobody was asked
-    "What more than half of those `asked` marked: a tie is not marked"
-    return (2*votes > asked).astype(int) if asked else None
+def majority_of(votes, respondents:int): # flags; None if nobody was asked
+    "What more than half of the `respondents` marked: a tie is not marked"
+    return (2*votes > respondents).astype(int) if respondents else None
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl19
 @dataclass(eq=False)
-class ClassMarks:
-    "The marks of a class, merged"
+class _MergedMarks:
+    "Who marked what, and what the class marked"
     of:MarkSet
     sheets:list       # of `Sheet`: those that count
     broken:list       # [(source, reason)]
     doubled:list      # [(the `Sheet` that counts, the one that does not, reason)]
     answered:list     # [(source, content of an answers file)]
     left_out:list     # nicknames that the teacher left out
-
-    def __len__(self): return len(self.sheets)
-    def __repr__(self): return self.report()
 
     @cached_property
     def table(self) -> list: # of each sentence float [students, words], NaN: not done
@@ -195,7 +191,7 @@ class ClassMarks:
                          dtype=float).reshape(-1, len(words)) for i, words in enumerate(self.of.words)]
 
     @cached_property
-    def asked(self) -> list: # of each sentence how many students have done it
+    def respondents(self) -> list: # of each sentence how many students have done it
         return [int((~np.isnan(t[:, 0])).sum()) for t in self.table]
 
     @cached_property
@@ -203,12 +199,12 @@ class ClassMarks:
         return [np.nansum(t, 0).astype(int) for t in self.table]
 
     @property
-    def shares(self) -> list: # of each sentence the share of students who marked each word; None: nobody has done it
-        return [v/n if n else None for v, n in zip(self.votes, self.asked)]
+    def fractions(self) -> list: # of each sentence the share of students who marked each word; None: nobody has done it
+        return [v/n if n else None for v, n in zip(self.votes, self.respondents)]
 
     @property
     def majority(self) -> list: # of each sentence flags of what more than half marked; None: nobody has done it
-        return [majority_of(v, n) for v, n in zip(self.votes, self.asked)]
+        return [majority_of(v, n) for v, n in zip(self.votes, self.respondents)]
 
     @cached_property
     def alpha(self) -> Alpha: return class_alpha(self.counts())
@@ -222,18 +218,69 @@ class ClassMarks:
         return unlike_others(self)
 
     def counts(self, without=None) -> list: # of each sentence int [words, 2]: marked, not marked
-        def of_all(votes, asked): return np.stack([votes, asked - votes], 1)
+        def of_all(votes, respondents): return np.stack([votes, respondents - votes], 1)
         def of_one(flags): return np.stack([flags == 1, flags == 0], 1)
-        every = [of_all(votes, asked) for votes, asked in zip(self.votes, self.asked)]
+        every = [of_all(votes, respondents) for votes, respondents in zip(self.votes, self.respondents)]
         return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # of each sentence an array of one number a word, or None
         "What is marked by the 'majority', by 'votes' (shares of the class), or by one nickname"
-        if by in ('majority', 'votes'): return self.majority if by == 'majority' else self.shares
+        if by in ('majority', 'votes'): return self.majority if by == 'majority' else self.fractions
         rows = [s.marks for s in self.sheets if isinstance(by, str) and folded(s.nickname) == folded(by)]
         if rows: return [None if flags is None else np.array(flags) for flags in rows[0]]
         names = ', '.join(s.nickname for s in self.sheets)
         raise ValueError(f"by must be 'majority', 'votes' or a nickname of this class ({names}), got {by!r}")
+
+# %% ../../nbs/13_course/07_classroom.ipynb #cl19b
+class ClassMarks(_MergedMarks):
+    "The marks of a class, merged"
+    def __len__(self): return len(self.sheets)
+    def __repr__(self): return self.report()
+
+    def report(self) -> str:
+        "What a teacher wants to know first, as text"
+        return '\n'.join(map(printable, _report_lines(self)))
+
+    def rows(self) -> list: # of dicts
+        "A dict for each sentence that anybody has done"
+        out = []
+        for i, text in enumerate(self.of.texts):
+            if not self.respondents[i]: continue
+            fractions = [round(float(x), 6) for x in self.fractions[i]]
+            out.append(dict(text=text, label=self.of.labels[i], rationale=fractions, majority=self.majority[i].tolist(),
+                            votes=self.votes[i].tolist(), asked=self.respondents[i]))
+        return out
+
+    def write(self,
+        path, # of a .jsonl file
+    ) -> Path:
+        "Write the marks as a file that `load_rationales` reads"
+        rows = self.rows()
+        if not rows: raise ValueError('nobody has marked a sentence, so there is nothing to write')
+        lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+        write_whole(path, lines.encode())
+        return Path(path)
+
+    def compare(self,
+        explanations=None, # {name: for each sentence one number a word}, such as `explained_words` gives
+        by='majority', # whose marks are the reference: see `flags`; of 'votes' what more than half marked
+    ) -> pd.DataFrame: # index row; auprc, token_f1 with intervals, random_auprc beside them, sentences
+        "How well explanations, words by themselves and students agree with the marks of the class"
+        return _comparison(self, explanations or {}, by)
+
+    def bars(self,
+        sentence=0,    # number of the sentence
+        nickname=None, # of a student, whose marks stand in the first row
+        **rows,        # further rows by their names: for each sentence one number a word
+    ) -> 'WordBars':
+        "Majority and votes of one sentence, with what else is to be seen beside them"
+        if not self.respondents[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
+        first = {} if nickname is None else {nickname: self.flags(nickname)[sentence]}
+        if nickname is not None and first[nickname] is None:
+            raise ValueError(f'{nickname} has not done sentence {sentence + 1}')
+        ours = dict(majority=self.majority[sentence], votes=self.fractions[sentence])
+        more = {name: np.asarray(v[sentence]) for name, v in rows.items()}
+        return WordBars(self.of.words[sentence], first | ours | more)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl20
 def class_marks(
@@ -261,9 +308,9 @@ def _f1(a, b):
 def with_others(marks:ClassMarks, i:int) -> list: # of each sentence F1, or None where there is nothing to compare
     "The agreement of student `i` with the majority of the others"
     out = []
-    for table, votes, asked in zip(marks.table, marks.votes, marks.asked):
+    for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         mine = table[i]
-        others = None if np.isnan(mine[0]) else majority_of(votes - mine.astype(int), asked - 1)
+        others = None if np.isnan(mine[0]) else majority_of(votes - mine.astype(int), respondents - 1)
         out.append(_f1(mine, others) if others is not None and others.any() else None)
     return out
 
@@ -272,8 +319,8 @@ def _point(x):
     return 'not defined' if x is None else f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
 
 def _mean(values):
-    there = [x for x in values if x is not None]
-    return float(np.mean(there)) if there else None
+    numbers = [x for x in values if x is not None]
+    return float(np.mean(numbers)) if numbers else None
 
 def student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean a sentence), f1, alpha_without
     "Each student beside the others"
@@ -308,45 +355,21 @@ def _alpha_line(alpha):
     low = '' if alpha.low is None else f', 95 % of samples of sentences {_point(alpha.low)} to {_point(alpha.high)}'
     return f"Krippendorff's alpha {_point(alpha.value)}{low}"
 
-@patch
-def report(self:ClassMarks) -> str:
-    "What a teacher wants to know first, as text"
-    whole = sum(s.done == len(self.of) for s in self.sheets)
-    lines = [f'{len(self)} students count, {whole} of them have done all {len(self.of)} sentences (set {self.of.id})',
-             _alpha_line(self.alpha)]
-    unfinished = [f'{s.nickname} ({s.done})' for s in self.sheets if s.done < len(self.of)]
+def _report_lines(marks) -> list:
+    "What a teacher wants to know first"
+    whole = sum(s.done == len(marks.of) for s in marks.sheets)
+    finished = f'{whole} of them have done all {len(marks.of)} sentences (set {marks.of.id})'
+    lines = [f'{len(marks)} students count, {finished}', _alpha_line(marks.alpha)]
+    unfinished = [f'{s.nickname} ({s.done})' for s in marks.sheets if s.done < len(marks.of)]
     if unfinished: lines.append(f'unfinished, and counted as far as they go: {", ".join(unfinished)}')
-    for source, reason in self.broken: lines.append(f'cannot be read: {source}: {reason}')
-    for better, other, reason in self.doubled:
+    for source, reason in marks.broken: lines.append(f'cannot be read: {source}: {reason}')
+    for better, other, reason in marks.doubled:
         lines.append(f'doubled: {reason}; {_source(better)} counts, {_source(other)} does not')
-    for name, reason in self.outliers: lines.append(f'unlike the others: {name}: {reason}')
-    if self.left_out: lines.append(f'left out by the teacher: {", ".join(self.left_out)}')
-    return '\n'.join(map(printable, lines))
+    for name, reason in marks.outliers: lines.append(f'unlike the others: {name}: {reason}')
+    if marks.left_out: lines.append(f'left out by the teacher: {", ".join(marks.left_out)}')
+    return lines
 
 def _source(sheet): return sheet.source or sheet.nickname
-
-# %% ../../nbs/13_course/07_classroom.ipynb #cl30
-@patch
-def rows(self:ClassMarks) -> list: # of dicts
-    "A dict for each sentence that anybody has done"
-    out = []
-    for i, text in enumerate(self.of.texts):
-        if not self.asked[i]: continue
-        shares = [round(float(x), 6) for x in self.shares[i]]
-        out.append(dict(text=text, label=self.of.labels[i], rationale=shares, majority=self.majority[i].tolist(),
-                        votes=self.votes[i].tolist(), asked=self.asked[i]))
-    return out
-
-@patch
-def write(self:ClassMarks,
-    path, # of a .jsonl file
-) -> Path:
-    "Write the marks as a file that `load_rationales` reads"
-    rows = self.rows()
-    if not rows: raise ValueError('nobody has marked a sentence, so there is nothing to write')
-    lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-    write_whole(path, lines.encode())
-    return Path(path)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl33
 stop_words = frozenset('a an and are as at be but by for from had has have he her his i in is it its of on or she so '
@@ -360,11 +383,11 @@ def _tied_auprc(values, flags, draws=10) -> float:
     orders = (np.lexsort((rng.random(len(values)), values)).argsort() for _ in range(draws))
     return float(np.mean([auprc(order, flags) for order in orders]))
 
-def _compared(values, flags, share=None) -> dict: # of lists: auprc, random_auprc, token_f1, one a sentence
-    "A row of the table, before its mean; `share` of the words is chosen, None: those that are not 0"
+def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one a sentence
+    "A row of the table, before its mean; `fraction` of the words is chosen, None: those that are not 0"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
-    chosen = [(v != 0) & (hard_rationale(v, share) if share else True) for v, _ in pairs]
+    chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]
     return dict(auprc=[_tied_auprc(v, f) for v, f in pairs],
                 random_auprc=[random_auprc(len(f), int(f.sum())) for _, f in pairs],
                 token_f1=[token_f1([c], [f]).f1 for c, (_, f) in zip(chosen, pairs)])
@@ -385,28 +408,24 @@ def _of_students(marks, reference) -> dict:
     "Each student against the majority of the others, a mean over students for each sentence"
     each = {name: [[] for _ in marks.table] for name in ('auprc', 'random_auprc', 'token_f1')}
     for i in range(len(marks)):
-        for s, (table, votes, asked) in enumerate(zip(marks.table, marks.votes, marks.asked)):
-            others = None if np.isnan(table[i][0]) else majority_of(votes - table[i].astype(int), asked - 1)
+        for s, (table, votes, respondents) in enumerate(zip(marks.table, marks.votes, marks.respondents)):
+            others = None if np.isnan(table[i][0]) else majority_of(votes - table[i].astype(int), respondents - 1)
             if others is None: continue
             for name, values in _compared([table[i]], [others]).items(): each[name][s] += values
     return {name: [float(np.mean(x)) for x in lists if x] for name, lists in each.items()}
 
-@patch
-def compare(self:ClassMarks,
-    explanations=None, # {name: for each sentence one number a word}, such as `explained_words` gives
-    by='majority',     # whose marks are the reference: see `ClassMarks.flags`; of 'votes' what more than half marked
-) -> pd.DataFrame:     # index row; auprc, token_f1 with intervals, random_auprc beside them, sentences
-    "How well explanations, words by themselves and students agree with the marks of the class"
-    reference = self.majority if by == 'votes' else self.flags(by)
+def _comparison(marks, explanations, by) -> pd.DataFrame:
+    "The table of `ClassMarks.compare`"
+    reference = marks.majority if by == 'votes' else marks.flags(by)
     marked = [f for f in reference if f is not None and f.any()]
     if not marked: raise ValueError('the reference marks no word, so nothing can be compared with it')
-    share = rationale_size(marked)
-    priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in self.of.words]
-    stops = [np.array([float(w.lower() in stop_words) for w in words]) for words in self.of.words]
-    table = {name: _summed_up(_compared(values, reference, share)) for name, values in (explanations or {}).items()}
-    table['words rated by themselves'] = _summed_up(_compared(priors, reference, share))
+    fraction = rationale_size(marked)
+    priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in marks.of.words]
+    stops = [np.array([float(w.lower() in stop_words) for w in words]) for words in marks.of.words]
+    table = {name: _summed_up(_compared(values, reference, fraction)) for name, values in explanations.items()}
+    table['words rated by themselves'] = _summed_up(_compared(priors, reference, fraction))
     table['stop words'] = _summed_up(_compared(stops, reference))
-    if len(self) > 1: table['each student, by the others'] = _summed_up(_of_students(self, reference))
+    if len(marks) > 1: table['each student, by the others'] = _summed_up(_of_students(marks, reference))
     return pd.DataFrame.from_dict(table, orient='index').rename_axis('row')
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl37
@@ -436,11 +455,11 @@ def marks_teacher(
     if not wanted: raise ValueError('no word is marked, so there is nothing to teach')
     aligned = align_batch(tokenizer, list(wanted))
     targets = token_values(aligned, [np.asarray(flags, float) for flags in wanted.values()], 'marks', 'marks', np.max)
-    known = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
+    targets_by_tokens = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
     def saliency(model, batch, classes):
         out = torch.full(batch['input_ids'].shape, float('nan'))
         for row, ids, mask in zip(out, batch['input_ids'], batch['attention_mask'].bool()):
-            target = known.get(tuple(ids[mask].tolist()))
+            target = targets_by_tokens.get(tuple(ids[mask].tolist()))
             if target is not None: row[mask.cpu()] = torch.as_tensor(target, dtype=row.dtype)
         return out.to(batch['input_ids'].device)
     return saliency
@@ -496,15 +515,15 @@ def teach(
                  learning_rate=learning_rate, **settings)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl42
-def share_on(
+def fraction_on(
     values,  # for each sentence one number a word, such as attention
     flags,   # for each sentence flags of its words, or None
 ) -> float:  # mean over the sentences in which a word is marked
     "The share of `values` that lies on marked words"
-    shares = [np.abs(v)[np.asarray(f, bool)].sum()/np.abs(v).sum() for v, f in zip(values, flags)
+    fractions = [np.abs(v)[np.asarray(f, bool)].sum()/np.abs(v).sum() for v, f in zip(values, flags)
               if f is not None and np.any(f)]
-    if not shares: raise ValueError('no word is marked, so there is no share of them')
-    return float(np.mean(shares))
+    if not fractions: raise ValueError('no word is marked, so there is no share of them')
+    return float(np.mean(fractions))
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl45
 class WordBars:
@@ -527,26 +546,13 @@ class WordBars:
                          f'{html.escape(name)}</span>' for i, name in enumerate(names))
         return f'<div style="font-size:.85em">{legend}</div><div>{"".join(map(unit, range(10**6), self.words))}</div>'
 
-@patch
-def bars(self:ClassMarks,
-    sentence=0,    # number of the sentence
-    own=None,      # a nickname, whose marks stand in the first row
-    **rows,        # further rows by their names: for each sentence one number a word
-) -> WordBars:
-    "Majority and votes of one sentence, with what else is to be seen beside them"
-    if not self.asked[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
-    first = {} if own is None else {own: self.flags(own)[sentence]}
-    if own is not None and first[own] is None: raise ValueError(f'{own} has not done sentence {sentence + 1}')
-    ours = dict(majority=self.majority[sentence], votes=self.shares[sentence])
-    return WordBars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
-
 # %% ../../nbs/13_course/07_classroom.ipynb #cl48b
 def lesson_questions(
     lessons=None, # folder of the sources; None: the package's
 ) -> dict: # {name: `Predict`}
     "Return the predictions that the lessons ask a class for"
-    from salviz.course.grading import what_was_asked
-    return what_was_asked(lessons).predictions
+    from salviz.course.grading import assignments_of
+    return assignments_of(lessons).predictions
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl49
 def class_page(
@@ -564,7 +570,7 @@ def class_page(
     rows = [dict(name=name, values=[np.abs(v).tolist() for v in values]) for name, values in (rows or {}).items()]
     questions = lesson_questions() if questions is None else questions
     described = [one.described() for one in questions.values()]
-    given = json_text(dict(set=of.described(), rows=rows, questions=described))
+    content = json_text(dict(set=of.described(), rows=rows, questions=described))
     truths = packed({name: one.truth() for name, one in questions.items()})
     program = in_script(bundle('classopen.js', read=course_text))
     page = f"""<!doctype html>
@@ -573,7 +579,7 @@ def class_page(
 <title>Marks and votes of a class</title>
 <style>html {{ background: #ffffff }} html[data-theme="dark"] {{ background: #15181c }} body {{ margin: 0 }}
 {course_text('marks.css')}{course_text('votes.css')}</style></head>
-<body><script type="application/json" id="salviz-class">{given}</script>
+<body><script type="application/json" id="salviz-class">{content}</script>
 <script type="text/plain" id="salviz-truths">{truths}</script>
 <script type="module">{program}</script></body></html>
 """
@@ -584,33 +590,34 @@ def class_page(
 def _students(files) -> list: # of dict(nickname, entries)
     "Return the answers files, with those of one student merged"
     students = []
-    for given in files:
-        same = (one for one in students if one['nickname'].lower() == given['nickname'].lower()
-                and not is_anothers(one['entries'], given['entries']))
-        if known := next(same, None): known['entries'] = joined_entries(known['entries'], given['entries'])
-        else: students.append(dict(given))
+    for file in files:
+        same = (one for one in students if one['nickname'].lower() == file['nickname'].lower()
+                and not is_anothers(one['entries'], file['entries']))
+        if student := next(same, None): student['entries'] = joined_entries(student['entries'], file['entries'])
+        else: students.append(dict(file))
     return students
 
 def _answer_to(question, entry):
     "`entry` as an answer to `question`, None if it is an answer to something else"
     if entry.get('id') != question.id: return None
-    try: return session.checked_entry(question.asked, entry, question.id)
+    try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
 
 def _answer_counts(question, values) -> str:
     "Return the most frequent `values` in the words of the question, with their counts"
-    if question.asked.kind == 'words': values = [[word] for value in values for word in value]
-    counts = Counter(value_text(question.asked, value) for value in values).most_common()
+    if question.query.kind == 'words': values = [[word] for value in values for word in value]
+    counts = Counter(value_text(question.query, value) for value in values).most_common()
     rest = len(counts) - 6
     return ', '.join(f'{value[:60]} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
 
 def _vote_lines(question, students) -> list:
     "Return the first answers to `question` and those after discussion; empty if nobody answered it"
     entries = [one['entries'].get(question.name) for one in students]
-    given = [entry for entry in (_answer_to(question, entry) for entry in entries if entry) if entry and entry['first']]
-    if not given: return []
-    first = [entry['first']['value'] for entry in given]
-    second = [(entry['second'] or entry['first'])['value'] for entry in given]
+    fitting = [_answer_to(question, entry) for entry in entries if entry]
+    answered = [entry for entry in fitting if entry and entry['first']]
+    if not answered: return []
+    first = [entry['first']['value'] for entry in answered]
+    second = [(entry['second'] or entry['first'])['value'] for entry in answered]
     lines = [f'{question.name}: {question.question}', f'    {len(first)} answers: {_answer_counts(question, first)}']
     if second != first: lines.append(f'    after discussion: {_answer_counts(question, second)}')
     return lines
@@ -643,7 +650,7 @@ def run_class(
         raise ValueError(f'nothing that was handed in can be read ({reasons}); give the files or codes of students')
     predictions = prediction_lines(marks.answered, lesson_questions()) if marks.answered else []
     lines = [marks.report(), *map(printable, predictions)]
-    if any(marks.asked):
+    if any(marks.respondents):
         Path(out).mkdir(parents=True, exist_ok=True)
         lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, which load_rationales reads')
     else: lines.append('nobody has marked a sentence, so no marks.jsonl was written')

@@ -28,12 +28,12 @@ def cell_tag(
     cell, # of a notebook
 ) -> str:
     "The tag of `cell`, '' if it has none"
-    given = cell.get('metadata', {}).get('tags', [])
-    unknown = [tag for tag in given if tag not in tags]
-    if unknown or len(given) > 1:
+    cell_tags = cell.get('metadata', {}).get('tags', [])
+    unknown = [tag for tag in cell_tags if tag not in tags]
+    if unknown or len(cell_tags) > 1:
         raise ValueError(f'cell {cell.get("id")}: a cell of a lesson has one tag of {", ".join(tags)}, or none; got '
-                         f'{", ".join(map(str, given))}')
-    return given[0] if given else ''
+                         f'{", ".join(map(str, cell_tags))}')
+    return cell_tags[0] if cell_tags else ''
 
 def cell_text(
     cell, # of a notebook
@@ -77,10 +77,10 @@ def header_of(
     if not title: raise ValueError(f'the first cell must begin with `# ` and a title, got {first_line(first)[:80]!r}')
     if not title[1]: return Header(0, title[2])
     line = next((line for line in first.splitlines() if line.startswith('>')), '')
-    if not (said := _header.fullmatch(line.strip())):
+    if not (match := _header.fullmatch(line.strip())):
         wanted = '> Difficulty 1 of 3. Browser 30 minutes, notebook 50. Needs: softmax.'
         raise ValueError(f'the first cell must hold a line such as `{wanted}`, got {line!r}')
-    return Header(int(title[1]), title[2], int(said[1]), int(said[2]), int(said[3]), said[4])
+    return Header(int(title[1]), title[2], int(match[1]), int(match[2]), int(match[3]), match[4])
 
 # %% ../../nbs/13_course/11_editions.ipynb #ed-17
 _comment = re.compile(r'<!--\s*(.*?)\s*-->', re.S)
@@ -102,8 +102,8 @@ def with_numbers(
         before, name = text[start:comment.start()], comment[1]
         printed = str(fact(name))
         if not re.search(rf'(?<![\w.+−-]){re.escape(printed)}$', before):
-            told = before.split('\n')[-1][-40:]
-            raise ValueError(f'fact {name} is {printed}, but the prose says …{told}')
+            context = before.split('\n')[-1][-40:]
+            raise ValueError(f'fact {name} is {printed}, but the prose says …{context}')
         parts.append(before)
         start = comment.end()
     return ''.join([*parts, text[start:]])
@@ -133,8 +133,8 @@ def called(
         except SyntaxError: continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in names:
-                given = node.args[:-1] if node.func.id == 'Reveal' and not node.keywords else node.args
-                yield (node.func.id, [o.value for o in given if isinstance(o, ast.Constant)
+                arguments = node.args[:-1] if node.func.id == 'Reveal' and not node.keywords else node.args
+                yield (node.func.id, [o.value for o in arguments if isinstance(o, ast.Constant)
                                       and isinstance(o.value, str)], cell)
 
 def _wrong_predictions(notebook, number):
@@ -213,19 +213,19 @@ def _tells(cell): return any(f'{name}(' in cell_text(cell) for name in ('Predict
 
 def _for_reader(cell, tag, fact):
     "`cell` as it stands in an edition"
-    kept = cell.copy()
-    kept['metadata'] = {}
+    copied = cell.copy()
+    copied['metadata'] = {}
     if cell.cell_type == 'code':
-        kept.update(outputs=[], execution_count=None)
-        if _tells(cell) and cell_tag(cell) != 'train': kept['metadata'] = dict(jupyter=dict(source_hidden=True))
-    if cell.cell_type != 'markdown': return kept
+        copied.update(outputs=[], execution_count=None)
+        if _tells(cell) and cell_tag(cell) != 'train': copied['metadata'] = dict(jupyter=dict(source_hidden=True))
+    if cell.cell_type != 'markdown': return copied
     try: text = with_numbers(cell_text(cell), fact)
     except (ValueError, KeyError) as error:
         raise ValueError(f'cell {cell.id}: {error.args[0] if error.args else error}') from None
     if tag == 'solution': text = _folded('Solution', text)
     if tag == 'teacher': text = _folded('For the teacher', re.sub(r'\A\s*## For the teacher\s*\n', '', text))
-    kept['source'] = text
-    return kept
+    copied['source'] = text
+    return copied
 
 def _leaks(notebook, shown):
     "Lines of solutions that stand in the cells `shown` of students, and not only in the solution's own stub"
@@ -305,10 +305,10 @@ def write_editions(
 ) -> list: # of paths
     "Write the `edition` of every lesson into `folder`; a page for teachers has no students' edition"
     import nbformat
-    made = {}
+    editions = {}
     for path in lesson_files(lessons):
-        try: made[path.name] = edition_of(read_lesson(path), edition, fact)
+        try: editions[path.name] = edition_of(read_lesson(path), edition, fact)
         except ValueError as error: raise ValueError(f'lesson {path.stem}: {error}') from None
-    written = [(Path(folder)/name, notebook) for name, notebook in made.items() if notebook.cells]
+    written = [(Path(folder)/name, notebook) for name, notebook in editions.items() if notebook.cells]
     for path, notebook in written: path.write_text(nbformat.writes(notebook) + '\n', encoding='utf-8')
     return [path for path, _ in written]

@@ -19,7 +19,7 @@ from .session import record
 
 # %% ../../nbs/13_course/10_exercises.ipynb #ee-06
 @cache
-def _looks(
+def _snapshots(
     name:str, # one of `course_runs`
 ) -> list:
     "All snapshots of the course's run `name`"
@@ -50,7 +50,7 @@ def _attention_hand():
     return [_by_hand((s,), solutions.word_attention(s), 'five tokens, the last layer, row [CLS]', *_words_axis(s))]
 
 def _attention_run():
-    return [Case((s,), solutions.word_attention(s), _where(s), _words_axis(s)) for s in _looks('base')]
+    return [Case((s,), solutions.word_attention(s), _where(s), _words_axis(s)) for s in _snapshots('base')]
 
 def _attention_otherwise(s, layer=-1, heads=None, keys=True, words=True, specials=False, largest=False):
     "`word_attention` with one step done otherwise"
@@ -102,10 +102,10 @@ def _predict_of(sentence):
     "What the packaged classifier said of `sentence` and of what is left of it, as a function of words"
     whole, without, without_all = _measured[sentence]
     words = sentence.split()
-    known = {tuple(words): whole} | {tuple(w for w in words if w != x): p for x, p in without_all.items()}
-    known |= {(*words[:i], *words[i + 1:]): p for i, p in enumerate(without)}
+    measured = {tuple(words): whole} | {tuple(w for w in words if w != x): p for x, p in without_all.items()}
+    measured |= {(*words[:i], *words[i + 1:]): p for i, p in enumerate(without)}
     def predict(words):
-        p = known.get(tuple(words))
+        p = measured.get(tuple(words))
         if p is None:
             raise ValueError('predict was measured for the sentence whole and without one word. Take a word out, and '
                              'put nothing in its place')
@@ -169,7 +169,7 @@ _exercise(2, 1, 10, 'occlusion(predict, words)',
           runs='3 sentences of the packaged classifier')
 
 # %% ../../nbs/13_course/10_exercises.ipynb #ee-16
-def _shares_of_words(s, values):
+def _fractions_of_words(s, values):
     is_word = s.word_ids >= 0
     return np.bincount(s.word_ids[is_word], values[is_word], len(s.words))
 
@@ -185,10 +185,10 @@ def _f1_hand():
 
 def _f1_run():
     def of(s):
-        size = np.abs(_shares_of_words(s, s.arrays['saliency']))
+        size = np.abs(_fractions_of_words(s, s.arrays['saliency']))
         chosen, marked = _top(solutions.word_attention(s), 4), size > size.mean()
         return _f1_case(chosen, marked, _where(s), (), 'the run')
-    return [of(s) for s in _looks('base')]
+    return [of(s) for s in _snapshots('base')]
 
 def _f1_otherwise(chosen, marked, what):
     both, either = (chosen & marked).sum(), (chosen | marked).sum()
@@ -230,32 +230,32 @@ def _disagreement_hand():
     return [_disagreement_case(_table('1 0 0 1\n1 1 0 .\n. 1 0 .'), 'three annotators, four units'),
             _disagreement_case(_table(_krippendorff), "Krippendorff's four annotators and twelve units, alpha .743")]
 
-def _marks_of(looks, k=3):
-    "Marks [annotators, words] of one sentence: at each of `looks` the `k` words with the most saliency are marked"
-    return np.array([_top(np.abs(_shares_of_words(s, s.arrays['saliency'])), k) for s in looks], float)
+def _marks_of(snapshots, k=3):
+    "Marks [annotators, words] of one sentence: at each of `snapshots` the `k` words with the most saliency are marked"
+    return np.array([_top(np.abs(_fractions_of_words(s, s.arrays['saliency'])), k) for s in snapshots], float)
 
 @cache
-def _looks_by_probe(name):
-    probes = sorted({s.probe for s in _looks(name)})
-    return {p: [s for s in _looks(name) if s.probe == p] for p in probes}
+def _snapshots_by_probe(name):
+    probes = sorted({s.probe for s in _snapshots(name)})
+    return {p: [s for s in _snapshots(name) if s.probe == p] for p in probes}
 
 def _disagreement_run():
     def of(name):
-        marks = {p: _marks_of(looks) for p, looks in _looks_by_probe(name).items()}
+        marks = {p: _marks_of(snapshots) for p, snapshots in _snapshots_by_probe(name).items()}
         for p, votes in marks.items(): votes[p % 3::3] = np.nan
         return _disagreement_case(np.concatenate(list(marks.values()), 1),
                                   f'three marks at each step of the run {name}', 'the run')
     return [of('base'), of('sallm')]
 
 # %% ../../nbs/13_course/10_exercises.ipynb #ee-17b
-def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
+def _disagreements_otherwise(values, alone=False, extra=0, both=1, missing=False, order=1, alpha=False):
     "`disagreements` with one step done otherwise"
     units = [u if missing else u[~np.isnan(u)] for u in values.T]
     units = [u for u in units if len(u) > (0 if alone else 1)]
     every = np.concatenate(units)
     n = len(every)
     def unequal(x): return (x[:, None] != x).sum()
-    observed = sum(unequal(u) / max(1, len(u) - 1 + own) for u in units) / n
+    observed = sum(unequal(u) / max(1, len(u) - 1 + extra) for u in units) / n
     expected = unequal(every) / (n*(n - both))
     return 1 - observed/expected if alpha else np.array([observed, expected])[::order]
 
@@ -263,7 +263,7 @@ _disagreement_mistakes = {
     'A unit with a single value counts: nobody can disagree there, leave it out.':
         partial(_disagreements_otherwise, alone=True),
     'A unit is divided by its number of values; a value is compared with the others, m - 1 of them.':
-        partial(_disagreements_otherwise, own=1),
+        partial(_disagreements_otherwise, extra=1),
     'Expected disagreement is divided by n · n; a value is not drawn twice: n · (n - 1).':
         partial(_disagreements_otherwise, both=0),
     'Missing values count as values: NaN differs from everything, leave it out.':
@@ -286,18 +286,20 @@ def _saliency_hand():
     return [_by_hand((saliency, is_special, .25), solutions.saliency_target(saliency, is_special, .25),
                      'seven words of which a share of .25 is marked', ('token', tokens))]
 
-def _asked(s): return s.info['methods']['SalLM']
+def _sallm_settings(s): return s.info['methods']['SalLM']
 
 def _saliency_run():
-    return [Case((s.arrays['method_saliency'], s.is_special, _asked(s)['top_share']), s.arrays['saliency_target'],
-                 _where(s), _tokens_axis(s)) for s in _looks('sallm')]
+    def of(s):
+        args = s.arrays['method_saliency'], s.is_special, _sallm_settings(s)['top_share']
+        return Case(args, s.arrays['saliency_target'], _where(s), _tokens_axis(s))
+    return [of(s) for s in _snapshots('sallm')]
 
-def _target_otherwise(saliency, is_special, top_share, size=False, count='ordinary', ties='first', specials=False):
+def _target_otherwise(saliency, is_special, top_fraction, size=False, count='ordinary', ties='first', specials=False):
     "`saliency_target` with one step done otherwise"
     values = np.abs(saliency) if size else saliency
     places = np.arange(len(values)) if specials else np.flatnonzero(~is_special)
     n = len(values) if count == 'all' or specials else len(places)
-    k = max(1, int(top_share*n)) if count == 'floor' else max(1, int(np.ceil(top_share*n - 1e-6)))
+    k = max(1, int(top_fraction*n)) if count == 'floor' else max(1, int(np.ceil(top_fraction*n - 1e-6)))
     order = places[np.argsort(-values[places], kind='stable')]
     if ties == 'last': order = places[::-1][np.argsort(-values[places[::-1]], kind='stable')]
     top = places[values[places] >= values[order[k - 1]]] if ties == 'all' else order[:k]
@@ -331,7 +333,7 @@ def _pooled(s): return s.at('attention').mean(0)[s.info['pooled_row']]
 
 def _loss_run():
     return [Case((_pooled(s), s.arrays['saliency_target'], s.is_special), s.losses['saliency_agreement'], _where(s),
-                 tolerance=5e-4) for s in _looks('sallm')]
+                 tolerance=5e-4) for s in _snapshots('sallm')]
 
 def _loss_otherwise(attention, target, is_special, normalise=True, turned=False, what='kl', log=np.log):
     "`attention_loss` with one step done otherwise"
@@ -371,22 +373,22 @@ def _marks_hand():
             _by_hand((votes*nan, ids), np.full(6, nan), 'nobody has seen the sentence', ('token', tokens))]
 
 def _marks_run():
-    def of(probe, looks):
-        votes, s = _marks_of(looks), looks[-1]
+    def of(probe, snapshots):
+        votes, s = _marks_of(snapshots), snapshots[-1]
         votes[probe % 3::3] = np.nan
         if probe == 3: votes[:] = np.nan
         return Case((votes, s.word_ids), solutions.marks_target(votes, s.word_ids), f'marks for "{" ".join(s.words)}"',
                     _tokens_axis(s))
-    return [of(p, looks) for p, looks in _looks_by_probe('base').items()]
+    return [of(p, snapshots) for p, snapshots in _snapshots_by_probe('base').items()]
 
 def _marks_otherwise(votes, word_ids, absent='left out', pieces='all', specials=False, words=False, unseen=True):
     "`marks_target` with one step done otherwise"
     if unseen and np.isnan(votes).all(): return np.where((word_ids < 0) & (unseen == 'words'), 0, np.nan)
-    known = {'left out': np.nanmean, 'as zeros': lambda v, axis: np.nan_to_num(v).mean(axis), 'kept': np.mean,
+    mean = {'left out': np.nanmean, 'as zeros': lambda v, axis: np.nan_to_num(v).mean(axis), 'kept': np.mean,
              'sum': np.nansum, 'any': np.nanmax}[absent]
-    share = np.nan_to_num(known(votes, 0), nan=0 if not unseen else np.nan)
-    if words: return share
-    target = share[word_ids] if specials else np.where(word_ids < 0, 0, share[word_ids])
+    fraction = np.nan_to_num(mean(votes, 0), nan=0 if not unseen else np.nan)
+    if words: return fraction
+    target = fraction[word_ids] if specials else np.where(word_ids < 0, 0, fraction[word_ids])
     if pieces == 'split': target = target/np.array([(word_ids == i).sum() for i in word_ids])
     if pieces == 'first': target = np.where(np.r_[True, word_ids[1:] != word_ids[:-1]], target, 0)
     return target
@@ -428,22 +430,22 @@ def _lowest_hand():
     return [_by_hand((saliency, ids, .45), solutions.lowest_words(saliency, ids, .45),
                      'five words, two of them in two pieces, of which a share of .45 is low', ('word', words))]
 
-def _is_low(s): return _shares_of_words(s, s.arrays['is_masked']) > 0
+def _is_low(s): return _fractions_of_words(s, s.arrays['is_masked']) > 0
 
 def _guided(s): return s.info['methods']['SaliencyGuided']
 
 def _lowest_run():
     return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['masked_share']), _is_low(s), _where(s),
-                 _words_axis(s)) for s in _looks('guided')]
+                 _words_axis(s)) for s in _snapshots('guided')]
 
-def _lowest_otherwise(saliency, word_ids, share, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):
+def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):
     "`lowest_words` with one step done otherwise"
     is_word = word_ids >= 0
     if pieces == 'none': word_ids, saliency, is_word = np.arange(is_word.sum()), saliency[is_word], np.array(True)
     of = np.bincount(word_ids[is_word].ravel(), saliency[is_word].ravel())
     if pieces == 'mean': of = of/np.bincount(word_ids[is_word])
     of = np.abs(of) if size else sign*of
-    k = int(share*len(of) + 1e-6) + up
+    k = int(fraction*len(of) + 1e-6) + up
     order = np.argsort(of, kind='stable')
     if ties == 'last': order = len(of) - 1 - np.argsort(of[::-1], kind='stable')
     if places: return order[:k]
@@ -481,18 +483,18 @@ def _replacement_run():
     def of(s):
         truth = of_words(s, s.info['masked_tokens'])
         return _replacement_case(of_words(s, s.tokens), _is_low(s), truth, _where(s), 'the run')
-    return [of(s) for s in _looks('guided') if is_plain(s)]
+    return [of(s) for s in _snapshots('guided') if is_plain(s)]
 
 def _replacement_otherwise(words, low, how):
     "`replacement` with one step done otherwise"
-    kept = [i for i, x in enumerate(low) if not x]
+    unmasked = [i for i, x in enumerate(low) if not x]
     def stands_in(i):
         if not low[i]: return words[i]
         if how == 'neighbour': return words[i - 1]
-        if how == 'next': return words[min((j for j in kept if j > i), default=kept[-1])]
+        if how == 'next': return words[min((j for j in unmasked if j > i), default=unmasked[-1])]
         if how == 'mask': return '[MASK]'
-        before = [j for j in kept if j < i]
-        return words[before[-1]] if before else words[i] if how == 'keep' else words[kept[-1]]
+        before = [j for j in unmasked if j < i]
+        return words[before[-1]] if before else words[i] if how == 'keep' else words[unmasked[-1]]
     return [stands_in(i) for i in range(len(words)) if how != 'gone' or not low[i]]
 
 _replacement_mistakes = {
@@ -520,7 +522,7 @@ def _consistency_hand():
 
 def _consistency_run():
     return [Case((s.arrays['probabilities'], s.arrays['masked_probabilities']), s.losses['consistency'], _where(s))
-            for s in _looks('guided')]
+            for s in _snapshots('guided')]
 
 def _consistency_otherwise(p, q, what='kl', log=np.log):
     "`consistency` with one step done otherwise"
@@ -577,21 +579,21 @@ def _region_run():
         return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
                 for i, layer in enumerate(layers) for h in range(region.shape[1])
                 if region[i, h].any(-1).all()] # rows that nothing reads may be left out
-    return [case for s in _looks('ad-drop') if _has_region(s) for case in of(s)]
+    return [case for s in _snapshots('ad-drop') if _has_region(s) for case in of(s)]
 
 # %% ../../nbs/13_course/10_exercises.ipynb #ee-32b
 def _region_otherwise(attribution, p, how='', count=None, above=False):
     "`region` with one step done otherwise"
     A = np.abs(attribution) if how == 'size' else attribution
     n = A.shape[-1]
-    kept = {None: int(n*(1 - p) + 1e-6), 'rounding': int(n*(1 - p)), 'dropped': n - int(n*p + 1e-6),
+    rank = {None: int(n*(1 - p) + 1e-6), 'rounding': int(n*(1 - p)), 'dropped': n - int(n*p + 1e-6),
             'before': max(0, int(n*(1 - p) + 1e-6) - 1)}[count]
-    kept = min(kept, n - 1)
-    if how == 'order': return np.argsort(np.argsort(A, -1, kind='stable'), -1) >= kept
-    if how == 'columns': return A >= np.sort(A, 0)[kept:kept + 1]
+    rank = min(rank, n - 1)
+    if how == 'order': return np.argsort(np.argsort(A, -1, kind='stable'), -1) >= rank
+    if how == 'columns': return A >= np.sort(A, 0)[rank:rank + 1]
     if how == 'map': return A >= np.sort(A, None)[int(A.size*(1 - p) + 1e-6)]
-    if how == 'low': return A <= np.sort(A, -1)[:, n - kept - 1:n - kept]
-    threshold = np.sort(A, -1)[:, kept:kept + 1]
+    if how == 'low': return A <= np.sort(A, -1)[:, n - rank - 1:n - rank]
+    threshold = np.sort(A, -1)[:, rank:rank + 1]
     return A > threshold if above else A >= threshold
 
 _region_mistakes = {
@@ -639,7 +641,7 @@ def _named_pattern(P):
     return next((name for name in names if not differs(P, solutions.pattern_target(name, len(P)), 1e-3)), None)
 
 def _pattern_run():
-    named = {(_named_pattern(P), len(P)): (P, s) for s in _looks('first') for _, P in _patterns_in(s)}
+    named = {(_named_pattern(P), len(P)): (P, s) for s in _snapshots('first') for _, P in _patterns_in(s)}
     return [_pattern_case(name, s.labels, P, f'{name!r}, {_where(s)}', 'the run')
             for (name, _), (P, s) in named.items() if name]
 
@@ -686,7 +688,7 @@ def _guidance_run():
         layers = s.arrays['guided'].any(-1)
         return Case((s.arrays['attention'][layers], _patterns_in(s)), s.losses['attention_guidance'], _where(s),
                     tolerance=1e-3)
-    return [of(s) for s in _looks('first')]
+    return [of(s) for s in _snapshots('first')]
 
 def _guidance_otherwise(attention, patterns, how):
     "`guidance_loss` with one step done otherwise"
@@ -754,8 +756,8 @@ class Hint:
     def __repr__(self): return f'{self.title}: {self.text}' + (f'\n\n{self.code}' if self.code else '')
     def _repr_html_(self):
         code = self.code.replace('&', '&amp;').replace('<', '&lt;')
-        look = 'margin:8px 0 0;overflow-x:auto;background:none;color:inherit;line-height:1.4'
-        body = f'<pre style="{look}">{code}</pre>' if code else ''
+        style = 'margin:8px 0 0;overflow-x:auto;background:none;color:inherit;line-height:1.4'
+        body = f'<pre style="{style}">{code}</pre>' if code else ''
         return framed(self.title, True, [self.text], body, mark='')
 
 def hint(

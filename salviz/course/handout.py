@@ -79,13 +79,13 @@ def course_packages(
     found, waiting = {}, [('salviz', (extra,))]
     while waiting:
         name, extras = waiting.pop()
-        try: there = metadata.distribution(name)
+        try: installed = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             found.setdefault(canonicalize_name(name), None)
             continue
         if canonicalize_name(name) in found and not extras: continue
-        found[canonicalize_name(name)] = there.version
-        for line in there.requires or []:
+        found[canonicalize_name(name)] = installed.version
+        for line in installed.requires or []:
             need = Requirement(line)
             places = [dict(environment or {}, extra=one) for one in (*extras, '')]
             wanted = need.marker is None or any(map(need.marker.evaluate, places))
@@ -107,25 +107,25 @@ def _source_tree():
 
 def _fits(tag, environment):
     "Return whether a wheel with this platform tag fits the system of `environment`"
-    there = environment['sys_platform']
-    system = next((name for name, markers in _systems.items() if markers['sys_platform'] == there), there)
+    sys_platform = environment['sys_platform']
+    system = next((name for name, markers in _systems.items() if markers['sys_platform'] == sys_platform), sys_platform)
     machine = environment['platform_machine'].lower()
     return tag == 'any' or system in tag and (machine in tag or 'universal2' in tag)
 
 def _download(folder, environment, words, pip) -> list: # names of what is missing
     "Download the wheels that the course needs on one system"
-    def there():
+    def present():
         parts = [path.stem.split('-') for path in Path(folder).glob('*.whl')]
         return {re.sub(r'[-_.]+', '-', part[0]).lower() for part in parts if _fits(part[-1], environment)}
     needed = course_packages(environment=environment)
     wanted = {name: f'{name}=={version.split("+")[0]}' if version else name for name, version in needed.items()
-              if name not in there()}
+              if name not in present()}
     download = ('download', '--only-binary', ':all:', '--no-deps', '--retries', '1', '--timeout', '10',
                 '--dest', str(folder), *words)
     if wanted and not pip(*download, *wanted.values()):
         for tried, one in enumerate(wanted.values()): # without a network, the first two failures are enough
-            if not pip(*download, one) and tried == 1 and not there() & set(wanted): break
-    return sorted(set(needed) - there())
+            if not pip(*download, one) and tried == 1 and not present() & set(wanted): break
+    return sorted(set(needed) - present())
 
 def collect_wheels(
     folder,       # an existing one
@@ -161,18 +161,18 @@ def fill_stick(
 ) -> None:
     "Add wheels, assets and instructions to `folder`"
     wheels, cache = folder/'wheels', folder/'cache'
-    for made in (wheels, cache): made.mkdir()
+    for part in (wheels, cache): part.mkdir()
     missing = collect_wheels(wheels, pip, platforms)
-    there = len(list(wheels.glob('*.whl')))
-    say(f'wheels: {there} are there' + (f', missing: {", ".join(missing)}' if missing else ''))
+    count = len(list(wheels.glob('*.whl')))
+    say(f'wheels: {count} are there' + (f', missing: {", ".join(missing)}' if missing else ''))
     lacking = []
     for name in members():
         try: shutil.copytree(asset(name), cache/asset(name).name)
         except FileNotFoundError: lacking.append(name)
     say('cache: ' + (f'missing: {", ".join(lacking)}; run `salviz fetch` and make the stick again' if lacking
                      else f'{", ".join(members())} are there'))
-    not_there = [*missing, *lacking]
-    words = f'Not on this stick: {", ".join(not_there)}.\n' if not_there else ''
+    absent = [*missing, *lacking]
+    words = f'Not on this stick: {", ".join(absent)}.\n' if absent else ''
     python, systems = '.'.join(map(str, sys.version_info[:2])), ', '.join([sys.platform, *platforms])
     text = _stick.format(python=python, systems=systems, missing=words)
     (folder/'README.txt').write_text(text, encoding='utf-8')
@@ -259,9 +259,9 @@ def rehearse_lesson(
                     raise RuntimeError(f'{where} (`{first_line(cell_text(cell))[:60]}`): the solution is not right: '
                                        f'{wrong[0]!r:.300}')
                 checked += len(verdicts)
-    said = [f'page {len(page.encode())/1e6:.1f} MB', f'{checked} checks right', f'{time.monotonic() - begun:.0f} s']
-    if left: said.append(f'{left} cells that train were left out: there is no torch')
-    return f'{name}: {", ".join(said)}'
+    parts = [f'page {len(page.encode())/1e6:.1f} MB', f'{checked} checks right', f'{time.monotonic() - begun:.0f} s']
+    if left: parts.append(f'{left} cells that train were left out: there is no torch')
+    return f'{name}: {", ".join(parts)}'
 
 def rehearse(
     lessons=None,     # folder of the sources; None: the package's

@@ -100,7 +100,7 @@ class Sheet:
         return sum(flags is not None for flags in self.marks)
 
 # %% ../../nbs/13_course/06_marks.ipynb #ma12
-def _told(x):
+def _quoted(x):
     "`x` for a message, in the same words as JavaScript's"
     return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
 
@@ -109,7 +109,7 @@ def _flags(i, flags, words, most):
     where = f'sentence {i + 1}'
     if flags is None: return None
     if not isinstance(flags, (list, tuple)) or any(x not in (0, 1) for x in flags):
-        raise ValueError(f'{where} must hold null or flags, 0 or 1, got {_told(flags)}')
+        raise ValueError(f'{where} must hold null or flags, 0 or 1, got {_quoted(flags)}')
     if len(flags) != len(words): raise ValueError(f'{where} has {len(flags)} flags for {len(words)} words')
     if sum(flags) > most: raise ValueError(f'{where} has {sum(flags)} marks, and at most {most} are allowed')
     return tuple(map(int, flags))
@@ -122,9 +122,9 @@ def checked_sheet(
 ) -> Sheet:
     "The sheet of a student, or an error that says why there is none"
     name = clean_nickname(nickname) if isinstance(nickname, str) else ''
-    if not name: raise ValueError(f'the nickname must be a text, got {_told(nickname)}')
+    if not name: raise ValueError(f'the nickname must be a text, got {_quoted(nickname)}')
     if not isinstance(marks, (list, tuple)) or len(marks) != len(of):
-        count = f'{len(marks)} sentences' if isinstance(marks, (list, tuple)) else _told(marks)
+        count = f'{len(marks)} sentences' if isinstance(marks, (list, tuple)) else _quoted(marks)
         raise ValueError(f'marks must be a list for {len(of)} sentences, got {count}')
     return Sheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
 
@@ -141,11 +141,12 @@ def file_name(nickname:str) -> str:
     "marks-NICK.json, with a dash for what a file's name had better not hold"
     return f'marks-{re.sub("[^0-9A-Za-z_]+", "-", clean_nickname(nickname)).strip("-") or "nameless"}.json'
 
-def check_version(given, of:MarkSet, set_id):
+def check_version(content, of:MarkSet, set_id):
     "Refuse what another version of this room has written, and marks of other sentences"
-    if given is True or given != version:
-        raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
-    if set_id != of.id: raise ValueError(f'is of another set of sentences ({_told(set_id)}; this class marks {of.id})')
+    if content is True or content != version:
+        raise ValueError(f'has version {_quoted(content)} of the marks, and this salviz reads {version}')
+    if set_id != of.id:
+        raise ValueError(f'is of another set of sentences ({_quoted(set_id)}; this class marks {of.id})')
 
 def read_sheet(
     of:MarkSet,
@@ -153,11 +154,11 @@ def read_sheet(
     source='',   # its name
 ) -> Sheet:
     "The sheet in a file, or an error that says what is wrong with it"
-    given = parsed_json(text)
-    if not isinstance(given, dict) or given.get('salviz') != 'marks':
+    content = parsed_json(text)
+    if not isinstance(content, dict) or content.get('salviz') != 'marks':
         raise ValueError('is JSON, but no file of marks')
-    check_version(given.get('version'), of, given.get('set'))
-    return checked_sheet(of, given.get('nickname'), given.get('marks'), source)
+    check_version(content.get('version'), of, content.get('set'))
+    return checked_sheet(of, content.get('nickname'), content.get('marks'), source)
 
 # %% ../../nbs/13_course/06_marks.ipynb #ma18
 def _place_sizes(n, most): # [how many sets of k words there are, for k up to `most`]

@@ -48,8 +48,8 @@ def course_sentences(
 
 def sentence_set(part='mark') -> str:
     "A checksum of the sentences in `part`, by which files of marks say what they are about"
-    told = json.dumps([[s['id'], s['text']] for s in course_sentences(part)])
-    return hashlib.sha256(told.encode()).hexdigest()[:8]
+    content = json.dumps([[s['id'], s['text']] for s in course_sentences(part)])
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 # %% ../../nbs/13_course/00_material.ipynb #cm-14
 def course_base(): # (model in eval mode, tokenizer)

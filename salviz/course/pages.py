@@ -44,8 +44,8 @@ def maths(
     "`latex` as MathML; an error if it holds what cannot be converted"
     from latex2mathml.converter import convert
     try:
-        made = convert(latex, display='block' if display else 'inline')
-        parts = list(ElementTree.fromstring(made).iter())
+        mathml = convert(latex, display='block' if display else 'inline')
+        parts = list(ElementTree.fromstring(mathml).iter())
     except Exception as error: # the converter raises what its tokens raise
         raise ValueError(f'the formula {latex!r} cannot be converted: {type(error).__name__}') from None
     names = [part.tag.rpartition('}')[2] for part in parts]
@@ -53,7 +53,7 @@ def maths(
                                                                  if part.text and part.text.startswith('\\')]
     if unknown or any('href' in part.attrib for part in parts):
         raise ValueError(f'the formula {latex!r} cannot be converted: {(unknown or ["href"])[0]}')
-    return re.sub('<mi>&#x([0-9A-F]+);</mi>', _as_operator, made)
+    return re.sub('<mi>&#x([0-9A-F]+);</mi>', _as_operator, mathml)
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-10
 _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|<summary>(.*?)</summary>\s*')
@@ -146,11 +146,11 @@ class Fragments:
 
     def explorer(self, shown):
         "The place of an explorer"
-        kept = {}
+        names = {}
         for kind, name, text in shown._page().parts:
-            kept[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
-            self.parts[kept[name]] = kind, text
-        return f'<div class="course-explorer" data-parts="{html.escape(json_text(kept))}"></div>\n'
+            names[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+            self.parts[names[name]] = kind, text
+        return f'<div class="course-explorer" data-parts="{html.escape(json_text(names))}"></div>\n'
 
     def revealed(self, content):
         "HTML of a reveal's content: words are Markdown, several things stand below one another"
@@ -172,8 +172,8 @@ class Fragments:
             return _wide(table.to_html(border=0, max_rows=200), 'table')
         if hasattr(thing, '_repr_mimebundle_') and hasattr(thing, 'comm'):
             raise ValueError(f'a page cannot hold a {type(thing).__name__}: it has no page_html')
-        for form, made in (('_repr_markdown_', words_html), ('_repr_html_', str)):
-            if hasattr(thing, form): return made(getattr(thing, form)())
+        for form, render in (('_repr_markdown_', words_html), ('_repr_html_', str)):
+            if hasattr(thing, form): return render(getattr(thing, form)())
         return f'{_pre}{html.escape(repr(thing))}</pre>\n'
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-22
@@ -225,17 +225,17 @@ def lesson_html(
     "The page of a lesson, as text"
     try: title, cells = header_of(notebook), edition_of(notebook, edition, fact).cells
     except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
-    kept, names, body = Fragments(), {'__name__': '__main__'}, []
+    fragments, names, body = Fragments(), {'__name__': '__main__'}, []
     with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # where a cell may leave files
         for cell in cells:
             where, is_code = f'lesson {name}, cell {cell.id}', cell.cell_type == 'code'
             displayed = run_cell(cell_text(cell), names, where) if is_code else []
-            try: made = ''.join(map(kept.shown, displayed)) if is_code else words_html(cell_text(cell))
+            try: body_html = ''.join(map(fragments.shown, displayed)) if is_code else words_html(cell_text(cell))
             except Exception as error: # of what a reveal makes, or of a formula
                 raise RuntimeError(f'{where}: {type(error).__name__}: {error}') from error
-            if made: body.append(f'<div class="course-shown">\n{made}</div>\n' if is_code else made)
+            if body_html: body.append(f'<div class="course-shown">\n{body_html}</div>\n' if is_code else body_html)
     number = f'{title.number} ' if title.number else ''
-    return _whole_page(f'{number}{title.title}', ''.join(body), links, kept.parts, title.number)
+    return _whole_page(f'{number}{title.title}', ''.join(body), links, fragments.parts, title.number)
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-28
 _entry = '''<li><a href="{file}">{title}</a>

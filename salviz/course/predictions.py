@@ -19,32 +19,30 @@ from pathlib import Path
 import anywidget
 import ipywidgets as W
 import traitlets as T
-from fastcore.basics import patch
 from IPython.display import Markdown
 
 from ..core.validation import shown
 from . import session
 from .kinds import (
-    Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
+    Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
 from .session import class_answers, record
 from ..explorer.quantisation import json_text
 from ..explorer.page import Page, in_script
 from ..explorer.assets import bundle, static_text
 
-
 # %% ../../nbs/13_course/05_predictions.ipynb #pr06
 def _course_files():
     "{name: file} of salviz/course/static/; no name may be one of the explorer's"
-    def under(floor): return [file for file in Path(str(files(floor)/'static')).rglob('*') if file.is_file()]
-    there = {file.name: file for file in under('salviz.course')}
-    if twice := sorted({file.name for file in under('salviz.explorer')} & set(there)):
+    def under(package): return [file for file in Path(str(files(package)/'static')).rglob('*') if file.is_file()]
+    files_by_name = {file.name: file for file in under('salviz.course')}
+    if twice := sorted({file.name for file in under('salviz.explorer')} & set(files_by_name)):
         raise ValueError(f'salviz/course/static/ and the explorer both have {", ".join(twice)}; rename the first')
-    return there
+    return files_by_name
 
 def course_text(name:str) -> str:
     "The module `name` of the course, else of the explorer"
-    there = _course_files()
-    return there[name].read_text(encoding='utf-8') if name in there else static_text(name)
+    files_by_name = _course_files()
+    return files_by_name[name].read_text(encoding='utf-8') if name in files_by_name else static_text(name)
 
 @lru_cache(4)
 def course_program(
@@ -95,107 +93,98 @@ class CourseWidget(anywidget.AnyWidget):
         "What a page is told about it"
         return dict(self.about)
 
-class Predict(CourseWidget):
-    "A question that is answered before what it asks about is shown"
+class _Question(CourseWidget):
+    "A question with its answer, which is checked, and what is true"
     answer = T.Dict().tag(sync=True) # an entry, see `salviz.course.session`
     outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # what is true, once that may be seen
+
+    def truth(self):
+        "What is true, as `salviz.course.kinds.truth_of` gives it; None where nothing is known"
+        if callable(self._truth): self._truth = truth_of(self.query, self._truth())
+        return self._truth
+
+    def _heard(self, entry):
+        "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
+        if entry == self._trusted: return
+        try:
+            checked = session.checked_entry(self.query, entry, self.id)
+            if not session.follows(self._trusted, checked): raise ValueError
+        except ValueError:
+            self.answer = self._trusted
+            return
+        if checked != entry:
+            self.answer = checked
+            return
+        self._trusted = checked
+        if entry['state'] == 'revealed': self._show_truth()
+        session.store(self.name, self.recorded())
+
+    def _show_truth(self):
+        "Give the browser what is true, and what the class has answered"
+        try: truth, error = self.truth(), ''
+        except Exception as e: truth, error = None, f'What is true could not be computed: {e}'
+        self.outcome = dict(truth=truth, error=error, classmates=_session.of_class(self))
+
+    def scores(self) -> list: # of the first and the second answer, None where there is none
+        "How near the answers were; nothing before the reveal"
+        answers = [self.answer[which] for which in ('first', 'second')]
+        truth = (self.outcome or {}).get('truth')
+        if truth is None: return [None, None]
+        return [None if answer is None else score(self.query, answer['value'], truth) for answer in answers]
+
+    def recorded(self) -> dict:
+        "The entry as it stands in an answers file: with scores once the truth was shown, else without"
+        return self.answer | (dict(scores=self.scores()) if self.outcome else {})
+
+# %% ../../nbs/13_course/05_predictions.ipynb #pr14
+class Predict(_Question):
+    "A question that is answered before what it asks about is shown"
     def __init__(self,
         name:str,      # such as '1.words': the lesson, a point, and what is asked
         question:str,
-        kind:Asked,    # of `words`, `head`, `choice`, `order`, `number` or `slope`
+        kind:Query,    # of `words`, `head`, `choice`, `order`, `number` or `slope`
         truth=None,    # see `salviz.course.kinds.truth_of`; or a function that gives it; None: nothing is shown
     ):
         for argument, x in dict(name=name, question=question).items():
             if not isinstance(x, str) or not x.strip(): raise ValueError(f'{argument} must be a text, got {shown(x)}')
-        if not isinstance(kind, Asked):
+        if not isinstance(kind, Query):
             raise ValueError(f'kind must be made by words, head, choice, order, number or slope, got {shown(kind)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
-        self.name, self.question, self.asked, self._truth = name, question, kind, truth
-        asked = dict(name=name, question=question, **kind.described())
-        self.id = session.checksum(json_text(asked))
+        self.name, self.question, self.query, self._truth = name, question, kind, truth
+        description = dict(name=name, question=question, **kind.described())
+        self.id = session.checksum(json_text(description))
         self._trusted = session.new_entry(kind, self.id)
-        super().__init__(about=dict(what='predict', id=self.id, hasTruth=truth is not None, **asked),
+        super().__init__(about=dict(what='predict', id=self.id, hasTruth=truth is not None, **description),
                          answer=self._trusted)
         self.observe(lambda change: self._heard(change['new']), 'answer')
         _session.add(self)
 
-    def __repr__(self): return f'Predict({self.name!r}, {self.asked.kind}, {self.answer["state"]})'
+    def __repr__(self): return f'Predict({self.name!r}, {self.query.kind}, {self.answer["state"]})'
 
-    def truth(self):
-        "What is true, as `salviz.course.kinds.truth_of` gives it; None where nothing is known"
-        if callable(self._truth): self._truth = truth_of(self.asked, self._truth())
-        return self._truth
+    def commit(self,
+        value,              # as the question asks: words, a head, an option, items in their order, a number
+        confidence='think', # 'guess', 'think' or 'sure'
+        why='',
+    ):
+        "Commit the first answer"
+        self.answer = session.commit(self.answer, answer_of(self.query, value), confidence, why)
 
+    def discuss(self, value, confidence='think', why=''):
+        "Commit a second answer, after talking to a neighbour"
+        self.answer = session.discuss(self.answer, answer_of(self.query, value), confidence, why)
 
-# %% ../../nbs/13_course/05_predictions.ipynb #pr14
-@patch
-def _heard(self:Predict, entry):
-    "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
-    if entry == self._trusted: return
-    try:
-        checked = session.checked_entry(self.asked, entry, self.id)
-        if not session.follows(self._trusted, checked): raise ValueError
-    except ValueError:
-        self.answer = self._trusted
-        return
-    if checked != entry:
-        self.answer = checked
-        return
-    self._trusted = checked
-    if entry['state'] == 'revealed': self._show_truth()
-    session.keep(self.name, self.kept())
+    def reveal(self):
+        "Show what is true; who has not answered by now has skipped the question"
+        self.answer = session.reveal(self.answer)
 
-@patch
-def _show_truth(self:Predict):
-    "Give the browser what is true, and what the class has answered"
-    try: truth, error = self.truth(), ''
-    except Exception as e: truth, error = None, f'What is true could not be computed: {e}'
-    self.outcome = dict(truth=truth, error=error, classmates=_session.of_class(self))
-
-@patch
-def scores(self:Predict) -> list: # of the first and the second answer, None where there is none
-    "How near the answers were; nothing before the reveal"
-    answers = [self.answer[which] for which in ('first', 'second')]
-    truth = (self.outcome or {}).get('truth')
-    if truth is None: return [None, None]
-    return [None if given is None else score(self.asked, given['value'], truth) for given in answers]
-
-@patch
-def kept(self:Predict) -> dict:
-    "The entry as it stands in an answers file: with scores once the truth was shown, else without"
-    return self.answer | (dict(scores=self.scores()) if self.outcome else {})
-
-
-# %% ../../nbs/13_course/05_predictions.ipynb #pr14b
-@patch
-def commit(self:Predict,
-    value,              # as the question asks: words, a head, an option, items in their order, a number
-    confidence='think', # 'guess', 'think' or 'sure'
-    why='',
-):
-    "Commit the first answer"
-    self.answer = session.commit(self.answer, answer_of(self.asked, value), confidence, why)
-
-@patch
-def discuss(self:Predict, value, confidence='think', why=''):
-    "Commit a second answer, after talking to a neighbour"
-    self.answer = session.discuss(self.answer, answer_of(self.asked, value), confidence, why)
-
-@patch
-def reveal(self:Predict):
-    "Show what is true; who has not answered by now has skipped the question"
-    self.answer = session.reveal(self.answer)
-
-@patch
-def page_html(self:Predict) -> str:
-    "A fragment for a page, with the truth packed"
-    return fragment(self.described(), dict(truth=self.truth()))
-
+    def page_html(self) -> str:
+        "A fragment for a page, with the truth packed"
+        return fragment(self.described(), dict(truth=self.truth()))
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr16
-def _all_fit(asked, values):
+def _all_fit(query, values):
     "Are all of `values` answers to the question? In a file from somebody else anything can be one"
-    try: return all(checked_value(asked, value) is not None for value in values)
+    try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 
 class _Session:
@@ -217,7 +206,7 @@ class _Session:
         "Give `predict` the `entry`, if that answers its question and it is open itself"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
-        try: checked = session.checked_entry(predict.asked, entry, predict.id)
+        try: checked = session.checked_entry(predict.query, entry, predict.id)
         except ValueError: return False
         predict.answer = checked # which it keeps in the session
         return checked['state'] != 'open'
@@ -225,9 +214,9 @@ class _Session:
     def of_class(self, predict):
         "What the class has answered to the question of `predict`, None if nothing is known"
         of_class = self.classmates.get(predict.name)
-        if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.asked.kind): return None
+        if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
         columns = 'first', 'second', 'confidence'
-        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.asked, row[:2])]
+        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.query, row[:2])]
         return of_class | {column: [row[i] for row in rows] for i, column in enumerate(columns)}
 
     def waiting(self, names) -> list:
@@ -236,8 +225,8 @@ class _Session:
                 if name not in self.predictions or self.predictions[name].answer['state'] == 'open']
 
     def revealed(self, names) -> bool:
-        there = [self.predictions.get(name) for name in names]
-        return all(predict is not None and predict.answer['state'] == 'revealed' for predict in there)
+        predictions = [self.predictions.get(name) for name in names]
+        return all(predict is not None and predict.answer['state'] == 'revealed' for predict in predictions)
 
     def _changed(self, name):
         if self.writing: self.writing(name)
@@ -255,6 +244,7 @@ class _Gate(CourseWidget):
     "The part of a reveal that says what it waits for"
     state = T.Dict().tag(sync=True) # waiting: names, open, error
 
+# %% ../../nbs/13_course/05_predictions.ipynb #pr20b
 class Reveal(W.VBox):
     "Something that is shown once predictions are committed"
     def __init__(self,
@@ -303,11 +293,15 @@ class Reveal(W.VBox):
         self.is_open, working = True, W.Output()
         self._refresh()
         self.children = [self.gate, working]
-        with working: made, error = _made(self.content) # a progress bar is shown where the result will be
-        self.children = [self.gate, *made]
+        with working: widgets, error = _shown_widgets(self.content) # a progress bar is shown where the result will be
+        self.children = [self.gate, *widgets]
         working.close()
         self._refresh(error)
 
+    def page_html(self) -> str:
+        "A fragment for a page, with what is revealed packed"
+        parts = page_parts(self.content)
+        return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr21
 def _contents(content) -> list:
@@ -316,7 +310,7 @@ def _contents(content) -> list:
     if not isinstance(content, (list, tuple)): return [content]
     return [thing for part in content for thing in _contents(part)]
 
-def _made(content) -> tuple: # (widgets that show `content` in a notebook, what went wrong)
+def _shown_widgets(content) -> tuple: # (widgets that show `content` in a notebook, what went wrong)
     try: return [_widget_of(thing) for thing in _contents(content)], ''
     except Exception as e: return [], f'What is revealed here could not be made: {e}'
 
@@ -363,13 +357,6 @@ def _picture_of(fig):
     titles = [ax.get_title() for ax in fig.axes if ax.get_title()]
     return dict(kind='picture', src=source, alt=getattr(fig, 'caption', '') or '; '.join(titles) or 'a figure')
 
-@patch
-def page_html(self:Reveal) -> str:
-    "A fragment for a page, with what is revealed packed"
-    parts = page_parts(self.content)
-    return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
-
-
 # %% ../../nbs/13_course/05_predictions.ipynb #pr27
 class Answers(CourseWidget):
     "What was answered in this session: a table, a file to download, a code to copy"
@@ -404,12 +391,12 @@ def answers(
 ) -> Answers:
     "Collect what was answered in this session, and keep it in answers-NICK.json from now on"
     folder = Path(folder).absolute() # a later cell may change the working directory
-    path, kept = session.place_of(nickname, folder)
+    path, recorded = session.place_of(nickname, folder)
     left_out = []
     if classmates is not None: _session.classmates = class_answers(classmates, left_out)
-    _session.on_file, _session.writing = kept, None
-    back = [name for name, predict in _session.predictions.items() if _session.take_up(predict, kept.get(name))]
-    def write(_=None): return session.write_answers(nickname, folder, session.joined_entries(kept, session.entries))
+    _session.on_file, _session.writing = recorded, None
+    back = [name for name, predict in _session.predictions.items() if _session.take_up(predict, recorded.get(name))]
+    def write(_=None): return session.write_answers(nickname, folder, session.joined_entries(recorded, session.entries))
     written = write()
     _session.writing = write
     for predict in _session.predictions.values():

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['stop_words', 'explanations_compared', 'words_of', 'lexicon_marks', 'stop_word_marks', 'choose_sentences',
            'course_data', 'as_split', 'marks_as_saliency', 'train_base', 'train_method', 'read_words', 'agreement',
-           'on_marks', 'accuracy', 'without_the_lowest', 'masked_words', 'head_shares', 'comprehensiveness', 'looks_at',
-           'measure_course', 'rounded', 'make_course']
+           'on_marks', 'accuracy', 'without_the_lowest', 'masked_words', 'head_attention', 'comprehensiveness',
+           'snapshots_of', 'measure_course', 'rounded', 'make_course']
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-3
 import contextlib
@@ -78,11 +78,11 @@ def marks_as_saliency(
     from salviz.data.columns import token_values
     aligned = align_batch(tokenizer, list(texts))
     targets = token_values(aligned, [np.asarray(flags, np.float32) for flags in marks], 'marks', 'marks', np.max)
-    known = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
+    targets_by_tokens = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
     def taught(model, batch, classes):
         out = torch.full(batch['input_ids'].shape, float('nan'))
         for row, ids, real in zip(out, batch['input_ids'], batch['attention_mask'].bool()):
-            target = known.get(tuple(ids[real].tolist()))
+            target = targets_by_tokens.get(tuple(ids[real].tolist()))
             if target is not None: row[real] = torch.tensor(target)
         return out
     return taught
@@ -159,16 +159,16 @@ def read_words(model, tokenizer, sentences) -> list: # of dict(attention [W], su
     return [dict(attention=np.float64(a)/np.float64(a).sum(), saliency=np.float64(s))
             for a, s in zip(attention, saliency)]
 
-def agreement(looks) -> dict:
+def agreement(readings) -> dict:
     "Share of sentences in which the word with most attention is the one with most saliency, and their rank correlation"
-    same = [x['attention'].argmax() == np.abs(x['saliency']).argmax() for x in looks]
-    alike = [spearman(x['attention'], np.abs(x['saliency']), np.ones(len(x['attention']), bool)) for x in looks]
+    same = [x['attention'].argmax() == np.abs(x['saliency']).argmax() for x in readings]
+    alike = [spearman(x['attention'], np.abs(x['saliency']), np.ones(len(x['attention']), bool)) for x in readings]
     return dict(same_top=float(np.mean(same)), spearman=float(np.nanmean(alike)))
 
-def on_marks(looks, marks) -> dict:
+def on_marks(readings, marks) -> dict:
     "Attention and saliency on marked words: their shares, that of the words, and the area under precision and recall"
     def area(values): return float(np.nanmean([auprc(v, m) for v, m in zip(values, marks)]))
-    attention, size = [x['attention'] for x in looks], [np.abs(x['saliency']) for x in looks]
+    attention, size = [x['attention'] for x in readings], [np.abs(x['saliency']) for x in readings]
     return dict(attention=float(np.mean([a[m].sum() for a, m in zip(attention, marks)])),
                 saliency=float(np.mean([s[m].sum()/s.sum() for s, m in zip(size, marks)])),
                 words=float(np.mean([m.mean() for m in marks])),
@@ -230,7 +230,7 @@ def masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; bef
                 before=float(before[1]), after=float(says(masked)[1]))
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-24
-def head_shares(model, data, tokenizer) -> dict: # previous, first: [layers][heads]
+def head_attention(model, data, tokenizer) -> dict: # previous, first: [layers][heads]
     "Attention that each head pays to the token before (rows with one) and to [CLS] (all rows), mean over `data`"
     import torch
     from salviz.data.texts import model_inputs
@@ -255,18 +255,18 @@ def comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation: 
     return {name: x['aopc_comprehensiveness'].tolist() for name, x in measured.items()}
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-25c
-def looks_at(run, word='never', probe=2) -> list: # of dict, one a look
+def snapshots_of(run, word='never', probe=2) -> list: # of dict, one a look
     "What the classifier says at each look at a probe, and how much it reads `word` and what that argues for"
-    looks = []
+    rows = []
     for step in run.steps:
-        look = run.snapshot(step, probe)
-        at = look.labels.index(word)
-        attention = look.at('attention')[:, 0]*~look.is_special
+        snapshot = run.snapshot(step, probe)
+        at = snapshot.labels.index(word)
+        attention = snapshot.at('attention')[:, 0]*~snapshot.is_special
         mean = attention.mean(0)
-        looks.append(dict(step=int(step), positive=float(look.arrays['probabilities'][1]),
-                          attention=float(mean[at]/mean.sum()), saliency=float(look.arrays['saliency'][at]),
-                          heads=int((attention.argmax(1) == at).sum()), top=look.labels[int(mean.argmax())]))
-    return looks
+        rows.append(dict(step=int(step), positive=float(snapshot.arrays['probabilities'][1]),
+                          attention=float(mean[at]/mean.sum()), saliency=float(snapshot.arrays['saliency'][at]),
+                          heads=int((attention.argmax(1) == at).sum()), top=snapshot.labels[int(mean.argmax())]))
+    return rows
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-27
 def _after_marking(base, tokenizer, name, mark, folder, data, draw=0):
@@ -299,10 +299,10 @@ def measure_course(
     data, held = course_data(), course_sentences('held')
     every = {'base': base, **models}
     texts = [s['text'] for s in course_sentences() + held]
-    looks = {name: read_words(every[name], tokenizer, course_sentences() + held) for name in ('base', 'sallm')}
+    readings = {name: read_words(every[name], tokenizer, course_sentences() + held) for name in ('base', 'sallm')}
     lexicon = [lexicon_marks(text) for text in texts]
-    some, compared = data['test'].select(range(128)), ('gradient_norm', 'input_x_gradient', 'integrated_gradients')
-    masked = {name: {by: without_the_lowest(every[name], some, tokenizer, by)
+    subset, compared = data['test'].select(range(128)), ('gradient_norm', 'input_x_gradient', 'integrated_gradients')
+    masked = {name: {by: without_the_lowest(every[name], subset, tokenizer, by)
                      for by in compared}
               for name in ('base', 'plain', 'guided', 'guided-input')}
     marking = {name: [_after_marking(base, tokenizer, name, mark, folder, data['test'], draw) for draw in draws]
@@ -310,12 +310,12 @@ def measure_course(
     return dict(
         accuracy={name: accuracy(model, data['test'], tokenizer) for name, model in every.items()},
         comprehensiveness=comprehensiveness(base, texts, tokenizer),
-        agreement={name: agreement(x) for name, x in looks.items()},
-        plausibility=on_marks(looks['base'], lexicon), marking=marking, masked=masked,
+        agreement={name: agreement(x) for name, x in readings.items()},
+        plausibility=on_marks(readings['base'], lexicon), marking=marking, masked=masked,
         masked_words={probe: {by: masked_words(base, tokenizer, course_probes[int(probe)], by) for by in compared}
                       for probe in '23'},
         prior=_prior(base, tokenizer, data, seed),
-        heads={name: head_shares(every[name], as_split(held), tokenizer) for name in ('base', 'prev', 'first')})
+        heads={name: head_attention(every[name], as_split(held), tokenizer) for name in ('base', 'prev', 'first')})
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-28
 def rounded(x, digits=4):
@@ -342,17 +342,17 @@ def make_course(
         if first:
             pack_run(run, folder/'base.tar.xz')
             base, tokenizer = course_base() # the packaged weights, from which everybody starts
-        tables[str(seed)] = dict(_from_base(base, tokenizer, folder, seed, first), looks=looks_at(run))
+        tables[str(seed)] = dict(_from_base(base, tokenizer, folder, seed, first), looks=snapshots_of(run))
     (folder/'tables.json').write_text(json.dumps(rounded(tables)) + '\n', encoding='utf-8')
 
-def _from_base(base, tokenizer, folder, seed, is_kept) -> dict:
+def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
     "Train all methods from `base`, pack their runs where they are kept, and measure"
     from salviz.recipes import pack_run
-    where = folder if is_kept else folder/f'seed-{seed}'
+    where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)
     models = {}
     for name in _settings:
-        is_shown = is_kept and name in course_runs
+        is_shown = is_first and name in course_runs
         run, models[name] = train_method(name, base, tokenizer, where, seed, snapshots=4 if is_shown else 0)
         if is_shown: pack_run(run, folder/f'{name}.tar.xz')
-    return measure_course(base, tokenizer, where, models, draws=(0, 1, 2) if is_kept else (0,), seed=seed)
+    return measure_course(base, tokenizer, where, models, draws=(0, 1, 2) if is_first else (0,), seed=seed)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['confidences', 'states', 'entries', 'now', 'checksum', 'new_entry', 'commit', 'discuss', 'reveal', 'checked_entry',
-           'follows', 'is_prediction', 'entry_problem', 'tell_of', 'keep', 'record', 'lesson_of', 'check_nickname',
+           'follows', 'is_prediction', 'entry_problem', 'tell_of', 'store', 'record', 'lesson_of', 'check_nickname',
            'set_of', 'answers_file', 'read_answers', 'checked_file', 'is_anothers', 'place_of', 'joined_entries',
            'write_answers', 'answer_code', 'answers_of_code', 'class_answers', 'write_class_answers']
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from ..core.validation import check_choice, shown
 from ..core.run_files import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
-from .kinds import Asked, checked_value
+from .kinds import Query, checked_value
 
 
 # %% ../../nbs/13_course/04_session.ipynb #se06
@@ -36,11 +36,11 @@ def checksum(text:str) -> str:
     return f'{zlib.crc32(text.encode()):08x}'
 
 def new_entry(
-    asked:Asked,
+    query:Query,
     id:str='',   # of the question, so that an answer to another one is not taken for one to this
 ) -> dict:
     "The entry of a prediction that nobody has answered"
-    return dict(id=id, kind=asked.kind, state='open', first=None, second=None, revealed=None, skipped=False)
+    return dict(id=id, kind=query.kind, state='open', first=None, second=None, revealed=None, skipped=False)
 
 def _one_answer(value, confidence, why):
     "An answer with its time"
@@ -68,31 +68,31 @@ def reveal(entry:dict) -> dict:
 # %% ../../nbs/13_course/04_session.ipynb #se09
 _stamp = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z')
 
-def _checked_answer(asked, given):
+def _checked_answer(query, answer):
     "One answer of an entry, None if there is none"
-    if given is None: return None
-    value = checked_value(asked, given['value'])
-    stamp = given.get('time') or ''
+    if answer is None: return None
+    value = checked_value(query, answer['value'])
+    stamp = answer.get('time') or ''
     if stamp and not _stamp.fullmatch(stamp): raise ValueError(f'a time is such as {now()}, got {shown(stamp)}')
-    return _one_answer(value, given['confidence'], given.get('why') or '') | dict(time=stamp)
+    return _one_answer(value, answer['confidence'], answer.get('why') or '') | dict(time=stamp)
 
 def checked_entry(
-    asked:Asked,
+    query:Query,
     entry,       # of a page or a file
     id='',       # of the question
 ) -> dict:
     "`entry` as `commit`, `discuss` and `reveal` make it, else an error that says what is wrong with it"
-    if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != asked.kind:
-        raise ValueError(f'an entry must be of the kind {asked.kind!r} with a state of {", ".join(states)}; '
+    if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
+        raise ValueError(f'an entry must be of the kind {query.kind!r} with a state of {", ".join(states)}; '
                          f'got {shown(entry)}')
-    try: first, second = (_checked_answer(asked, entry.get(name)) for name in ('first', 'second'))
+    try: first, second = (_checked_answer(query, entry.get(name)) for name in ('first', 'second'))
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f'an answer must hold value, confidence, why and time; got {shown(entry.get("first"))}'
                          ) from None
     if first is None: second = None
     is_revealed = entry['state'] == 'revealed'
     state = 'revealed' if is_revealed else 'discussed' if second else 'committed' if first else 'open'
-    return dict(id=id, kind=asked.kind, state=state, first=first, second=second,
+    return dict(id=id, kind=query.kind, state=state, first=first, second=second,
                 revealed=str(entry.get('revealed') or now()) if is_revealed else None,
                 skipped=is_revealed and first is None)
 
@@ -121,13 +121,13 @@ def is_prediction(entry:dict) -> bool:
     "Is `entry` one of a prediction, and not a record?"
     return entry['kind'] in _shapes
 
-def _answer_problem(given, kind):
+def _answer_problem(answer, kind):
     "What is wrong with one answer of an entry, '' if nothing"
-    if given is None: return ''
-    if not isinstance(given, dict) or not _shapes[kind](given.get('value')):
-        return f'must hold an answer of the kind {kind!r}, got {shown(given)}'
-    if given.get('confidence') not in confidences: return f'must hold a confidence of {", ".join(confidences)}'
-    why, stamp = given.get('why'), given.get('time')
+    if answer is None: return ''
+    if not isinstance(answer, dict) or not _shapes[kind](answer.get('value')):
+        return f'must hold an answer of the kind {kind!r}, got {shown(answer)}'
+    if answer.get('confidence') not in confidences: return f'must hold a confidence of {", ".join(confidences)}'
+    why, stamp = answer.get('why'), answer.get('time')
     are_texts = all(x is None or isinstance(x, str) for x in (why, stamp))
     return '' if are_texts and (not stamp or _stamp.fullmatch(stamp)) else 'must hold texts as why and time'
 
@@ -149,8 +149,8 @@ def tell_of(listener) -> None:
     "Call `listener` with the name of every entry that changes from now on"
     _listeners.append(listener)
 
-def keep(name:str, entry:dict) -> None:
-    "Keep `entry` under `name`, and tell who listens"
+def store(name:str, entry:dict) -> None:
+    "Store `entry` under `name` and call every listener"
     entries[name] = entry
     for listener in list(_listeners): listener(name)
 
@@ -165,14 +165,13 @@ def record(
     if kind in _shapes: raise ValueError(f'kind must not be one of predictions, got {kind!r}')
     taken = entries.get(name, {}).get('kind', kind)
     if taken != kind: raise ValueError(f'{name!r} is the name of an entry of kind {taken!r}; choose another name')
-    try: keep(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=now()), allow_nan=False)))
+    try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=now()), allow_nan=False)))
     except (TypeError, ValueError):
         raise ValueError(f'entry must be a dict of plain JSON, got {shown(entry)}') from None
 
 def lesson_of(names) -> str:
     "The lessons that `names` belong to, which stand before their first point: '1' or '1,5'"
     return ','.join(sorted({name.partition('.')[0] for name in names if '.' in name}))
-
 
 # %% ../../nbs/13_course/04_session.ipynb #se15
 _nickname = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,23}')
@@ -183,18 +182,18 @@ def check_nickname(nickname) -> str:
         raise ValueError(f'nickname must be 1 to 24 letters, digits, - and _ (of a to z), got {shown(nickname)}')
     return nickname
 
-def set_of(given:dict) -> str: # 8 hexadecimal digits
-    "The set of questions that the entries `given` answer"
-    return checksum(','.join(sorted(entry['id'] for entry in given.values() if entry.get('id'))))
+def set_of(answered:dict) -> str: # 8 hexadecimal digits
+    "The set of questions that the entries `answered` answer"
+    return checksum(','.join(sorted(entry['id'] for entry in answered.values() if entry.get('id'))))
 
 def answers_file(
     nickname:str,
-    given:dict=None, # entries by name; None: those of this session
+    answered:dict=None, # entries by name; None: those of this session
 ) -> dict:
     "What an answers file holds"
-    given = entries if given is None else given
-    return dict(salviz='answers', version=1, nickname=check_nickname(nickname), lesson=lesson_of(given),
-                set=set_of(given), written=now(), entries=dict(sorted(given.items())))
+    answered = entries if answered is None else answered
+    return dict(salviz='answers', version=1, nickname=check_nickname(nickname), lesson=lesson_of(answered),
+                set=set_of(answered), written=now(), entries=dict(sorted(answered.items())))
 
 def read_answers(
     path,
@@ -205,83 +204,82 @@ def read_answers(
 
 # %% ../../nbs/13_course/04_session.ipynb #se15-2
 def checked_file(
-    given,              # what a file contains
+    content,              # what a file contains
     name='the file',
     left_out:list=None, # gets a sentence if damaged entries are left out; None: a damaged entry is an error
 ) -> dict:
-    "Return `given` if it is what an answers file contains"
+    "Return `content` if it is what an answers file contains"
     name = printable(name)
-    if not isinstance(given, dict) or given.get('salviz') != 'answers':
+    if not isinstance(content, dict) or content.get('salviz') != 'answers':
         raise ValueError(f'{name} is no answers file: it does not say "salviz": "answers"')
-    _check_version(given, name)
-    try: check_nickname(given.get('nickname'))
+    _check_version(content, name)
+    try: check_nickname(content.get('nickname'))
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
-    sound = _sound(given.get('entries'), entry_problem, name, left_out)
-    about = {key: given[key] if _is_text(given.get(key)) else '' for key in ('lesson', 'set', 'written')}
-    return dict(salviz='answers', version=1, nickname=given['nickname'], **about, entries=sound)
+    sound = _sound(content.get('entries'), entry_problem, name, left_out)
+    about = {key: content[key] if _is_text(content.get(key)) else '' for key in ('lesson', 'set', 'written')}
+    return dict(salviz='answers', version=1, nickname=content['nickname'], **about, entries=sound)
 
-def _check_version(given, name):
-    version = given.get('version')
+def _check_version(content, name):
+    version = content.get('version')
     if version is True or version != 1:
         raise ValueError(f'{name} is of version {shown(version)}, this salviz reads version 1')
 
-def _sound(given, problem_of, name, left_out):
+def _sound(content, problem_of, name, left_out):
     "The entries of a file that have no problem; the first of the others is named"
-    if not isinstance(given, dict): raise ValueError(f'{name} must hold entries by name, got {shown(given)}')
-    if len(given) > _most_entries: raise ValueError(f'{name} has {len(given)} entries, more than {_most_entries}')
+    if not isinstance(content, dict): raise ValueError(f'{name} must hold entries by name, got {shown(content)}')
+    if len(content) > _most_entries: raise ValueError(f'{name} has {len(content)} entries, more than {_most_entries}')
     problems = {key: 'its name must be a text' if not _is_text(key) else problem_of(entry)
-                for key, entry in given.items()}
+                for key, entry in content.items()}
     wrong = [key for key, problem in problems.items() if problem]
     if wrong:
         count = f'{len(wrong)} damaged entries, among them ' if len(wrong) > 1 else 'the damaged entry '
         message = f'{count}{shown(wrong[0])}: {problems[wrong[0]]}'
         if left_out is None: raise ValueError(f'{name} has {message}')
         left_out.append(f'{name}: left out {message}')
-    return {key: entry for key, entry in given.items() if not problems[key]}
+    return {key: entry for key, entry in content.items() if not problems[key]}
 
 # %% ../../nbs/13_course/04_session.ipynb #se17
 def _first_time(entry): return (entry.get('first') or {}).get('time') if isinstance(entry.get('first'), dict) else None
 
-def is_anothers(kept:dict, mine:dict) -> bool:
-    "Do the entries `kept` hold a first answer that differs from the one in `mine`?"
-    times = [(_first_time(kept[name]), _first_time(entry)) for name, entry in mine.items() if name in kept]
+def is_anothers(recorded:dict, mine:dict) -> bool:
+    "Do the entries `recorded` hold a first answer that differs from the one in `mine`?"
+    times = [(_first_time(recorded[name]), _first_time(entry)) for name, entry in mine.items() if name in recorded]
     return any(one and other and one != other for one, other in times)
 
 def place_of(
     nickname:str,
     folder='.',
-    given:dict=None, # entries; None: those of this session
+    answered:dict=None, # entries; None: those of this session
 ) -> tuple: # (path, entries that stand there already)
     "Where `nickname`'s answers go: the first of answers-NICK.json, answers-NICK-2.json … that is nobody else's"
-    given, number = entries if given is None else given, 1
+    answered, number = entries if answered is None else answered, 1
     while True:
         path = Path(folder)/f'answers-{check_nickname(nickname)}{f"-{number}" if number > 1 else ""}.json'
         if not path.exists(): return path, {}
-        try: kept = read_answers(path)['entries']
-        except ValueError: kept = None
-        if kept is not None and not is_anothers(kept, given): return path, kept
+        try: recorded = read_answers(path)['entries']
+        except ValueError: recorded = None
+        if recorded is not None and not is_anothers(recorded, answered): return path, recorded
         number += 1
 
-def joined_entries(kept:dict, mine:dict) -> dict:
+def joined_entries(recorded:dict, mine:dict) -> dict:
     "Both; of two entries to one question the one that went further, of others that in `mine`"
     def rank(entry): return states.index(entry['state']) if is_prediction(entry) else len(states)
-    behind = {name for name, entry in mine.items() if name in kept and rank(entry) < rank(kept[name])}
-    return kept | {name: entry for name, entry in mine.items() if name not in behind}
+    behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
+    return recorded | {name: entry for name, entry in mine.items() if name not in behind}
 
 def write_answers(
     nickname:str,
     folder='.',
-    given:dict=None, # entries; None: those of this session
+    answered:dict=None, # entries; None: those of this session
 ) -> Path:
     "Write answers-NICK.json, or a numbered one where that is another person's"
-    given = entries if given is None else given
-    path, kept = place_of(nickname, folder, given)
-    file = checked_file(answers_file(nickname, joined_entries(kept, given)), path.name) # it can be read again
+    answered = entries if answered is None else answered
+    path, recorded = place_of(nickname, folder, answered)
+    file = checked_file(answers_file(nickname, joined_entries(recorded, answered)), path.name) # it can be read again
     text = json.dumps(file, indent=1, ensure_ascii=False).encode()
     if len(text) > largest: raise ValueError(f'{path.name} would be larger than {largest/10**6:g} MB; record less')
     write_whole(path, text)
     return path
-
 
 # %% ../../nbs/13_course/04_session.ipynb #se20
 def _coded(entry):
@@ -369,10 +367,10 @@ def _answers_in(found, name, left_out) -> dict:
         _check_version(found, printable(name))
         return _sound(found.get('entries'), _class_problem, printable(name), left_out)
     entries = checked_file(found, name, left_out)['entries']
-    given = {key: entry for key, entry in entries.items() if is_prediction(entry) and entry.get('first')}
+    answered = {key: entry for key, entry in entries.items() if is_prediction(entry) and entry.get('first')}
     return {key: dict(id=entry.get('id') or '', kind=entry['kind'], first=[entry['first']['value']],
                       second=[(entry.get('second') or entry['first'])['value']],
-                      confidence=[entry['first']['confidence']]) for key, entry in given.items()}
+                      confidence=[entry['first']['confidence']]) for key, entry in answered.items()}
 
 def _class_problem(of_class):
     "What is wrong with what a class has answered to one question, '' if nothing"

@@ -146,8 +146,8 @@ def _estimate(frame, rule):
         could = detectable_ratio(effect.pairs, effect.r, max(effect.tasks, 1)) if effect.r == effect.r else math.nan
         return effect, could, used
     effect = over_tasks(used['d'], used['task'])
-    known = not math.isnan(effect.error)
-    could = detectable(effect.s, used.groupby('task').size()) if known else math.nan
+    has_error = not math.isnan(effect.error)
+    could = detectable(effect.s, used.groupby('task').size()) if has_error else math.nan
     return effect, could, used
 
 def verdict(

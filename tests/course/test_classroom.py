@@ -14,7 +14,7 @@ from browser import evaluate_json, new_page, settled
 from helpers import full_disk
 from test_marks import hostile, invented, load_course
 from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, lesson_questions, marks_teacher,
-                                     run_class, share_on, taught_data, teach)
+                                     run_class, fraction_on, taught_data, teach)
 from salviz.course.marks import checked_sheet, file_name, mark_set, sheet_code, sheet_json
 from salviz.data.rationales import load_rationales
 
@@ -60,7 +60,7 @@ def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
     (better, other, reason), = marks.doubled
     assert reason == 'the nickname student 3 handed in twice, with the same marks' and better.marks == sheets[3].marks
     assert [name for name, _ in marks.outliers] == ['vandal']
-    assert marks.asked == [26]*7 + [25]*7 + [24]*6 and marks.students['done']['student 0'] == 7
+    assert marks.respondents == [26]*7 + [25]*7 + [24]*6 and marks.students['done']['student 0'] == 7
     assert marks.alpha.low < marks.alpha.value < marks.alpha.high
     report = marks.report()
     for word in ('26 students', '24 of them', 'student 0 (7), student 1 (14)', 'marks-cut.json', 'vandal: F1 .0'):
@@ -160,7 +160,7 @@ def like(here, there):
     assert [(x['source'], x['reason']) for x in there['broken']] == here.broken
     assert [x['reason'] for x in there['doubled']] == [reason for *_, reason in here.doubled]
     assert [(x['nickname'], x['reason']) for x in there['outliers']] == here.outliers
-    assert there['votes'] == [v.tolist() for v in here.votes] and there['asked'] == here.asked
+    assert there['votes'] == [v.tolist() for v in here.votes] and there['asked'] == here.respondents
     assert there['majority'] == [None if f is None else f.tolist() for f in here.majority]
     close = lambda a, b: a is b is None or a == pytest.approx(b, abs=1e-9)
     assert all(close(there['alpha'][k], getattr(here.alpha, k)) for k in ('value', 'low', 'high'))
@@ -199,9 +199,9 @@ def test_merged_marks_are_rationales(tmp_path):
         return {row['text']: row['rationale'] for part in data.values() for row in part}
     from salviz.data.rationales import rationale_spans
     for i, text in enumerate(of.texts):
-        assert np.allclose(read(annotators='share')[text], marks.shares[i], atol=1e-6)
+        assert np.allclose(read(annotators='share')[text], marks.fractions[i], atol=1e-6)
         assert read(annotators='any')[text] == rationale_spans([text], (marks.votes[i] > 0).astype(int).tolist())
-        ties_count = (2*marks.votes[i] >= marks.asked[i]).astype(int).tolist()
+        ties_count = (2*marks.votes[i] >= marks.respondents[i]).astype(int).tolist()
         assert read(annotators='majority')[text] == rationale_spans([text], ties_count)
         assert read(rationale='majority')[text] == rationale_spans([text], marks.majority[i].tolist())
         if i == 2: break
@@ -292,7 +292,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == 'vandal counts'
     with page.expect_download() as waiting: page.locator('text=Download marks.jsonl').click()
     lines = [json.loads(line) for line in Path(waiting.value.path()).read_text(encoding='utf-8').splitlines()]
-    assert lines == class_marks([*files, late], of, without='vandal').rows() and marks.asked[0] == 26
+    assert lines == class_marks([*files, late], of, without='vandal').rows() and marks.respondents[0] == 26
     page.reload()
     page.wait_for_function("() => /26 students/.test(document.querySelector('[role=status]').textContent)")
     kept = page.evaluate('() => Object.entries(localStorage)')
@@ -372,7 +372,7 @@ def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for
     def looked():
         values = explain_data(model, [r['text'] for r in unseen], 'attention', tokenizer=tiny_tokenizer, words='sum',
                               progress=False)
-        return share_on(values, [[int(w in marked) for w in some] for some in words])
+        return fraction_on(values, [[int(w in marked) for w in some] for some in words])
     before = looked()
     run = teach(known.marks, model=model, tokenizer=tiny_tokenizer, run_dir=tmp_path/'run', held=unseen,
                 learning_rate=5e-3, steps=40)

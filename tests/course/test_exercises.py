@@ -199,7 +199,7 @@ def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named
 def test_the_reference_says_what_the_run_recorded_not_what_a_method_is_called():
     for name, array in (('region', 'discard_candidates'), ('saliency_target', 'saliency_target')):
         cases = exercises.exercise_named(name).from_run()
-        looks = exercises._looks(dict(region='ad-drop', saliency_target='sallm')[name])
+        looks = exercises._snapshots(dict(region='ad-drop', saliency_target='sallm')[name])
         assert len(cases) and sum(np.size(c.truth) for c in cases) == sum(s.arrays[array].size for s in looks
                                                                          if array in s.arrays)
     for name in ('lowest_words', 'replacement', 'consistency', 'attention_loss', 'guidance_loss', 'pattern_target'):

@@ -9,7 +9,7 @@ import pytest
 import lessons
 from salviz.core.untrusted import csv_cell, printable
 from salviz.course import session
-from salviz.course.grading import grade, grade_one, graded, handed_in, what_was_asked
+from salviz.course.grading import assignments_of, grade, grade_one, graded, handed_in
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory):
@@ -17,11 +17,11 @@ def sources(tmp_path_factory):
     return lessons.written(folder, more=[('code', "check('row', row)", 'notebook')])
 
 @pytest.fixture(scope='module')
-def asked(sources): return what_was_asked(sources)
+def asked(sources): return assignments_of(sources)
 
 def entry(asked, name, value, seconds=0, why='', **more):
     question = asked.predictions[name]
-    made = session.commit(session.new_entry(question.asked, question.id), value, 'sure', why)
+    made = session.commit(session.new_entry(question.query, question.id), value, 'sure', why)
     made['first']['time'] = f'2026-01-01T10:{seconds//60:02d}:{seconds % 60:02d}Z'
     return made | more
 
@@ -61,7 +61,7 @@ def test_an_answer_to_something_else_gives_no_point_and_is_named(asked, tmp_path
 
 def test_who_looked_without_predicting_has_no_point_for_it(asked, tmp_path):
     question = asked.predictions['1.words']
-    skipped = session.reveal(session.new_entry(question.asked, question.id))
+    skipped = session.reveal(session.new_entry(question.query, question.id))
     row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
     assert (row['predictions'], row['skipped']) == (0, 1)
 

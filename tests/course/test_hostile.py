@@ -14,7 +14,7 @@ from salviz.core.untrusted import parsed_json, printable
 from salviz.course import marks as codes
 from salviz.course import session
 from salviz.course.classroom import class_page, prediction_lines, read_handed, run_class
-from salviz.course.grading import Asked, Grades, grade_one, handed_in
+from salviz.course.grading import Assignments, Grades, grade_one, handed_in
 from salviz.course.marks import read_sheet, sheet_code
 from salviz.course.predictions import Predict, choice, words
 from salviz.course.session import class_answers as of_class
@@ -41,7 +41,8 @@ def in_time(act, *args):
 @pytest.fixture(scope='module')
 def asked():
     film = Predict('1.words', 'Which?', words('the film is not bad .'), [3, 4])
-    return Asked({'1.words': film, '1.class': Predict('1.class', 'Which class?', choice('bad', 'good'), 1)}, {'row': 1})
+    questions = {'1.words': film, '1.class': Predict('1.class', 'Which class?', choice('bad', 'good'), 1)}
+    return Assignments(questions, {'row': 1})
 
 def hand_in(folder, *names):
     "What those who mean no harm hand in"

@@ -282,5 +282,5 @@ def test_a_sentence_that_the_prose_quotes_is_the_one_that_is_asked_about(name):
     quoted, = [line[2:] for cell in source.cells[1:] if cell.cell_type == 'markdown'
                for line in cell_text(cell).splitlines() if line.startswith('> ')]
     asked = grading._predictions_in(source, name).values()
-    assert {one.asked.options['sentence'] for one in asked if one.asked.kind == 'words'} == {quoted}
+    assert {one.query.options['sentence'] for one in asked if one.query.kind == 'words'} == {quoted}
     assert any(quoted in one.question for one in asked)

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from salviz.core.text import find_words
 from salviz.course import predictions, session
-from salviz.course.kinds import (Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
+from salviz.course.kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
                                  truth_text, value_text, words)
 from salviz.course.predictions import Answers, Predict, Reveal, answers, page_parts
 from salviz.course.session import (answer_code, answers_file, answers_of_code, checked_entry, class_answers, commit,
@@ -42,7 +42,7 @@ def fresh():
 
 @pytest.mark.parametrize('case', cases, ids=lambda case: f'{case["asked"]["kind"]} {case["value"]} {case["truth"]}')
 def test_the_table_of_cases_holds(case):
-    asked = Asked(**case['asked'])
+    asked = Query(**case['asked'])
     assert checked_value(asked, case['value']) == case['value']
     given = score(asked, case['value'], case['truth'])
     assert given is None if case['score'] is None else given == pytest.approx(case['score'], abs=1e-12)

@@ -11,7 +11,7 @@ import pytest
 import invented
 from browser import new_page, send, settled
 from salviz.course import predictions, session
-from salviz.course.kinds import Asked, choice, head, number, order, score, slope, truth_text, value_text, words
+from salviz.course.kinds import Query, choice, head, number, order, score, slope, truth_text, value_text, words
 from salviz.course.predictions import Answers, Predict, Reveal, course_program, course_styles, course_text
 from salviz.course.session import answer_code, answers_file, answers_of_code, checked_entry, checksum, read_answers
 from salviz.explorer.page import page_of, plotly_gz
@@ -70,7 +70,7 @@ def test_the_table_of_cases_holds_in_javascript(page):
     got = page.evaluate('''() => cases.map(({asked, value, truth}) => [sv.courseFits(asked, value),
         sv.courseScore(asked, value, truth), sv.courseValueText(asked, value), sv.courseTruthText(asked, truth)])''')
     for case, (fits, given, value, true) in zip(cases, got):
-        asked = Asked(**case['asked'])
+        asked = Query(**case['asked'])
         assert fits and given == (None if case['score'] is None else pytest.approx(case['score'], abs=1e-12)), case
         assert value == value_text(asked, case['value']) and true == truth_text(asked, case['truth']), case
 
@@ -155,7 +155,7 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     assert 'score' in lines and 'you later' in lines
     assert truth_text(every_kind[kind], one.truth()).split(' ')[0] in p.inner_text('.course-predict')
     kept = entry(p)
-    assert checked_entry(one.asked, kept, one.id) == {name: kept[name] for name in kept}
+    assert checked_entry(one.query, kept, one.id) == {name: kept[name] for name in kept}
 
 @pytest.mark.slow
 def test_enter_in_the_line_of_why_commits(opened, tmp_path):
@@ -389,7 +389,7 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     file = read_answers(tmp_path/'answers-alice.json')
     kept = file['entries']['1.x']
     assert file['lesson'] == '1' and kept['scores'] == [1, None] and list(file['entries']) == ['1.x']
-    assert checked_entry(one.asked, kept, one.id)['state'] == 'revealed'
+    assert checked_entry(one.query, kept, one.id)['state'] == 'revealed'
     code = answers_of_code(p.input_value('.cr-code'))
     assert code['nickname'] == 'alice' and code['entries']['1.x']['first']['value'] == [8]
     rows = p.locator('.cr-table tbody tr').all_inner_texts()
@@ -399,7 +399,7 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
 @pytest.mark.slow
 def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
-    pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.asked, one.id), [8 if i else 4])})
+    pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.query, one.id), [8 if i else 4])})
               for i in range(5)]
     path = session.write_class_answers(pupils, tmp_path/'class.json')
     p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
@@ -459,12 +459,12 @@ def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tm
     asked = [Predict(f'1.{kind}', 'What?', one, some_truth[kind]) for kind, one in every_kind.items()]
     p = opened(write_lesson(tmp_path/'l.html', *asked, Reveal('1.words', content='It.', title='x'), Answers()),
                color_scheme=scheme)
-    entries = {one.name: session.commit(session.new_entry(one.asked, one.id), some_answer[one.asked.kind], 'sure', 'x')
+    entries = {one.name: session.commit(session.new_entry(one.query, one.id), some_answer[one.query.kind], 'sure', 'x')
                for one in asked}
     later = {name: session.discuss(one, one['first']['value']) for name, one in entries.items()}
     revealed = {name: session.reveal(one) for name, one in later.items()}
-    of_class = {one.name: dict(id=one.id, kind=one.asked.kind, first=[some_answer[one.asked.kind]]*3,
-                               second=[some_answer[one.asked.kind]]*3, confidence=['sure']*3) for one in asked}
+    of_class = {one.name: dict(id=one.id, kind=one.query.kind, first=[some_answer[one.query.kind]]*3,
+                               second=[some_answer[one.query.kind]]*3, confidence=['sure']*3) for one in asked}
     seen = 0
     for kept in ({}, entries, later, revealed):
         p.evaluate('kept => salvizCourse.book.say(kept)', dict(entries=kept, classmates=of_class))
@@ -491,7 +491,7 @@ def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, 
     url = write_lesson(tmp_path/'l.html', *asked, Answers())
     p = opened(url, viewport=dict(width=width, height=800))
     values = [[0, 2], [11, 15], 6, [6, 5, 4, 3, 2, 1, 0], 400., .9]
-    entries = {one.name: session.reveal(session.discuss(session.commit(session.new_entry(one.asked, one.id), value),
+    entries = {one.name: session.reveal(session.discuss(session.commit(session.new_entry(one.query, one.id), value),
                value)) for one, value in zip(asked, values)}
     for kept in ({}, entries):
         p.evaluate('entries => salvizCourse.book.say({entries})', kept)
@@ -531,7 +531,7 @@ def test_every_text_from_outside_is_text(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', *asked, Answers()))
     value = dict(words=[0], choice=0, order=[0, 1], number=.5, slope=.5)
     predicted = [one for one in asked if isinstance(one, Predict)]
-    entries = {one.name: session.reveal(session.commit(session.new_entry(one.asked, one.id), value[one.asked.kind],
+    entries = {one.name: session.reveal(session.commit(session.new_entry(one.query, one.id), value[one.query.kind],
                'sure', hostile[i%len(hostile)])) for i, one in enumerate(predicted)}
     for kept in ({}, entries):
         p.evaluate('entries => salvizCourse.book.say({entries})', kept)

@@ -32,7 +32,7 @@ def questions(fresh): # noqa: F811
     return {name: Predict(name, text, kind, truth) for name, (text, kind, truth, *_) in made.items()}
 
 def entry(question, first, second=None):
-    new = session.commit(session.new_entry(question.asked, question.id), first, 'think', 'a reason')
+    new = session.commit(session.new_entry(question.query, question.id), first, 'think', 'a reason')
     return new if second is None else session.discuss(new, second, 'sure')
 
 def handed(questions, i, second=True):

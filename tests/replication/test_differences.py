@@ -9,7 +9,7 @@ import pytest
 from salviz.replication.plans import budgets
 from salviz.replication.registry import (claims, described, differences, fingerprint_of, gated, judged, papers, primary,
                                     registry_changes)
-from salviz.replication.reproduce import asked_claims, asked_plans, plans
+from salviz.replication.reproduce import selected_claims, selected_plans, plans
 
 effects = {e.name: e for c in claims.values() for e in c.effects}
 
@@ -120,17 +120,17 @@ def test_without_rows_nothing_is_judged():
 
 def test_every_study_that_a_claim_asks_is_planned_and_trained_behind_what_it_starts_from():
     for budget in budgets:
-        for c in asked_claims(budget=budget):
-            order = asked_plans([c], budget)
+        for c in selected_claims(budget=budget):
+            order = selected_plans([c], budget)
             assert set(c.deciding) <= set(order)
             assert {s for s in c.studies if budget in plans[s].sizes} <= set(order)
             assert all(order.index(before) < order.index(name) for name in order for before in plans[name].after)
-    assert len(asked_claims(budget='small')) == 26
-    assert {c.name for c in asked_claims(budget='quick')} == {'D1', 'D2', 'D4', 'G1', 'G2', 'S2', 'S5', 'L3'}
+    assert len(selected_claims(budget='small')) == 26
+    assert {c.name for c in selected_claims(budget='quick')} == {'D1', 'D2', 'D4', 'G1', 'G2', 'S2', 'S5', 'L3'}
 
 def test_what_is_only_shown_is_trained_as_well():
     "Every study of the small budget is asked by some claim, and what is shown decides nothing"
-    assert set(asked_plans(asked_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
+    assert set(selected_plans(selected_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
     alone = {s for c in claims.values() for s in c.studies} - {s for c in claims.values() for s in c.deciding}
     assert alone == {'MLM1', 'SERIES_LSTM', 'SERIES_TRANSFORMER'}
     assert not alone & {t['study'] for e in described()['effects'].values() for t in [*e['terms'], *e['gates']]}

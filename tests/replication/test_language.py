@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from salviz.replication import language
+from salviz.replication import language, losses
 from salviz.replication.plans import plans
 from salviz.core.runs import Run
 from salviz.models.corruption import small_model, train_tokenizer
@@ -99,7 +99,7 @@ def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
     few = {sign: language.rated_sentences(sign) for sign in (False, True)}
     few = {sign: datasets.DatasetDict({k: d.select(range(200)) for k, d in data.items()}) for sign, data in few.items()}
     monkeypatch.setattr(language, 'rated_sentences', lambda sign=True: few[sign])
-    _, pools = language.sentence_pools.__wrapped__(400, 64)
+    _, pools = language.packed_sentences.__wrapped__(400, 64)
     sets = {k: set(part['text']) for k, part in pools.items()}
     for a, b in (('train', 'validation'), ('train', 'test'), ('validation', 'test')): assert not sets[a] & sets[b]
     for seed in (0, 7):
@@ -168,7 +168,7 @@ def test_steps_to_a_loss_are_those_of_a_loop_that_walks_along_the_curve():
         for step in np.arange(30, 570.01, .5): # from the middle of the first part to that of the last one
             i = min(int((step - 30)//60), 8)
             if curve[i] + (curve[i+1] - curve[i])*(step - 30 - 60*i)/60 <= loss: walked = step; break
-        assert language.steps_to_reach(curve, loss, steps) == pytest.approx(walked, abs=.51)
+        assert losses.steps_to_reach(curve, loss, steps) == pytest.approx(walked, abs=.51)
 
 def test_omissions_leave_out_two_patterns_each_and_keep_the_heads_of_the_others():
     kept = {name: spec().patterns for name, spec in language._omissions(10).items()}

@@ -10,7 +10,7 @@ import pytest
 
 import forked
 from helpers import is_running
-from salviz.replication.reproduce import asked_claims, list_claims, reproduce
+from salviz.replication.reproduce import selected_claims, list_claims, reproduce
 from salviz.replication.rows import read_rows
 
 rooms = ('tiny_claims',)
@@ -95,4 +95,4 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_trained(tmp_path, wr
 def test_the_list_says_what_each_claim_costs():
     table = list_claims()
     assert {'D1', 'L3'} <= set(table.claim) and (table.minutes > 0).all()
-    assert len(asked_claims(['D2'])) == 1
+    assert len(selected_claims(['D2'])) == 1

@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from salviz.replication.rows import identity, known_cells, read_rows, write_row
+from salviz.replication.rows import identity, recorded_cells, read_rows, write_row
 
 machine = dict(processor='one', threads=1, versions=dict(torch='2.13.0'))
 
@@ -60,4 +60,4 @@ def test_settings_in_another_order_are_the_same_cell_and_budgets_are_not():
     assert identity(one) != identity(dict(one, budget='quick'))
 
 def test_no_file_has_no_rows(tmp_path):
-    assert len(read_rows(tmp_path/'none.jsonl')) == 0 and known_cells(tmp_path/'none.jsonl') == set()
+    assert len(read_rows(tmp_path/'none.jsonl')) == 0 and recorded_cells(tmp_path/'none.jsonl') == set()

@@ -14,7 +14,7 @@ import torch
 from salviz import bench as room
 from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, cost_table, count_flops,
                           free_folder, in_status, measure_explanations,
-                          measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_share,
+                          measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_fraction,
                           relative, report, rows, rows_for,
                           settings_of, settled_rounds, steps_of, timed_rounds, trainer_for, turns, write_found)
 from salviz.methods import FineTuning
@@ -245,7 +245,7 @@ def test_memory_is_relative_to_plain_fine_tuning():
 def test_recording_is_extrapolated_to_an_epoch_and_saliency_counts_apart():
     metrics = [dict(kind='train', seconds=s)
                for s in (9., .1, .1)] + [dict(kind='record', seconds=.6, saliency_seconds=.4)] * 3 + [dict(kind='eval')]
-    found = recording_share(metrics, 500)
+    found = recording_fraction(metrics, 500)
     assert found['share'] == pytest.approx(20 * .2 / 50) and found['saliency_share'] == pytest.approx(20 * .4 / 50)
 
 def test_throughput_of_explanations_counts_examples_times_steps(tiny_shape):
@@ -297,7 +297,7 @@ def found(tiny_shape, monkeypatch, tmp_path):
     def beside(found, *args):
         found |= dict(explanations=dict(ratio=.5, goal=1.), buckets=dict(ratio=.6, sentences=8484),
                       region=dict(kept=.993),
-                      recording=dict(plain=recording_share([dict(kind='train', seconds=1.),
+                      recording=dict(plain=recording_fraction([dict(kind='train', seconds=1.),
                                                             dict(kind='record', seconds=90., saliency_seconds=40.)],
                                                            500)))
     monkeypatch.setattr(room, '_measure_beside', beside)
@@ -366,7 +366,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_readme_shows_the_table_of_the_bench_that_is_kept():
     root = Path(__file__).parents[2]
-    found = json.loads((root/'nbs'/'12_porch'/'bench.json').read_text())
+    found = json.loads((root/'nbs'/'12_cli'/'bench.json').read_text())
     readme = (root/'README.md').read_text()
     words = ' '.join(readme.split()) # its prose is wrapped
     assert all(' '.join(said.split()) in words for said in (bench_table(found), *besides(found)))
@@ -379,7 +379,7 @@ def test_readme_shows_the_table_of_the_bench_that_is_kept():
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
 
 def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_file():
-    found = json.loads((Path(__file__).parents[2]/'nbs'/'12_porch'/'bench.json').read_text())
+    found = json.loads((Path(__file__).parents[2]/'nbs'/'12_cli'/'bench.json').read_text())
     table = cost_table(found, ['plain', 'rd', 'ga'])
     at = [t['tokens'] for t in found['tables'] if not t['dropout'] and t['precision'] == 'fp32']
     assert table.heads()[1] == [*(f'{what}, {n}' for what in ('FLOPs', 'time') for n in at), 'memory']

@@ -183,9 +183,9 @@ def test_every_notebook_has_its_page_and_its_place(pages):
     assert names <= set(pages)
     places = [urljoin('index.html', link) for link in pages['index.html'].links]
     assert names - {'index.html'} <= set(places)
-    learn, core, porch = (next(i for i, p in enumerate(places) if p.startswith(x)) for x in
-                          ('00_learn/', '01_core/', '12_porch/'))
-    assert places.index('quickstart.html') < learn < core < porch
+    learn, core, cli = (next(i for i, p in enumerate(places) if p.startswith(x)) for x in
+                          ('00_learn/', '01_core/', '12_cli/'))
+    assert places.index('quickstart.html') < learn < core < cli
 
 @pytest.mark.slow
 def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(site, pages):
