@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from salviz.attribution.attention import attention_attribution
-from salviz.models.attention import (attention_layers, attention_parts, check_observable, cross_modules, disentangled,
+from salviz.models.attention import (attention_layers, attention_parts, check_observable, cross_modules, _disentangled,
                                      observe)
 
 _text = '''SEQUENCE_CLASSIFICATION TOKEN_CLASSIFICATION CAUSAL_LM MASKED_LM SEQ_TO_SEQ_CAUSAL_LM QUESTION_ANSWERING
@@ -190,7 +190,7 @@ class Reference:
         before = {key: g[name] for key, (g, name) in self.functions.items()}
         for key, (g, name) in self.functions.items(): g[name] = self._attend(before[key])
         hooks = [m.dropout.register_forward_hook(lambda dropout, args, A, m=m: self._noted(m, A))
-                 for m in disentangled(self.model)]
+                 for m in _disentangled(self.model)]
         try: return self.model(**inputs)
         finally:
             for hook in hooks: hook.remove()

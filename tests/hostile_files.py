@@ -5,7 +5,7 @@ import random
 from copy import deepcopy
 
 from salviz.core.untrusted import largest
-from salviz.course.marks import checked_sheet, mark_set, sheet_code, sheet_json
+from salviz.course.marks import checked_sheet, mark_set, sheet_code, _sheet_json
 
 of = mark_set(['the film is not bad .', 'a dull story that does not move', 'warm and funny'], most=2)
 nasty = '\x1b]0;owned\x07\x1b[2J\x1b[31m=1+1\r=cmd|\' /C calc\'!A1\r\n@SUM(A1)\u202egpj.exe\u2028\x9b1m'
@@ -26,7 +26,7 @@ def answers(nickname, entries=None):
 
 def sheet(nickname): return checked_sheet(of, nickname, [[1, 0, 0, 0, 0, 0], None, [0, 0, 1]])
 
-def marks(nickname): return json.loads(sheet_json(of, sheet(nickname)))
+def marks(nickname): return json.loads(_sheet_json(of, sheet(nickname)))
 
 def class_answers():
     of_class = dict(id='', kind='choice', first=[0, 1], second=[1, 1], confidence=['sure', 'guess'])

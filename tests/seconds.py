@@ -203,14 +203,14 @@ def _tested(many):
 def _peak(many):
     "Megabytes above the model while a model of BERT-base's shape looks at a text of `many` tokens"
     from salviz.bench import Peak, bench_data
-    from salviz.analysis.model_maps import explain_texts
+    from salviz.analysis.model_maps import _explain_texts
     model, tokenizer = _classifier('bert-base')
     text = bench_data(tokenizer, many, 1)['train'][0]['text']
-    explain_texts(model, tokenizer, 'a film', steps=2)
+    _explain_texts(model, tokenizer, 'a film', steps=2)
     peak = Peak()
     peak.reset()
     before = peak.megabytes()
-    explain_texts(model, tokenizer, text, max_length=many)
+    _explain_texts(model, tokenizer, text, max_length=many)
     return peak.megabytes() - before
 
 
@@ -465,12 +465,12 @@ def of_demo():
     "The demo as it comes, by part: training, evaluation, recording, SalLM's explanations, pictures; what its runs know"
     import salviz.tour as tour
     from salviz.core.runs import Run
-    drawing, draw = [], tour.write_pictures
+    drawing, draw = [], tour._write_pictures
     def drawn(*given):
         made = []
         drawing.append(seconds(lambda: made.append(draw(*given))))
         return made[0]
-    tour.write_pictures = drawn
+    tour._write_pictures = drawn
     with tempfile.TemporaryDirectory() as folder:
         before = time.process_time()
         whole = seconds(lambda: tour.demo(Path(folder)/'demo'))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['find_words', 'TokenText', 'touched_words', 'joined', 'spaced_words', 'align_batch', 'align', 'readable', 'continued',
-           'pool_words', 'pool_map', 'spread_words', 'rationale_flags']
+           'pool_words', 'pool_map', 'rationale_flags']
 
 # %% ../../nbs/01_core/07_text.ipynb #003
 import json
@@ -382,7 +382,7 @@ def pool_map(
     return pool_words(to_words.swapaxes(-1, -2), word_ids, n_words, how='mean').swapaxes(-1, -2)
 
 # %% ../../nbs/01_core/07_text.ipynb #054
-def spread_words(
+def _spread_words(
     word_values, # [..., W]
     word_ids,    # [n] word of each token, -1 = none
     fill=0.,     # value of tokens without a word

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['classification_metrics', 'multi_label_metrics', 'regression_metrics', 'masked_metrics', 'detection_metrics',
-           'entities', 'is_bio', 'token_metrics', 'translation_metrics', 'next_token_metrics', 'span_metrics',
-           'train_test_gap', 'matthews', 'attention_agreement', 'run_agreement']
+           'token_metrics', 'translation_metrics', 'next_token_metrics', 'span_metrics', 'train_test_gap', 'matthews',
+           'attention_agreement', 'run_agreement']
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #003
 from typing import TYPE_CHECKING
@@ -120,7 +120,7 @@ def detection_metrics(
                 accuracy=_fraction_true(y == p))
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #019
-def entities(
+def _entities(
     tags, # names: 'O', 'B-PER', 'I-PER', …
 ) -> list: # of (kind, first token, last token)
     "The named entities in a sequence of BIO `tags`, by seqeval's default rules"
@@ -134,7 +134,7 @@ def entities(
     return out
 
 # %% ../../nbs/07_metrics/00_scores.ipynb #022
-def is_bio(classes) -> bool:
+def _is_bio(classes) -> bool:
     "Do the names `classes` mark the beginning and the inside of entities?"
     names = [str(c) for c in classes or ()]
     return any(c.startswith('B-') for c in names) and all(c == 'O' or c[:2] in ('B-', 'I-') for c in names)
@@ -148,8 +148,8 @@ def token_metrics(
     pairs = _labelled(labels, predictions)
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
-    if not is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_fraction_true(y == p))
-    def spans(side): return set(entities([str(classes[c]) for c in side]))
+    if not _is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_fraction_true(y == p))
+    def spans(side): return set(_entities([str(classes[c]) for c in side]))
     found = [(spans(gold), spans(predicted)) for gold, predicted in pairs]
     hits, total = sum(len(a & b) for a, b in found), sum(len(a) + len(b) for a, b in found)
     return dict(f1=2*hits/total if total else 0., accuracy=_fraction_true(y == p))

@@ -6,8 +6,8 @@ models"""
 # %% auto #0
 __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'ResNet18Config', 'ResNet18', 'Recurrence',
            'SeriesLSTMConfig', 'SeriesLSTM', 'InputCellAttention', 'InputCellLSTMConfig', 'InputCellLSTM',
-           'TemporalBlock', 'TCNConfig', 'TCN', 'eager_attention_forward', 'SeriesAttention', 'SeriesLayer',
-           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
+           'TemporalBlock', 'TCNConfig', 'TCN', 'SeriesAttention', 'SeriesLayer', 'SeriesTransformerConfig',
+           'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
 import dataclasses, hashlib, math
@@ -267,7 +267,7 @@ class TCN(SmallNet):
                            labels)
 
 # %% ../../nbs/03_models/04_nets.ipynb #033
-def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0., **kwargs):
+def _eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0., **kwargs):
     "Attention in plain operations: output [batch, query, heads, size] and weights [batch, heads, query, key]"
     scores = torch.matmul(query, key.transpose(2, 3))*scaling
     if attention_mask is not None: scores = scores + attention_mask
@@ -285,7 +285,7 @@ class SeriesAttention(nn.Module):
         self.softmax, self.scaling, self.p = nn.Softmax(-1), self.size**-.5, config.dropout
 
     def forward(self, x, attention_mask=None):
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, _eager_attention_forward)
         query, key, value = (f(x).view(*x.shape[:2], -1, self.size).transpose(1, 2)
                              for f in (self.query, self.key, self.value))
         mixed, _ = attend(self, query, key, value, attention_mask, dropout=self.p if self.training else 0.,

@@ -11,9 +11,9 @@ from transformers import (BartConfig, BartForSequenceClassification, BartModel, 
                           GPT2Model, T5Config, T5ForSequenceClassification)
 
 from helpers import word_tokenizer
-from salviz.analysis.antecedents import (antecedent_accuracy, antecedent_baselines, antecedent_report,
-                                antecedent_sentences, best_head, check_antecedents, names, nouns,
-                                pronouns, selected)
+from salviz.analysis.antecedents import (antecedent_accuracy, _antecedent_baselines, antecedent_report,
+                                antecedent_sentences, _best_head, _check_antecedents, _names, _nouns,
+                                _pronouns, _selected)
 from salviz.core.text import align, find_words
 from salviz.models.corruption import train_tokenizer
 
@@ -25,7 +25,7 @@ def said(row, span): return row['text'][span[0]:span[1]]
 
 def gender_of(phrase):
     word = phrase.split()[-1]
-    return next(g for group in (nouns, names) for g, words in group.items() if word in words)
+    return next(g for group in (_nouns, _names) for g, words in group.items() if word in words)
 
 
 def test_spans_are_the_words_they_claim_to_be(sentences):
@@ -37,7 +37,7 @@ def test_spans_are_the_words_they_claim_to_be(sentences):
         spans = [row['text'][a:b] for a, b in find_words(row['text'])]
         assert mention in spans and row['candidates'] == sorted(row['candidates'])
         assert row['candidates'][2][1] < row['mention'][0] < row['mention'][1] < row['candidates'][3][0]
-        if row['kind'] == 'pronominal': assert mention == pronouns[row['gender']][row['role']]
+        if row['kind'] == 'pronominal': assert mention == _pronouns[row['gender']][row['role']]
         else: assert mention == right.split()[-1]
 
 
@@ -54,7 +54,7 @@ def test_places_are_balanced_and_the_previous_word_is_never_right(n, seed, kinds
     frame = data.to_pandas()
     assert len(frame) == frame.text.nunique() == n and set(frame.kind) == set(kinds)
     assert set(frame.groupby(['kind', 'place']).size()) == {n//len(kinds)//3}
-    rules = antecedent_baselines(data).set_index('rule').accuracy
+    rules = _antecedent_baselines(data).set_index('rule').accuracy
     assert rules['previous word'] == 0 and rules['nearest noun'] == rules['first noun'] == pytest.approx(1/3)
     assert data['text'] == antecedent_sentences(n, seed,
                                                 kinds)['text'] != antecedent_sentences(n, seed + 1, kinds)['text']
@@ -75,11 +75,11 @@ def test_making_sentences_leaves_the_worlds_randomness_alone():
 
 def test_the_largest_candidate_scores_and_equals_share_the_point():
     right, all_of_them = np.array([False, True, True, False]), np.ones(4, bool)
-    assert selected([.1, .5, .2, .2], right, all_of_them) == 1 and selected([.1, .2, .2, .5], right, all_of_them) == 0
-    assert selected([.4, .4, .1, .4], right, all_of_them) == pytest.approx(1/3)
-    assert selected([.25]*4, right, all_of_them) == .5
-    assert selected([.1, .2, .2, .5], right, np.array([True, True, True, False])) == 1
-    assert np.isnan(selected([[np.nan]*4, [.1, .2, .3, .4]], right, all_of_them)).tolist() == [True, False]
+    assert _selected([.1, .5, .2, .2], right, all_of_them) == 1 and _selected([.1, .2, .2, .5], right, all_of_them) == 0
+    assert _selected([.4, .4, .1, .4], right, all_of_them) == pytest.approx(1/3)
+    assert _selected([.25]*4, right, all_of_them) == .5
+    assert _selected([.1, .2, .2, .5], right, np.array([True, True, True, False])) == 1
+    assert np.isnan(_selected([[np.nan]*4, [.1, .2, .3, .4]], right, all_of_them)).tolist() == [True, False]
 
 
 def eager_maps(model, ids, decoder=None):
@@ -163,7 +163,7 @@ def test_a_head_that_looks_everywhere_alike_is_at_chance_in_mentions_of_one_word
     table = antecedent_accuracy(flat(tokenizer), tokenizer, proper, 'mentions')
     assert table.accuracy.tolist() == pytest.approx([.25]*8)
     words = antecedent_accuracy(flat(tokenizer), tokenizer, proper)
-    assert words.accuracy.tolist() == pytest.approx([antecedent_baselines(proper).accuracy[0]]*8)
+    assert words.accuracy.tolist() == pytest.approx([_antecedent_baselines(proper).accuracy[0]]*8)
     assert set(words.direction) == {'earlier'}
 
 
@@ -187,7 +187,7 @@ def test_batches_change_nothing_and_kinds_and_halves_add_up(char_tokenizer, sent
 def test_the_best_head_is_never_scored_where_it_was_chosen():
     frame = pd.DataFrame(dict(layer=[0, 0, 1, 1], head=[0, 1, 0, 1], accuracy=[.5, .5, .5, .5],
                               first_half=[.2, .9, .9, .1], second_half=[.7, .3, .6, .8]))
-    got = best_head(frame)
+    got = _best_head(frame)
     assert got.to_dict('list') == dict(chosen_on=['first_half', 'second_half'], layer=[0, 1], head=[1, 1],
                                        chosen=[.9, .8], accuracy=[.3, .1])
 
@@ -201,7 +201,7 @@ def test_heads_without_skill_look_better_only_on_the_sentences_they_are_chosen_o
         frame = pd.DataFrame(dict(layer=0, head=range(200), accuracy=hits.mean(0), first_half=hits[::2].mean(0),
                                   second_half=hits[1::2].mean(0)))
         flattered.append(frame.accuracy.max())
-        honest.append(best_head(frame).accuracy.mean())
+        honest.append(_best_head(frame).accuracy.mean())
     assert np.mean(flattered) > .38 and abs(np.mean(honest) - .25) < .015
 
 
@@ -212,16 +212,16 @@ def by_hand(**other):
 def test_rules_by_hand():
     data = datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[8, 11]]),
                                        by_hand() | dict(antecedent=[[0, 3], [8, 11]])])
-    rules = antecedent_baselines(data).set_index('rule').accuracy
-    assert list(antecedent_baselines(data)) == ['rule', 'accuracy']
+    rules = _antecedent_baselines(data).set_index('rule').accuracy
+    assert list(_antecedent_baselines(data)) == ['rule', 'accuracy']
     assert rules['chance'] == pytest.approx((1 + 1 + 2)/9/3)             # ten words and signs, one of them the mention
-    assert antecedent_baselines(data, 'mentions').accuracy[0] == pytest.approx((1 + 1 + 2)/4/3)
+    assert _antecedent_baselines(data, 'mentions').accuracy[0] == pytest.approx((1 + 1 + 2)/4/3)
     assert rules['nearest noun'] == rules['first noun'] == pytest.approx(2/3)
     assert rules['same word, else nearest noun'] == pytest.approx(2/3)
     assert rules['previous word'] == 0
     adjacent = datasets.Dataset.from_list([dict(text='Ann herself came', mention=[4, 11], antecedent=[[0, 3]],
                                                 candidates=[[0, 3]])])
-    assert (antecedent_baselines(adjacent).accuracy[1:] == 1).all()
+    assert (_antecedent_baselines(adjacent).accuracy[1:] == 1).all()
 
 
 def test_own_data_may_have_several_antecedents_and_no_kind(char_tokenizer):
@@ -236,12 +236,12 @@ def test_the_report_puts_heads_and_rules_side_by_side(char_tokenizer, sentences)
     some = sentences.select(range(20))
     table, report = antecedent_accuracy(model, char_tokenizer,
                                         some), antecedent_report(model, char_tokenizer, some).set_index('answer')
-    assert report.accuracy['best head, chosen on the other half'] == pytest.approx(best_head(table).accuracy.mean())
+    assert report.accuracy['best head, chosen on the other half'] == pytest.approx(_best_head(table).accuracy.mean())
     assert report.accuracy['best head, chosen on the same sentences'] == table.accuracy.max()
     assert report.accuracy['mean of all heads'] == table.accuracy.mean()
     top = table.loc[table.accuracy.idxmax()]
     assert report.heads['best head, chosen on the same sentences'] == f'{top.layer}.{top["head"]}'
-    assert report.accuracy.iloc[3:].tolist() == antecedent_baselines(some).accuracy.tolist()
+    assert report.accuracy.iloc[3:].tolist() == _antecedent_baselines(some).accuracy.tolist()
 
 
 @pytest.mark.parametrize('kind', ['bart', 't5'])
@@ -272,16 +272,16 @@ def test_a_classifier_with_a_decoder_feeds_it_with_the_sentence(kind):
     (lambda: antecedent_sentences(0), 'n must be a multiple of 9'),
     (lambda: antecedent_sentences(9, kinds='pronominal'), 'kinds must be a list of some of'),
     (lambda: antecedent_sentences(9, kinds=()), 'kinds must be a list'),
-    (lambda: antecedent_baselines(candidates='nouns'), "candidates must be 'words' or 'mentions'"),
-    (lambda: check_antecedents(['a']), 'got list'),
-    (lambda: check_antecedents(datasets.Dataset.from_dict(dict(text=['a']))),
+    (lambda: _antecedent_baselines(candidates='nouns'), "candidates must be 'words' or 'mentions'"),
+    (lambda: _check_antecedents(['a']), 'got list'),
+    (lambda: _check_antecedents(datasets.Dataset.from_dict(dict(text=['a']))),
      'mention, antecedent, candidates is missing among text'),
-    (lambda: check_antecedents(datasets.Dataset.from_list([by_hand()]).select([])), 'data is empty'),
-    (lambda: check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[18, 99])])),
+    (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand()]).select([])), 'data is empty'),
+    (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[18, 99])])),
      'outside of its text of 36 characters'),
-    (lambda: check_antecedents(datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[1, 2]])])),
+    (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[1, 2]])])),
      'row 1: the antecedent must be among'),
-    (lambda: check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[9, 12])])),
+    (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[9, 12])])),
      'overlaps a candidate')])
 def test_data_that_the_probe_cannot_read_are_refused(call, said):
     with pytest.raises(ValueError, match=said): call()

@@ -27,7 +27,7 @@ from salviz.attribution.saliency import input_saliency
 from salviz.explorer import widget
 from salviz.models.loading import load_classifier
 from salviz.analysis import model_maps
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 from salviz.explorer.model_explorer import explore
 from test_attention import builders, decoders
 
@@ -106,7 +106,7 @@ def check_against_the_rooms_below(arch, model, snapshots, texts, score):
 @pytest.mark.parametrize('arch', builders)
 def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(arch):
     model = made(arch, AutoModelForSequenceClassification, id2label={0: 'bad', 1: 'good'}, num_labels=2)
-    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    snapshots = _explain_texts(model, tokenizer_for(arch), texts)
     check_against_the_rooms_below(arch, model, snapshots, texts, lambda i, inputs: 'predicted')
     for s, inputs in zip(snapshots, rows(arch, texts)):
         p = model(**inputs).logits[0].softmax(-1)
@@ -123,7 +123,7 @@ def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(
 @pytest.mark.parametrize('pad', [1, None])
 def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_pad_token(arch, pad):
     model = made(arch, AutoModelForCausalLM, pad_token_id=pad)
-    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    snapshots = _explain_texts(model, tokenizer_for(arch), texts)
     model.config.pad_token_id = 1 # which is what the tokenizer names
     def score(i, inputs):
         c = int(model(**inputs).logits[0, -1].argmax())
@@ -144,7 +144,7 @@ def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_p
 @pytest.mark.parametrize('arch', encoders)
 def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_without_one(arch):
     model = made(arch, AutoModelForMaskedLM)
-    with_mask, without = explain_texts(model, tokenizer_for(arch), texts[1::-1])
+    with_mask, without = _explain_texts(model, tokenizer_for(arch), texts[1::-1])
     at = with_mask.tokens.index('[MASK]')
     def score(i, inputs):
         c = int(model(**inputs).logits[0, at].argmax())
@@ -160,11 +160,11 @@ def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_w
 @pytest.mark.parametrize('arch', builders)
 def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
     model = made(arch, AutoModel)
-    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    snapshots = _explain_texts(model, tokenizer_for(arch), texts)
     check_against_the_rooms_below(arch, model, snapshots, texts, None)
     assert all(f'{type(model).__name__} has no head, so there is no score to explain' in s.info['notes'][0]
                for s in snapshots)
-    own, = explain_texts(model, tokenizer_for(arch), texts[0],
+    own, = _explain_texts(model, tokenizer_for(arch), texts[0],
                          target=lambda outputs, rows: outputs.last_hidden_state[:, 0].sum(-1))
     assert {'saliency', 'attention_attribution', 'attribution_ranks'} < set(own.arrays)
 
@@ -173,9 +173,9 @@ def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
 @pytest.mark.parametrize('arch', builders)
 def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
     model = made(arch, AutoModelForTokenClassification)
-    shown, = explain_texts(model, tokenizer_for(arch), texts[0])
+    shown, = _explain_texts(model, tokenizer_for(arch), texts[0])
     assert set(shown.arrays) == {'attention'} and 'Name a token with position=' in shown.info['notes'][0]
-    explained, = explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
+    explained, = _explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
     check_against_the_rooms_below(arch, model, [explained], texts[:1],
                                   lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
     assert explained.classes == ['LABEL_0', 'LABEL_1'] and explained.info['pooled_row'] == 1
@@ -185,7 +185,7 @@ def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
 def test_a_question_answering_model_is_explained_at_its_likeliest_span(arch):
     model, pair, tokenizer = made(arch, AutoModelForQuestionAnswering), ('where is Rome',
                                                                          'Rome is in the film'), tokenizer_for(arch)
-    s, = explain_texts(model, tokenizer, [pair])
+    s, = _explain_texts(model, tokenizer, [pair])
     inputs = dict(tokenizer(*pair, return_tensors='pt'))
     outputs, rome = model(**inputs), [i for i, flag in enumerate(tokenizer(*pair).sequence_ids()) if flag == 1]
     a, b = max(((i, j) for i in rome for j in rome if j >= i),
@@ -213,7 +213,7 @@ t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_de
 def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
     model = make().eval()
     before = state(model)
-    s, = explain_texts(model, tokenizer_for('bert'), texts[0])
+    s, = _explain_texts(model, tokenizer_for('bert'), texts[0])
     inputs = next(rows('bert', texts))
     encoder = model.get_encoder()
     encoder.set_attn_implementation('eager')
@@ -226,7 +226,7 @@ def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
 
 def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as_well():
     model = T5ForTokenClassification(T5Config(**t5_sizes)).double().eval()
-    s, = explain_texts(model, tokenizer_for('bert'), texts[0], position=2)
+    s, = _explain_texts(model, tokenizer_for('bert'), texts[0], position=2)
     weight, inputs, points = model.get_input_embeddings().weight.detach(), next(rows('bert', texts)), [
         (k + .5)/20 for k in range(20)]
     c, x, gradient = int(model(**inputs).logits[0, 2].argmax()), weight[inputs['input_ids'][0]], 0
@@ -242,12 +242,12 @@ def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as
 def test_targets_and_positions_are_named_for_all_texts_or_for_each():
     model, tokenizer = made('bert', AutoModelForSequenceClassification,
                             id2label={0: 'bad', 1: 'good'}), tokenizer_for('bert')
-    chosen = explain_texts(model, tokenizer, texts, target=['good', 0, None])
+    chosen = _explain_texts(model, tokenizer, texts, target=['good', 0, None])
     check_against_the_rooms_below('bert', model, chosen, texts,
                                   lambda i, inputs: [torch.tensor([1]), torch.tensor([0]), 'predicted'][i])
     assert 'given as target' in chosen[0].info['explains'] and 'predicted' in chosen[2].info['explains']
     writer = made('gpt2', AutoModelForCausalLM)
-    s, = explain_texts(writer, tokenizer_for('gpt2'), texts[1], target='dull', position=2)
+    s, = _explain_texts(writer, tokenizer_for('gpt2'), texts[1], target='dull', position=2)
     at, c = 2, (special + words).index('dull')
     check_against_the_rooms_below('gpt2', writer, [s], texts[1:2],
                                   lambda i, inputs: lambda outputs, rows: outputs.logits[:, at, c])
@@ -264,9 +264,9 @@ def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
     before, weights, config = state(model), [p.clone() for p in model.parameters()], model.config.to_dict()
-    explain_texts(model, tokenizer_for(arch), texts)
+    _explain_texts(model, tokenizer_for(arch), texts)
     def fail(outputs, rows): raise ArithmeticError('no score')
-    with pytest.raises(ArithmeticError): explain_texts(model, tokenizer_for(arch), texts, target=fail)
+    with pytest.raises(ArithmeticError): _explain_texts(model, tokenizer_for(arch), texts, target=fail)
     assert same(before, state(model))
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights))
     assert model.config.to_dict() == config
@@ -275,53 +275,53 @@ def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
 @pytest.mark.parametrize('arch', ['bert', 'gpt2'])
 def test_every_token_that_is_shown_stands_in_the_text_and_neighbours_do_not_matter(arch):
     model, tokenizer = made(arch, AutoModelForSequenceClassification), tokenizer_for(arch)
-    together = explain_texts(model, tokenizer, texts)
+    together = _explain_texts(model, tokenizer, texts)
     for i, s in enumerate(together):
         assert '[PAD]' not in s.tokens and s.word_ids.max() == len(s.words) - 1
         assert [s.words[w] for w in s.word_ids if w >= 0][0] == texts[i].split()[0]
-        alone, = explain_texts(model, tokenizer, texts[i])
+        alone, = _explain_texts(model, tokenizer, texts[i])
         assert all((alone.arrays[k] == s.arrays[k]).all() for k in s.arrays)
 
 
 def test_hostile_texts_are_text():
     model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
     hostile = '<img> </script> שלום "quoted" \u200b\u202e x' + 'y'*2000 + ' 🎬'
-    s, = explain_texts(model, tokenizer, hostile)
+    s, = _explain_texts(model, tokenizer, hostile)
     assert s.texts == (hostile,) and s.labels[1:4] == ['<img>', '</script>', 'שלום'] and len(s.labels) == len(s.tokens)
 
 
 def test_regressions_and_several_labels_at_once_have_no_softmax():
     single, tokenizer = made('bert', AutoModelForSequenceClassification, num_labels=1), tokenizer_for('bert')
-    s, = explain_texts(single, tokenizer, texts[0])
+    s, = _explain_texts(single, tokenizer, texts[0])
     assert 'probabilities' not in s.arrays
     assert s.info['explains'] == 'the output of the regression'
     assert s.arrays['saliency'].any()
     several = made('bert', AutoModelForSequenceClassification, num_labels=3, problem_type='multi_label_classification')
-    s, = explain_texts(several, tokenizer, texts[0])
+    s, = _explain_texts(several, tokenizer, texts[0])
     np.testing.assert_allclose(s.arrays['probabilities'],
                                several(**next(rows('bert', texts))).logits[0].sigmoid().detach(), rtol=1e-5)
 
 
 def test_a_mean_over_all_rows_is_explained_without_a_pooled_row():
     model = made('modernbert', AutoModelForSequenceClassification, classifier_pooling='mean')
-    s, = explain_texts(model, tokenizer_for('modernbert'), texts[0])
+    s, = _explain_texts(model, tokenizer_for('modernbert'), texts[0])
     assert 'pooled_row' not in s.info and 'reads all rows' in s.info['notes'][0] and s.arrays['saliency'].any()
 
 
 def test_what_is_computed_can_be_chosen():
     model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
-    s, = explain_texts(model, tokenizer, texts[0], saliency='gradient_norm', attribution=False)
+    s, = _explain_texts(model, tokenizer, texts[0], saliency='gradient_norm', attribution=False)
     np.testing.assert_allclose(s.arrays['saliency'],
                                input_saliency(model, next(rows('bert', texts)), 'gradient_norm')[0], rtol=1e-5)
     assert s.info['saliency_method'] == 'gradient_norm' and 'attention_attribution' not in s.arrays
-    s, = explain_texts(model, tokenizer, texts[0], saliency=None)
+    s, = _explain_texts(model, tokenizer, texts[0], saliency=None)
     assert 'saliency' not in s.arrays and 'attribution_ranks' in s.arrays
 
 
 def test_a_decoder_reads_no_token_types_as_words_also_if_its_tokenizer_gives_them():
     model, tokenizer = made('gpt2', AutoModelForSequenceClassification), tokenizer_for('gpt2')
     tokenizer.model_input_names = ['input_ids', 'token_type_ids', 'attention_mask']
-    check_against_the_rooms_below('gpt2', model, explain_texts(model, tokenizer, texts), texts,
+    check_against_the_rooms_below('gpt2', model, _explain_texts(model, tokenizer, texts), texts,
                                   lambda i, inputs: 'predicted')
 
 
@@ -336,7 +336,7 @@ def with_lora(model):
 def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
     model = with_lora(made('bert', AutoModelForSequenceClassification))
     before, merged = state(model), copy.deepcopy(model).merge_and_unload().eval()
-    looked = explain_texts(model, tokenizer_for('bert'), texts)
+    looked = _explain_texts(model, tokenizer_for('bert'), texts)
     assert same(state(model), before)
     check_against_the_rooms_below('bert', merged, looked, texts, lambda i, inputs: 'predicted')
     for inputs in rows('bert', texts[:1]):
@@ -348,42 +348,42 @@ def test_virtual_tokens_before_a_text_are_refused():
     model = get_peft_model(made('bert', AutoModelForSequenceClassification),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
     with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'):
-        explain_texts(model, tokenizer_for('bert'), texts)
+        _explain_texts(model, tokenizer_for('bert'), texts)
 
 
 def test_long_texts_are_cut_with_a_warning():
     with pytest.warns(UserWarning, match='1 of 2 texts are longer than 30 tokens'):
-        long, short = explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'),
+        long, short = _explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'),
                                     ['film ' * 60, 'film'])
     assert (len(long.tokens), len(short.tokens)) == (30, 3)
-    with warnings.catch_warnings(action='error'): explain_texts(made('bert', AutoModel), tokenizer_for('bert'), 'film')
+    with warnings.catch_warnings(action='error'): _explain_texts(made('bert', AutoModel), tokenizer_for('bert'), 'film')
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda t: explain_texts(LongformerModel(LongformerConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1,
+    (lambda t: _explain_texts(LongformerModel(LongformerConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1,
                                                               num_attention_heads=2, intermediate_size=8,
                                                               attention_window=4)), t, 'a'),
      'LongformerModel cannot be observed: .*use ModernBERT'),
-    (lambda t: explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
+    (lambda t: _explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
      'model must be a transformers model, got Sequential; pass the one inside of it'),
-    (lambda t: explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
+    (lambda t: _explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
      'BertForMultipleChoice reads several texts at once'),
-    (lambda t: explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
+    (lambda t: _explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
      'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, []),
+    (lambda t: _explain_texts(made('bert', AutoModel), t, []),
      'texts must be a text, a list of texts or a list of pairs'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
-    (lambda t: explain_texts(made('bert', AutoModel), object(), 'a'),
+    (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
+    (lambda t: _explain_texts(made('bert', AutoModel), object(), 'a'),
      'tokenizer must be a fast tokenizer of transformers, got object'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, 'a', saliency='lime'),
+    (lambda t: _explain_texts(made('bert', AutoModel), t, 'a', saliency='lime'),
      "saliency must be one of .*, or None, got 'lime'"),
-    (lambda t: explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'),
+    (lambda t: _explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'),
      "target must be one of the classes 'LABEL_0', 'LABEL_1'"),
-    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'),
+    (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'),
      "target must be one token, but 'a film' is 2"),
-    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
+    (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
      'position must be the number of a token, from 0 to 2'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
+    (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
      'position must be one for all, or a list with one for each of 2 texts, got 1')])
 def test_what_cannot_be_looked_at_is_refused_in_one_sentence(call, message):
     with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
@@ -412,7 +412,7 @@ def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
     model, tokenizer = load_classifier('minilm', num_labels=2)
     for given in (dict(model=model), dict(tokenizer=tokenizer)):
         with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
-    snapshot, = explain_texts(model, tokenizer, 'a charming film', saliency=None)
+    snapshot, = _explain_texts(model, tokenizer, 'a charming film', saliency=None)
     assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')
 
 # What comes later: attribution and saliency are computed in a thread while the explorer shows attention.
@@ -432,7 +432,7 @@ def shown(explorer): return [explorer.runs[0].snapshot(0, probe) for probe in ex
 
 def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals_the_blocking_way(monkeypatch):
     gate, model = held(monkeypatch), classifier()
-    explorer, whole = explore(model, tokenizer_for('bert'), texts), explain_texts(model, tokenizer_for('bert'), texts)
+    explorer, whole = explore(model, tokenizer_for('bert'), texts), _explain_texts(model, tokenizer_for('bert'), texts)
     for first, snapshot in zip(shown(explorer), whole):
         assert set(first.arrays) == {'attention', 'probabilities'}
         assert (first.arrays['attention'] == snapshot.arrays['attention']).all()

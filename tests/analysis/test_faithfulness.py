@@ -13,11 +13,11 @@ from helpers import same, state
 from salviz.data.texts import Collator, encode, encode_texts, load_text, model_inputs
 from salviz.attribution.explanations import explain
 from salviz.analysis import faithfulness as faithfulness_module
-from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, compacted, decision_flip, faithfulness,
+from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, _compacted, decision_flip, faithfulness,
                                  faithfulness_data, faithfulness_table,
-                                 informative_table, mean_embedding, perturbation_frame, perturbed, replace_top,
-                                 replacements, fraction_counts,
-                                 unit_ranks, weighted_precision_recall)
+                                 informative_table, _mean_embedding, perturbation_frame, _perturbed, replace_top,
+                                 _replacements, _fraction_counts,
+                                 _unit_ranks, weighted_precision_recall)
 from salviz.models.nets import small_net
 from salviz.data.signals import SignalCollator, encode_signals, load_images, synthetic_series
 
@@ -111,7 +111,7 @@ def slow_flip(model, one, values, unit, how, **kw):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('unit', ['token', 'word'])
-@pytest.mark.parametrize('how', replacements)
+@pytest.mark.parametrize('how', _replacements)
 @pytest.mark.parametrize('paired', [False, True])
 def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadded_rows(
     tiny_bert, tiny_tokenizer, how, unit, paired):
@@ -131,7 +131,7 @@ def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadd
         assert (flip['flip_fraction'][i], flip['flipped'][i]) == slow_flip(model, one, v, unit, how, mask_id=4,
                                                                            mean=mean)
     assert np.abs(got['comprehensiveness']).max() > .05 and flip['flipped'].any()
-    np.testing.assert_array_equal(got['removed'], fraction_counts(flip['units'], shares))
+    np.testing.assert_array_equal(got['removed'], _fraction_counts(flip['units'], shares))
 
 
 def test_the_papers_area_counts_an_empty_bin_and_any_class_can_be_followed(tiny_bert, tiny_tokenizer):
@@ -226,7 +226,7 @@ def test_magnitude_ranks_by_absolute_values_of_units(tiny_bert, tiny_tokenizer):
             want = slow_faithfulness(model, one, size, unit, 'removal')
             assert got['comprehensiveness'][i] == pytest.approx(want['comprehensiveness'], abs=2e-5)
             assert flip['flip_fraction'][i] == slow_flip(model, one, size, unit, 'removal')[0]
-    assert (unit_ranks(batch, values)[0] != unit_ranks(batch, values, ranking='magnitude')[0]).any()
+    assert (_unit_ranks(batch, values)[0] != _unit_ranks(batch, values, ranking='magnitude')[0]).any()
 
 
 def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding_is(tiny_bert, tiny_tokenizer):
@@ -238,9 +238,9 @@ def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding
     # what is at pads does not count
     wide = np.stack([np.concatenate([np.full(len(o) - len(v), np.nan), v]) for o, v in zip(order, values)])
     for unit in ('token', 'word'):
-        want = [[r for r in x if r >= 0] for x in unit_ranks(batch, values, unit)[0].tolist()]
+        want = [[r for r in x if r >= 0] for x in _unit_ranks(batch, values, unit)[0].tolist()]
         for given in (values, wide):
-            assert [[r for r in x if r >= 0] for x in unit_ranks(left, given, unit)[0].tolist()] == want
+            assert [[r for r in x if r >= 0] for x in _unit_ranks(left, given, unit)[0].tolist()] == want
     got, there = faithfulness(model, left, values, 1), faithfulness(model, batch, values, 1)
     # what is left moves up and is padded on the right, so it is the same text
     for k in ('comprehensiveness', 'sufficiency'):
@@ -248,14 +248,14 @@ def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding
                                    atol=2e-5)
     told = explain(model, batch, 'input_x_gradient')
     for unit in ('token', 'word'):
-        assert torch.equal(unit_ranks(batch, told, unit)[0], unit_ranks(batch, told.values, unit)[0])
+        assert torch.equal(_unit_ranks(batch, told, unit)[0], _unit_ranks(batch, told.values, unit)[0])
     for n in (lengths[0] - 1, lengths[0] + 1, batch['input_ids'].shape[1] + 1):
         with pytest.raises(ValueError,
                            match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each '
                            f'of the {len(order[0])} positions'):
-            unit_ranks(batch, [np.zeros(n), *values[1:]])
+            _unit_ranks(batch, [np.zeros(n), *values[1:]])
     with pytest.raises(ValueError, match="must be of one class for each example, got an explanation of target='each'"):
-        unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
+        _unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
@@ -304,12 +304,12 @@ def test_words_are_ranked_by_the_sum_of_their_pieces_or_by_their_own_numbers(tin
     values = torch.rand(batch['input_ids'].shape, generator=torch.Generator().manual_seed(0)).double()
     words = [[sum(values[i, j].item() for j in range(values.shape[1]) if batch['word_ids'][i, j] == w)
               for w in range(int(batch['word_ids'][i].max()) + 1)] for i in range(2)]
-    by_token, by_word = unit_ranks(batch, values, 'word'), unit_ranks(batch, words, 'word')
+    by_token, by_word = _unit_ranks(batch, values, 'word'), _unit_ranks(batch, words, 'word')
     assert torch.equal(by_token[0], by_word[0]) and by_token[1].tolist() == [2, 3]
     assert (by_token[0][batch['is_special']] == -1).all()
     ragged = [values[i, :int(batch['attention_mask'][i].sum())].numpy() for i in range(2)]
-    assert torch.equal(unit_ranks(batch, ragged)[0], unit_ranks(batch, values)[0])
-    assert unit_ranks(batch, np.zeros(values.shape))[0][0].tolist() == [-1,
+    assert torch.equal(_unit_ranks(batch, ragged)[0], _unit_ranks(batch, values)[0])
+    assert _unit_ranks(batch, np.zeros(values.shape))[0][0].tolist() == [-1,
                                                                         *range(int((~batch['is_special'][0]).sum())),
                                                                         *[-1]*int(batch['is_special'][0, 1:].sum())]
 
@@ -317,7 +317,7 @@ def test_words_are_ranked_by_the_sum_of_their_pieces_or_by_their_own_numbers(tin
 def test_removal_moves_up_and_pads_on_the_right_and_types_follow():
     inputs = dict(input_ids=torch.tensor([[0, 0, 2, 5, 6, 3]]), attention_mask=torch.tensor([[0, 0, 1, 1, 1, 1]]),
                   token_type_ids=torch.tensor([[0, 0, 0, 1, 1, 1]]))
-    small = compacted({k: v.repeat(2, 1) for k, v in inputs.items()},
+    small = _compacted({k: v.repeat(2, 1) for k, v in inputs.items()},
                       torch.tensor([[0, 0, 1, 0, 1, 1], [0, 0, 1, 0, 0, 1]]).bool(), 9)
     assert small['input_ids'].tolist() == [[2, 6, 3], [2, 3, 9]]
     assert small['token_type_ids'].tolist() == [[0, 1, 1], [0, 1, 0]]
@@ -327,9 +327,9 @@ def test_removal_moves_up_and_pads_on_the_right_and_types_follow():
 def test_the_mean_embedding_is_that_of_the_table_or_of_a_corpus(tiny_bert, tiny_tokenizer):
     model, corpus = tiny_bert(), encode_texts(texts, tiny_tokenizer)
     table = model.get_input_embeddings().weight.detach().double()
-    assert torch.allclose(mean_embedding(model).double(), sum(table)/len(table), atol=1e-6)
+    assert torch.allclose(_mean_embedding(model).double(), sum(table)/len(table), atol=1e-6)
     ids = [i for x in corpus['input_ids'] for i in x]
-    mean = mean_embedding(model, corpus)
+    mean = _mean_embedding(model, corpus)
     assert torch.allclose(mean.double(), sum(table[i] for i in ids)/len(ids), atol=1e-6)
     batch = batch_of(tiny_tokenizer, texts)
     values = torch.rand(batch['input_ids'].shape).double()
@@ -341,9 +341,9 @@ def test_the_mean_embedding_is_that_of_the_table_or_of_a_corpus(tiny_bert, tiny_
 def test_bins_are_shares_rounded_up():
     for n in range(1, 60):
         expected = [max(1, -(-n*int(s*100)//100)) for s in (.01, .05, .1, .2, .5)]
-        assert fraction_counts([n], shares)[0].tolist() == expected
+        assert _fraction_counts([n], shares)[0].tolist() == expected
     for bad in ((), (0,), (1.1,), (.1, -.2)):
-        with pytest.raises(ValueError, match='fractions must be numbers above 0'): fraction_counts([5], bad)
+        with pytest.raises(ValueError, match='fractions must be numbers above 0'): _fraction_counts([5], bad)
 
 
 def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
@@ -369,7 +369,7 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
          'mean must be one embedding of'),
         (lambda: decision_flip(model, batch, values, ranking='abs'),
          "ranking must be 'signed' or 'magnitude', got 'abs'"),
-        (lambda: unit_ranks(dict(pixel_values=torch.zeros(1, 1, 4, 4)), values[:1]),
+        (lambda: _unit_ranks(dict(pixel_values=torch.zeros(1, 1, 4, 4)), values[:1]),
          'images and series have accuracy_drop'),
         (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer, target='each'),
          'follows the probability of one class for each example'),
@@ -386,7 +386,7 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, batch, values, batch_size=0), 'batch_size must be a whole number of at least 1'),
         (lambda: faithfulness(model, texts, values), 'texts need their tokenizer'),
         (lambda: faithfulness(tiny_bert(num_labels=1), batch, values), 'has logits of shape [4, 1]'),
-        (lambda: unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values),
+        (lambda: _unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values),
          'example 0 has no token that could be taken away')]
     for call, said in cases:
         with pytest.raises(ValueError) as e: call()
@@ -646,7 +646,7 @@ def test_runs_on_a_real_split_of_the_packaged_sentences(tiny_bert, tiny_tokenize
                               flips=False)
     assert found['random']['target'].tolist() == data['label']
     assert np.isfinite(found['random']['aopc_sufficiency']).all()
-    run = perturbed(tiny_bert(num_labels=5), Collator(tiny_tokenizer)(encode(data, tiny_tokenizer).to_list()))
+    run = _perturbed(tiny_bert(num_labels=5), Collator(tiny_tokenizer)(encode(data, tiny_tokenizer).to_list()))
     n = max(encode(data, tiny_tokenizer)['length'])
     assert run(torch.arange(5), torch.ones(5, n).bool()).sum(-1).tolist() == pytest.approx([1.]*5)
     assert set(model_inputs(Collator(tiny_tokenizer)(encode(data, tiny_tokenizer).to_list()))) >= {

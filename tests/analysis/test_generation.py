@@ -11,7 +11,7 @@ from salviz.data.texts import load_pairs, subset
 from salviz.methods.base import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.loading import weights_checksum
-from salviz.analysis.generation import bleu, translation_scores, translations, writes_small
+from salviz.analysis.generation import bleu, translation_scores, translations, _writes_small
 from salviz.studies.study import Study
 from salviz.training.trainer import train
 
@@ -132,7 +132,7 @@ def test_bleu_is_its_definition(pairs):
 def test_case_counts_unless_the_tokenizer_has_none(tokenizer):
     assert bleu(['A Dog Sees A House .'], ['a dog sees a house .'])['bleu'] < 60
     assert bleu(['A Dog Sees A House .'], ['a dog sees a house .'], lowercase=True)['bleu'] == pytest.approx(100)
-    assert writes_small(tokenizer) and not writes_small(train_tokenizer(['A Dog'], 60, form='seq2seq', lowercase=False))
+    assert _writes_small(tokenizer) and not _writes_small(train_tokenizer(['A Dog'], 60, form='seq2seq', lowercase=False))
 
 def test_without_sacrebleu_the_line_that_installs_it_is_named(monkeypatch, trained, pairs, tokenizer):
     monkeypatch.setitem(sys.modules, 'sacrebleu', None)

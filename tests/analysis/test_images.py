@@ -10,7 +10,7 @@ from transformers import (BeitConfig, BeitForImageClassification, DeiTConfig, De
 
 from salviz.core.snapshots import Snapshot
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.analysis.model_maps import explain_images
+from salviz.analysis.model_maps import _explain_images
 
 size = dict(image_size=(12, 16), patch_size=4, num_channels=3, hidden_size=8, num_hidden_layers=2,
             num_attention_heads=2, intermediate_size=12, num_labels=3, initializer_range=.4)
@@ -32,7 +32,7 @@ def pixels(): return np.random.default_rng(0).normal(size=(2, 3, 12, 16)).astype
 def test_attention_of_each_family_is_what_transformers_says_and_its_patches_are_counted(family, pixels):
     model, square = made(family), 'image_size' in families[family][2]
     if square: pixels = np.ascontiguousarray(pixels[..., :12])
-    seen = explain_images(model, pixels, saliency=None, attribution=False)
+    seen = _explain_images(model, pixels, saliency=None, attribution=False)
     model.set_attn_implementation('eager')
     with torch.no_grad(): maps = model(pixel_values=torch.tensor(pixels), output_attentions=True).attentions
     for i, s in enumerate(seen):
@@ -44,7 +44,7 @@ def test_attention_of_each_family_is_what_transformers_says_and_its_patches_are_
 
 def test_saliency_is_integrated_gradients_from_zeros_of_the_class_that_is_explained(pixels):
     model, wanted = made('deit').double(), np.zeros((12, 16))
-    s, = explain_images(model, pixels[:1], target=2, steps=5, attribution=False)
+    s, = _explain_images(model, pixels[:1], target=2, steps=5, attribution=False)
     x = torch.tensor(pixels[:1], dtype=torch.float64)
     for k in range(5):
         at = ((k + .5)/5*x).requires_grad_()
@@ -53,7 +53,7 @@ def test_saliency_is_integrated_gradients_from_zeros_of_the_class_that_is_explai
     assert np.allclose(s.arrays['saliency_map'], wanted, atol=1e-6, rtol=1e-5)
 
 def test_a_model_in_half_precision_is_looked_at_in_its_own_numbers(pixels):
-    s, = explain_images(made('vit').bfloat16(), torch.tensor(pixels[0]).bfloat16(), steps=2)
+    s, = _explain_images(made('vit').bfloat16(), torch.tensor(pixels[0]).bfloat16(), steps=2)
     assert np.allclose(s.arrays['attention'].sum(-1), 1, atol=.02) and np.isfinite(s.arrays['saliency_map']).all()
 
 @pytest.mark.parametrize('named, label, classes, left_out', [
@@ -64,13 +64,13 @@ def test_labels_of_the_data_go_by_the_names_that_the_model_knows(named, label, c
     data = Dataset.from_dict(dict(pixel_values=pixels, label=[1, 0])).cast_column(
         'label', ClassLabel(names=['cat', 'dog', 'ship']))
     for rows in (data, data.select([0])):
-        s = explain_images(made('vit', **named), rows, saliency=None, attribution=False)[0]
+        s = _explain_images(made('vit', **named), rows, saliency=None, attribution=False)[0]
         assert (s.label, s.classes) == (label, classes) and any('left out' in n for n in s.info['notes']) == left_out
 
 def test_a_new_head_is_said_to_be_new(pixels):
     model = made('vit')
     model.has_new_head = True
-    assert any('learned nothing' in note for note in explain_images(model, pixels[0], steps=1)[0].info['notes'])
+    assert any('learned nothing' in note for note in _explain_images(model, pixels[0], steps=1)[0].info['notes'])
 
 def test_maps_between_196_patches_travel_whole_and_those_of_a_long_text_do_not():
     attention = np.full((1, 2, 197, 197), 1/197, np.float32)
@@ -86,5 +86,5 @@ def test_an_image_without_a_label_is_not_given_that_of_the_last_class(missing, p
     rows = Dataset.from_dict(dict(pixel_values=list(pixels), label=[2, missing]))
     named = rows.cast_column('label', ClassLabel(names=names))
     for data, wanted in ((rows, 2), (named, 0), (rows[:], 2)):
-        seen = explain_images(model, data, saliency=None, attribution=False)
+        seen = _explain_images(model, data, saliency=None, attribution=False)
         assert [s.label for s in seen] == [wanted, None] and not seen[0].info['notes']

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emulated_card import training_on_card, transfers
-from salviz.attribution.attention import attention_attribution, attentions
+from salviz.attribution.attention import attention_attribution, _attentions
 from salviz.attribution.explanations import explain, explain_data
 from salviz.attribution.registry import known_attributions
 from salviz.data.texts import Collator, encode
@@ -44,7 +44,7 @@ def test_an_attribution_on_a_card_is_that_of_the_processor(name, model, batch):
     np.testing.assert_allclose(*on_both(model, batch, lambda m, b: explain(m, b, name, **options).values),
                                rtol=1e-8, atol=1e-10)
 
-@pytest.mark.parametrize('name', attentions)
+@pytest.mark.parametrize('name', _attentions)
 def test_attention_is_attributed_on_a_card(name, model, batch):
     def act(m, b):
         maps, allowed = attention_attribution(m, b, method=name, **(dict(steps=3) if name.startswith('int') else {}))

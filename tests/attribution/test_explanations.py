@@ -23,8 +23,8 @@ from transformers import (BartConfig, BartForConditionalGeneration, BartForSeque
 
 from helpers import same, state, word_tokenizer
 import salviz
-from salviz.attribution.explanations import explain, explain_data, explainers, method_options
-from salviz.attribution.occlusion import windows
+from salviz.attribution.explanations import explain, explain_data, explainers, _method_options
+from salviz.attribution.occlusion import _windows
 from salviz.attribution.questions import as_batch, encoded_for
 from salviz.attribution.registry import known_attributions
 from salviz.attribution.saliency import completeness, completeness_error, input_saliency
@@ -115,7 +115,7 @@ def alone(batch, i):
     return {k: v[i:i + 1, real] if k in ('input_ids', 'attention_mask') else v[i:i + 1] for k, v in batch.items()}
 
 
-def few(name): return {k: 3 for k in method_options(name) if k in ('steps', 'samples')}
+def few(name): return {k: 3 for k in _method_options(name) if k in ('steps', 'samples')}
 
 
 signals = {'digit-cnn': dict(shape=(2, 8, 8), filters=(3, 4), hidden_size=6),
@@ -743,7 +743,7 @@ def test_memory_is_bounded_without_being_told():
     for method in ('input_x_gradient', 'deeplift', 'occlusion'): explain(model, many, method)
     assert max(tokens) <= 1024 < many['attention_mask'].sum()
     # 590 MiB as one map a window
-    assert [tuple(x.shape) for x in windows((224, 224), (4, 4), None, 'cpu')] == [(111, 224), (111, 224)]
+    assert [tuple(x.shape) for x in _windows((224, 224), (4, 4), None, 'cpu')] == [(111, 224), (111, 224)]
 
 
 def test_completeness_of_nothing_is_said():

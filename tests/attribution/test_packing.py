@@ -10,7 +10,7 @@ from transformers import (BertConfig, BertForSequenceClassification, DistilBertC
 
 from salviz.attribution import packing
 from salviz.attribution.explanations import explain
-from salviz.attribution.packing import packed, row_bytes, rows_at_once
+from salviz.attribution.packing import packed, _row_bytes, rows_at_once
 from salviz.attribution.saliency import input_saliency
 from salviz.models.nets import small_net
 
@@ -60,7 +60,7 @@ def path_by_hand(model, name, x, start, target, inputs, steps):
 def test_packed_integrated_gradients_equal_one_sentence_and_one_point_at_a_time(kind, side, monkeypatch):
     model, lengths, steps = made(kinds[kind]), (3, 60, 17, 17, 44, 5, 31, 16), 4
     batch = sentences(lengths, side)
-    monkeypatch.setattr(packing, 'most_tokens', 150)
+    monkeypatch.setattr(packing, '_most_tokens', 150)
     target, embed = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]), model.get_input_embeddings()
     values = input_saliency(model, batch, 'integrated_gradients', target, steps)
     close = dict(rtol=1e-3, atol=1e-5) if kind in in_float32 else dict(rtol=1e-9, atol=1e-12)
@@ -96,7 +96,7 @@ def test_packed_integrated_gradients_of_images_equal_one_image_and_one_point_at_
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)).double()
     for model in (made(lambda: ViTForImageClassification(config)),
                   made(lambda: small_net('digit-cnn', shape=(1, 8, 8), num_labels=3, filters=(2, 3), hidden_size=6))):
-        monkeypatch.setattr(packing, 'most_tokens', 12)
+        monkeypatch.setattr(packing, '_most_tokens', 12)
         target = torch.tensor([0, 1, 2, 0, 1])
         values = input_saliency(model, dict(pixel_values=images), 'integrated_gradients', target, 4)
         for i in range(5):
@@ -113,13 +113,13 @@ def test_every_example_is_packed_once_and_only_a_lone_one_is_larger_than_a_pass(
     assert sorted(np.concatenate(packs).tolist()) == list(range(80))
     for pack in packs:
         assert len(pack) == 1 or len(pack) * copies * lengths[pack].max() <= 1024
-        assert copies * (lengths[pack].max() - lengths[pack]).sum() <= packing.pass_cost
+        assert copies * (lengths[pack].max() - lengths[pack]).sum() <= packing._pass_cost
     assert packed([], 1, None) == []
 
 @pytest.mark.parametrize('copies', [3, 20])
 def test_every_pair_of_sentence_and_point_is_read_once_within_the_tokens_of_a_pass(copies, monkeypatch):
     model, lengths, passes = made(kinds['bert']), (3, 60, 17, 17, 44, 5, 31, 16), []
-    monkeypatch.setattr(packing, 'most_tokens', 150)
+    monkeypatch.setattr(packing, '_most_tokens', 150)
     target = torch.zeros(8, dtype=torch.long)
     model.register_forward_pre_hook(lambda m, args, kwargs: passes.append(kwargs['attention_mask']), with_kwargs=True)
     input_saliency(model, sentences(lengths), 'integrated_gradients', target, copies)
@@ -152,8 +152,8 @@ def test_a_row_keeps_no_more_for_its_way_back_than_it_is_said_to(kind, tokens, a
     weights = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x): outputs = model(**inputs)
     if kind == 'lm': outputs.logits.log_softmax(-1)
-    assert sum(size for at, (size, _) in kept.items() if at not in weights) <= row_bytes(model, tokens)
-    assert rows_at_once(model, tokens) * row_bytes(model, tokens) <= packing.most_bytes
+    assert sum(size for at, (size, _) in kept.items() if at not in weights) <= _row_bytes(model, tokens)
+    assert rows_at_once(model, tokens) * _row_bytes(model, tokens) <= packing._most_bytes
 
 def test_occlusion_reads_each_text_once_for_each_token_and_next_to_no_padding():
     model, lengths, passes = made(kinds['bert']), (40, 38, 35, 33, 30, 12, 12, 5), []

@@ -8,14 +8,14 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from salviz.attribution import packing
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.explanations import explain
-from salviz.attribution.packing import logit_bytes, rows_at_once
+from salviz.attribution.packing import _logit_bytes, rows_at_once
 from salviz.attribution.questions import score_target
 from salviz.attribution.reading import Reading, token_logit
 from salviz.attribution.saliency import input_saliency
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import Progress
 from salviz.models.attention import observe
-from salviz.models.places import logits_at, output_layer
+from salviz.models.places import logits_at, _output_layer
 from salviz.models.tasks import attribution_target, tasks
 
 def alike(ours, theirs, size=64):
@@ -103,7 +103,7 @@ def test_explanations_of_a_causal_model_are_those_of_all_its_logits(target, mode
 def seen_by_head(model, act):
     "The shapes of what goes into the output layer of `model` while `act` runs"
     shapes = []
-    with output_layer(model).register_forward_hook(lambda module, args, output: shapes.append(tuple(args[0].shape))):
+    with _output_layer(model).register_forward_hook(lambda module, args, output: shapes.append(tuple(args[0].shape))):
         act()
     return shapes
 
@@ -191,6 +191,6 @@ def test_a_function_of_ones_own_is_given_all_logits(batch):
 def test_rows_of_a_pass_are_bounded_by_the_bytes_of_their_logits():
     model = model_of('llama')
     model.config.vocab_size = 50_000
-    assert logit_bytes(model, 100) == 100*50_000*8 and logit_bytes(model, 100, 1) == 50_000*8
-    assert rows_at_once(model, 20)*logit_bytes(model, 20) <= packing.most_logits
-    assert rows_at_once(model, 20, 1) == packing.most_tokens // 20
+    assert _logit_bytes(model, 100) == 100*50_000*8 and _logit_bytes(model, 100, 1) == 50_000*8
+    assert rows_at_once(model, 20)*_logit_bytes(model, 20) <= packing._most_logits
+    assert rows_at_once(model, 20, 1) == packing._most_tokens // 20

@@ -12,12 +12,12 @@ from salviz.attribution.registry import attribution, known_attributions
 from salviz.attribution.saliency import input_saliency
 from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.figures.kinds import citations_of, Content
+from salviz.figures.kinds import _citations_of, Content
 from salviz.methods.base import FineTuning, Progress
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import SalLM, token_saliency
 from salviz.analysis.corpus import head_table
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 from salviz.training.feed import feed_for
 from salviz.training.recording import Recorder
 
@@ -76,14 +76,14 @@ def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_regi
     run = Run.create(tmp_path/'run', {})
     recorder = Recorder(run, probes, texts, feed, FineTuning(), ['negative', 'positive'], saliency='by_place')
     recorder(model, Progress(), 0.)
-    shown = explain_texts(model, tiny_tokenizer, TEXTS, saliency='by_place', attribution=False)
+    shown = _explain_texts(model, tiny_tokenizer, TEXTS, saliency='by_place', attribution=False)
     said = dict(saliency_method='by_place', saliency_says='weight', saliency_cite=ENTRY)
     for snapshot in (*Run(run.path).snapshots(step=0), *shown):
         np.testing.assert_array_equal(snapshot.arrays['saliency'], by_place(len(snapshot.tokens)))
         assert {k: snapshot.info[k] for k in said} == said
         frame = in_a_frame(snapshot)
         assert (frame['saliency_method'], frame['saliency_says']) == ('by_place', 'weight')
-        assert 'doe2026late' in citations_of(Content([], [[Seen(snapshot, None)]], [], None))[-1]
+        assert 'doe2026late' in _citations_of(Content([], [[Seen(snapshot, None)]], [], None))[-1]
     explorer = salviz.explore(model, tiny_tokenizer, TEXTS, saliency='by_place', attribution=False)
     explorer.settle()
     assert explorer.runs[0].snapshot(0, 1).info['saliency_says'] == 'weight'

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from salviz import bench as room
-from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, cost_table, count_flops,
-                          free_folder, in_status, measure_explanations,
-                          measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_fraction,
-                          relative, report, rows, rows_for,
-                          settings_of, settled_rounds, steps_of, timed_rounds, trainer_for, turns, write_found)
+from salviz.bench import (Peak, bench, _bench_table, _besides, check_bench, _check_fused, cost_table, _count_flops,
+                          free_folder, _in_status, _measure_explanations,
+                          _measure_memory, _measure_steps, _missed_goals, _padded_tokens, _peak_alone, _recording_fraction,
+                          relative, _report, _rows, _rows_for,
+                          _settings_of, _settled_rounds, _steps_of, timed_rounds, trainer_for, _turns, _write_found)
 from salviz.methods import FineTuning
 from salviz.training.trainer import load_model, train
 
@@ -83,8 +83,8 @@ def tiny_shape(monkeypatch, tiny_bert, tiny_tokenizer):
 def counted(names, model, tokenizer, data, tokens, folder):
     "{name: FLOPs of a step}"
     found = {}
-    for name, s in steps_of(names, model, tokenizer, data, tokens, folder).items():
-        with s.set_up() as step: found[name] = sum(count_flops(step).values())
+    for name, s in _steps_of(names, model, tokenizer, data, tokens, folder).items():
+        with s.set_up() as step: found[name] = sum(_count_flops(step).values())
     return found
 
 def test_flops_are_those_counted_by_hand(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
@@ -105,10 +105,10 @@ def test_all_layers_of_iga_pay_for_no_layer_below(tiny_bert, tiny_tokenizer, bat
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
     "One example a batch: all FLOPs grow with the batch in the same way, so the ratios are those of sixteen"
     model, tokenizer = room.shapes['minilm'](0.)
-    names = [k for k in rows_for() if rows[k].flops]
+    names = [k for k in _rows_for() if _rows[k].flops]
     found = counted(names, model, tokenizer, room.bench_data(tokenizer, tokens, 1), tokens, tmp_path)
     assert {k: round(found[k] / found['plain'], 2) for k in names
-            if round(found[k] / found['plain'], 2) > rows[k].flops} == {}
+            if round(found[k] / found['plain'], 2) > _rows[k].flops} == {}
     assert len(names) == 13
 
 def test_plain_fine_tuning_is_fused_and_with_attention_dropout_it_is_not(tiny_bert, tiny_tokenizer, batch_of_words,
@@ -116,12 +116,12 @@ def test_plain_fine_tuning_is_fused_and_with_attention_dropout_it_is_not(tiny_be
     ran = {}
     for dropout in (0., .1):
         model = tiny_bert(num_hidden_layers=L, attention_probs_dropout_prob=dropout)
-        ran[dropout] = count_flops(steps_of(['plain'], model, tiny_tokenizer, batch_of_words, n,
+        ran[dropout] = _count_flops(_steps_of(['plain'], model, tiny_tokenizer, batch_of_words, n,
                                             tmp_path/str(dropout))['plain'])
-    assert check_fused(ran[0.]) == '_scaled_dot_product_flash_attention_for_cpu'
+    assert _check_fused(ran[0.]) == '_scaled_dot_product_flash_attention_for_cpu'
     assert ran[0.]['_scaled_dot_product_flash_attention_for_cpu_backward'] > 0
     assert ran[.1]['bmm'] > 0
-    with pytest.raises(RuntimeError, match='did not run with fused attention but with .*bmm'): check_fused(ran[.1])
+    with pytest.raises(RuntimeError, match='did not run with fused attention but with .*bmm'): _check_fused(ran[.1])
 
 @pytest.mark.filterwarnings('ignore:.* were cut')
 def test_a_step_does_what_training_does(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
@@ -140,9 +140,9 @@ def test_a_step_does_what_training_does(tiny_bert, tiny_tokenizer, batch_of_word
 
 def test_a_row_without_fused_kernels_leaves_the_model_as_it_was(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
     model = tiny_bert(attention_probs_dropout_prob=0.)
-    steps = steps_of(['plain', 'eager'], model, tiny_tokenizer, batch_of_words, n, tmp_path)
-    with steps['eager'].set_up() as step: assert 'bmm' in count_flops(step)
-    with steps['plain'].set_up() as step: assert 'bmm' not in count_flops(step)
+    steps = _steps_of(['plain', 'eager'], model, tiny_tokenizer, batch_of_words, n, tmp_path)
+    with steps['eager'].set_up() as step: assert 'bmm' in _count_flops(step)
+    with steps['plain'].set_up() as step: assert 'bmm' not in _count_flops(step)
 
 # Time, with a clock that steps move themselves
 
@@ -163,9 +163,9 @@ def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, ba
     "What the saliency pass reads is a leaf there, which the FLOP counter cannot be told of"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
     monkeypatch.setitem(room.shapes, 'llama',
-                        lambda dropout: (room.llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
+                        lambda dropout: (room._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
     monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
-    found = room.measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
+    found = room._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
                           precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *said: None)
     rows = found['rows']
     assert rows['plain']['flops'] > 0 and rows['ga']['flops_ratio'] > 1.2 and rows['guided']['flops_ratio'] > 1.5
@@ -174,7 +174,7 @@ def test_rounds_are_interleaved_and_rotated():
     steps, clock, log = invented(a=[1.], b=[2.], c=[3.])
     times = timed_rounds(steps, 4, clock)
     assert log == list('abc' 'bca' 'cab' 'abc') and times == dict(a=[1.] * 4, b=[2.] * 4, c=[3.] * 4)
-    assert sorted(turns(list('abcde'), 7)) == list('abcde')
+    assert sorted(_turns(list('abcde'), 7)) == list('abcde')
 
 def test_the_ratio_is_the_median_of_ratios_within_rounds():
     times = dict(plain=[1., 2., 4., 5., 6.], ga=[5., 3.4, 7.6, 8.5, 6.])
@@ -183,13 +183,13 @@ def test_the_ratio_is_the_median_of_ratios_within_rounds():
 
 def test_a_steady_run_is_timed_once():
     steps, clock, log = invented(plain=[1.], again=[1.04], ga=[2.])
-    found = settled_rounds(steps, 2, clock, **quiet)
+    found = _settled_rounds(steps, 2, clock, **quiet)
     assert found['steady'] and found['again'] == pytest.approx([1.04]) and len(log) == 6
 
 def test_a_noisy_run_is_repeated_and_the_steady_one_kept():
     steps, clock, log = invented(plain=[1.], again=[1.1, 1.1, .97, .97], ga=[2., 2., 3., 3.])
     said = []
-    found = settled_rounds(steps, 2, clock, say=said.append)
+    found = _settled_rounds(steps, 2, clock, say=said.append)
     assert found['steady']
     assert found['again'] == pytest.approx([1.1, .97])
     assert found['rounds']['ga'] == pytest.approx([3., 3.])
@@ -198,7 +198,7 @@ def test_a_noisy_run_is_repeated_and_the_steady_one_kept():
 def test_a_run_that_stays_noisy_keeps_its_best_try_and_says_so():
     steps, clock, log = invented(plain=[1.], again=[1.2, .9, 1.3])
     said = []
-    found = settled_rounds(steps, 1, clock, say=said.append)
+    found = _settled_rounds(steps, 1, clock, say=said.append)
     assert not found['steady']
     assert len(found['again']) == 3
     assert found['rounds']['again'] == pytest.approx([.9])
@@ -213,7 +213,7 @@ def test_the_high_water_mark_is_read_from_the_status_of_the_process(tmp_path):
     assert (tmp_path/'clear_refs').read_text() == '5'
     assert peak.megabytes() == 2.048
     assert 'reset after the first step' in peak.how
-    with pytest.raises(ValueError, match='no VmLow'): in_status('VmHWM: 1 kB', 'VmLow')
+    with pytest.raises(ValueError, match='no VmLow'): _in_status('VmHWM: 1 kB', 'VmLow')
 
 def test_where_the_mark_cannot_be_reset_the_table_says_so(tmp_path):
     (tmp_path/'clear_refs').mkdir()
@@ -223,18 +223,18 @@ def test_where_the_mark_cannot_be_reset_the_table_says_so(tmp_path):
 
 @pytest.mark.slow
 def test_a_peak_comes_from_a_process_of_its_own():
-    found = peak_alone('plain', tokens=16)
+    found = _peak_alone('plain', tokens=16)
     assert found['megabytes'] > 300 and 'resident memory' in found['how']
 
 def test_a_process_that_fails_is_named_with_what_it_said(monkeypatch):
     monkeypatch.setattr(subprocess, 'run',
                         lambda *a, **kw: subprocess.CompletedProcess(a, 1, '', 'Traceback\nMemoryError: too large\n'))
     with pytest.raises(RuntimeError, match="the memory of 'plain' failed: MemoryError: too large"):
-        peak_alone('plain', tokens=16)
+        _peak_alone('plain', tokens=16)
 
 def test_memory_is_relative_to_plain_fine_tuning():
     mb = dict(plain=800., ga=1000.)
-    found = measure_memory(['plain', 'ga'], lambda name, tokens: dict(megabytes=mb[name], how='invented'), tokens=128,
+    found = _measure_memory(['plain', 'ga'], lambda name, tokens: dict(megabytes=mb[name], how='invented'), tokens=128,
                            **quiet)
     assert found['rows']['ga'] == dict(megabytes=1000., ratio=1.25)
     assert found['tokens'] == 128
@@ -245,12 +245,12 @@ def test_memory_is_relative_to_plain_fine_tuning():
 def test_recording_is_extrapolated_to_an_epoch_and_saliency_counts_apart():
     metrics = [dict(kind='train', seconds=s)
                for s in (9., .1, .1)] + [dict(kind='record', seconds=.6, saliency_seconds=.4)] * 3 + [dict(kind='eval')]
-    found = recording_fraction(metrics, 500)
+    found = _recording_fraction(metrics, 500)
     assert found['share'] == pytest.approx(20 * .2 / 50) and found['saliency_share'] == pytest.approx(20 * .4 / 50)
 
 def test_throughput_of_explanations_counts_examples_times_steps(tiny_shape):
     "Each look at this clock moves it by one second: a pass over all steps takes as long as one forward-backward"
-    assert measure_explanations(tokens=12, nodes=3, rounds=2, clock=itertools.count().__next__, **quiet)['ratio'] == 3
+    assert _measure_explanations(tokens=12, nodes=3, rounds=2, clock=itertools.count().__next__, **quiet)['ratio'] == 3
 
 def test_padded_tokens_are_those_of_the_collated_batches():
     rng = np.random.default_rng(0)
@@ -259,24 +259,24 @@ def test_padded_tokens_are_those_of_the_collated_batches():
     for i in range(0, 83, 16):
         batch = [lengths[j] for j in order[i:i + 16]]
         slow += len(batch) * max(batch)
-    assert padded_tokens(lengths, order, 16) == slow
+    assert _padded_tokens(lengths, order, 16) == slow
 
 def test_rows_in_bf16_are_left_out_where_it_would_be_emulated(monkeypatch):
     monkeypatch.setattr(room, 'has_bf16', lambda device: False)
-    assert not any('bf16' in k for k in rows_for())
-    assert settings_of([32], 0, 'cuda') == [dict(tokens=32, dropout=0., precision='fp32')]
+    assert not any('bf16' in k for k in _rows_for())
+    assert _settings_of([32], 0, 'cuda') == [dict(tokens=32, dropout=0., precision='fp32')]
     monkeypatch.setattr(room, 'has_bf16', lambda device: True)
-    assert set(rows_for()) == set(rows) and [s['precision'] for s in settings_of([32], 0, 'cuda')] == ['fp32', 'bf16']
-    assert [s['precision'] for s in settings_of([32], 0, 'cpu')] == ['fp32']
+    assert set(_rows_for()) == set(_rows) and [s['precision'] for s in _settings_of([32], 0, 'cuda')] == ['fp32', 'bf16']
+    assert [s['precision'] for s in _settings_of([32], 0, 'cpu')] == ['fp32']
 
 @pytest.mark.slow
 def test_steps_in_bf16_run_under_autocast(tiny_shape):
-    found = measure_steps(['plain', 'again', 'ga', 'bf16', 'bf16_eager', 'ga_bf16', 'iga_bf16'], tokens=12, rounds=1,
+    found = _measure_steps(['plain', 'again', 'ga', 'bf16', 'bf16_eager', 'ga_bf16', 'iga_bf16'], tokens=12, rounds=1,
                           clock=itertools.count().__next__, **quiet)
     assert found['rows']['ga_bf16']['flops'] == found['rows']['ga']['flops']
     assert found['rows']['bf16']['flops'] == found['rows']['plain']['flops']
     assert 'bmm' in found['rows']['bf16_eager']['operators']
-    under = measure_steps(['plain', 'again', 'ga'], tokens=12, precision='bf16', rounds=1,
+    under = _measure_steps(['plain', 'again', 'ga'], tokens=12, precision='bf16', rounds=1,
                           clock=itertools.count().__next__, **quiet)
     assert under['rows']['ga']['flops'] == found['rows']['ga']['flops'] and under['precision'] == 'bf16'
 
@@ -288,16 +288,16 @@ kept = []
 def found(tiny_shape, monkeypatch, tmp_path):
     "A whole bench of a small model, its clock and its memory invented; it is made once and written anew for each test"
     if kept:
-        write_found(kept[0], tmp_path/'out')
+        _write_found(kept[0], tmp_path/'out')
         return copy.deepcopy(kept[0])
     monkeypatch.setattr(room, 'clock_of', lambda device: itertools.count().__next__)
-    monkeypatch.setattr(room, 'measure_memory',
+    monkeypatch.setattr(room, '_measure_memory',
                         lambda names, say, **setting: dict(setting, how='invented',
                                                            rows={k: dict(megabytes=500., ratio=1.25) for k in names}))
     def beside(found, *args):
         found |= dict(explanations=dict(ratio=.5, goal=1.), buckets=dict(ratio=.6, sentences=8484),
                       region=dict(kept=.993),
-                      recording=dict(plain=recording_fraction([dict(kind='train', seconds=1.),
+                      recording=dict(plain=_recording_fraction([dict(kind='train', seconds=1.),
                                                             dict(kind='record', seconds=90., saliency_seconds=40.)],
                                                            500)))
     monkeypatch.setattr(room, '_measure_beside', beside)
@@ -307,7 +307,7 @@ def found(tiny_shape, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_a_bench_writes_what_it_found_as_json_and_markdown(found, tmp_path):
     there = json.loads((tmp_path/'out'/'bench.json').read_text())
-    assert there == json.loads(json.dumps(found)) and (tmp_path/'out'/'bench.md').read_text() == report(there)
+    assert there == json.loads(json.dumps(found)) and (tmp_path/'out'/'bench.md').read_text() == _report(there)
     assert [(t['tokens'], t['dropout']) for t in there['tables']] == [(12, 0.), (16, 0.), (16, .1)]
     assert there['tables'][0]['kernel'] == '_scaled_dot_product_flash_attention_for_cpu'
     assert there['tables'][2]['kernel'] == ''
@@ -317,7 +317,7 @@ def test_a_bench_writes_what_it_found_as_json_and_markdown(found, tmp_path):
     assert all(there[k] for k in ('date', 'processor', 'goals'))
 
 def test_the_readme_table_is_made_of_the_file_alone(found, tmp_path):
-    lines = bench_table(json.loads((tmp_path/'out'/'bench.json').read_text())).splitlines()
+    lines = _bench_table(json.loads((tmp_path/'out'/'bench.json').read_text())).splitlines()
     assert lines[0] == '| step | FLOPs at 12/16 tokens | goal | time at 12/16 tokens | goal | published | peak memory |'
     assert [l.split(' | ')[0] for l in lines[2:6]] == ['| plain fine-tuning', '| plain fine-tuning again (A/A)',
                                                        '| AD-DROP GA, all layers', '| AD-DROP RD']
@@ -325,18 +325,18 @@ def test_the_readme_table_is_made_of_the_file_alone(found, tmp_path):
     assert lines[
         4] == f'| AD-DROP GA, all layers | {ga[0]:.2f}, {ga[1]:.2f} | 1.7 | 1.00, 1.00 | 1.7 | 3.6 to 4.5 | 1.25 |'
     with pytest.raises(ValueError, match='nothing was measured with attention dropout 0'):
-        bench_table(dict(found, tables=found['tables'][2:]))
+        _bench_table(dict(found, tables=found['tables'][2:]))
 
 def test_what_misses_its_goal_is_named(found):
-    assert missed_goals(found) == ["throughput of SalLM's explanation pass: 0.50, goal 1",
+    assert _missed_goals(found) == ["throughput of SalLM's explanation pass: 0.50, goal 1",
                                    'recording of plain fine-tuning: 200.0% of training time, goal 5%']
     found['tables'][0]['rows']['ga'].update(flops_ratio=1.7049, time_ratio=1.706)
     found['tables'][1].update(steady=False, again=[1.2, 1.1, 1.3])
-    said = missed_goals(found)
+    said = _missed_goals(found)
     assert 'time of AD-DROP GA, all layers at 12 tokens: 1.71, goal 1.7' in said
     assert not any(s.startswith('FLOPs') for s in said)
     assert 'A/A at 16 tokens (fp32, attention dropout 0) is NOT STEADY: 1.200, 1.100, 1.300' in said[-1]
-    assert said[-1] in report(found)
+    assert said[-1] in _report(found)
 
 def test_no_earlier_bench_is_lost(found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -369,13 +369,13 @@ def test_readme_shows_the_table_of_the_bench_that_is_kept():
     found = json.loads((root/'nbs'/'12_cli'/'bench.json').read_text())
     readme = (root/'README.md').read_text()
     words = ' '.join(readme.split()) # its prose is wrapped
-    assert all(' '.join(said.split()) in words for said in (bench_table(found), *besides(found)))
+    assert all(' '.join(said.split()) in words for said in (_bench_table(found), *_besides(found)))
     assert {t['tokens'] for t in found['tables']} == {32, 64, 128}
     assert found['rounds'] >= 7
-    assert set(found['goals']) == set(room.rows)
+    assert set(found['goals']) == set(room._rows)
     for t in found['tables']:
         for name, r in t['rows'].items():
-            row = room.rows[name]
+            row = room._rows[name]
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
 
 def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_file():

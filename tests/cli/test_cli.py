@@ -58,7 +58,7 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
 @pytest.mark.slow
 def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_path):
     "With three epochs the last one is plain fine-tuning under cross-tuning: the map is that of the epoch before"
-    from salviz.tour import write_pictures
+    from salviz.tour import _write_pictures
     copy = tmp_path/'ad-drop'
     shutil.copytree(demo[0]/'runs'/'ad-drop', copy, ignore=shutil.ignore_patterns('checkpoints'))
     run = Run(copy)
@@ -68,7 +68,7 @@ def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_p
                                 arrays={k: v for k, v in last.arrays.items()
                                         if k in ('attention', 'saliency', 'probabilities')})
     run.save(plain)
-    (path, caption), = write_pictures({'ad-drop': run}, tmp_path/'pictures', probes=[0])['ad-drop']
+    (path, caption), = _write_pictures({'ad-drop': run}, tmp_path/'pictures', probes=[0])['ad-drop']
     assert f'step {last.step}' in caption and path.exists()
     assert salviz('figure', copy, '--out', tmp_path/'map.png').returncode == 0
 

@@ -17,7 +17,7 @@ from salviz.course import editions, handout, material, session
 def package(tmp_path, monkeypatch):
     "The small lesson in the place of those that the package has; each test in a folder of its own"
     folder = lessons.written(tmp_path/'package')
-    monkeypatch.setattr(editions, 'lessons_folder', lambda: folder)
+    monkeypatch.setattr(editions, '_lessons_folder', lambda: folder)
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lessons.facts))
     monkeypatch.setattr(material, 'course_runs', ['plain'])
     monkeypatch.setattr(material, 'course_run', Run.example)

@@ -8,8 +8,8 @@ import torch
 
 from salviz import peers as room
 from salviz.cli import main
-from salviz.peers import (Work, _compared, disagreement, explaining, explaining_next, looking, peers_report,
-                          seconds_to_paint, small_llama, training, training_causal)
+from salviz.peers import (Work, _compared, _disagreement, _explaining, _explaining_next, _looking, _peers_report,
+                          _seconds_to_paint, _small_llama, _training, _training_causal)
 
 quiet = dict(say=lambda line: None)
 
@@ -27,28 +27,28 @@ def test_who_computes_something_else_is_not_timed(clock):
 def test_all_ways_of_explaining_agree_on_sentences_of_unlike_length(tiny_bert, tiny_tokenizer):
     model, tokenizer = tiny_bert(), tiny_tokenizer
     texts = ['good film', ' '.join(['a bad film and a good one'] * 6), 'bad', 'a film that is good and bad']
-    for what, works in explaining(model.eval(), tokenizer, texts, steps=3).items():
+    for what, works in _explaining(model.eval(), tokenizer, texts, steps=3).items():
         values = {who: work() for who, work in works.items()}
-        for who, x in values.items(): assert disagreement(x, values['salviz']) < 1e-3, (what, who)
+        for who, x in values.items(): assert _disagreement(x, values['salviz']) < 1e-3, (what, who)
 
 def test_the_hand_written_step_trains_the_same_model(tiny_bert, tiny_tokenizer):
     model, tokenizer = tiny_bert(), tiny_tokenizer
     before = [p.detach().clone() for p in model.parameters()]
-    with training(model, tokenizer, tokens=12, size=4) as both:
+    with _training(model, tokenizer, tokens=12, size=4) as both:
         works, = both.values()
         for work in works.values(): work()
     assert any(not (a == b).all() for a, b in zip(before, model.parameters()))
 
 @pytest.mark.numeric
 def test_the_next_token_is_explained_by_hand_with_the_same_numbers(tiny_tokenizer):
-    model = small_llama(tiny_tokenizer, hidden=16, layers=2, heads=2).eval().requires_grad_(False)
+    model = _small_llama(tiny_tokenizer, hidden=16, layers=2, heads=2).eval().requires_grad_(False)
     ids = torch.tensor([tiny_tokenizer('a bad film and a good one')['input_ids']])
-    (_, works), = explaining_next(model, ids, steps=4).items()
-    assert disagreement(works['by hand'](), works['salviz']()) < 1e-4
+    (_, works), = _explaining_next(model, ids, steps=4).items()
+    assert _disagreement(works['by hand'](), works['salviz']()) < 1e-4
 
 def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_tokenizer):
-    model = small_llama(tiny_tokenizer, hidden=16, layers=1, heads=2)
-    with training_causal(model, tiny_tokenizer, tokens=12, size=4) as steps:
+    model = _small_llama(tiny_tokenizer, hidden=16, layers=1, heads=2)
+    with _training_causal(model, tiny_tokenizer, tokens=12, size=4) as steps:
         names = [what.split(', ')[0].removeprefix('causal language model: ') for what in steps]
         assert names == ['plain step', 'AD-DROP GA step', 'AD-DROP AA step', 'saliency guided step']
         for works in steps.values():
@@ -59,10 +59,10 @@ def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_token
 
 def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monkeypatch):
     from salviz.explorer.widget import Explorer
-    files = looking(Explorer('ad-drop').selection().snapshot, tmp_path)
+    files = _looking(Explorer('ad-drop').selection().snapshot, tmp_path)
     assert all(path.stat().st_size > 10_000 for path, _ in files.values())
     monkeypatch.setattr(room, '_browser', lambda: None)
-    assert seconds_to_paint(files) == {}
+    assert _seconds_to_paint(files) == {}
 
 @pytest.mark.slow
 def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
@@ -70,11 +70,11 @@ def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
                 'other': dict(seconds=2., ratio=2., difference=0.)}
     monkeypatch.setattr(room, '_compared', lambda *a: measured)
     monkeypatch.setattr(room, '_looked_at', lambda rounds: dict(of='one layer', pages={'x': dict(bytes=5, seconds=.5)}))
-    monkeypatch.setattr(room, 'small_llama', lambda tokenizer: small_llama(tokenizer, hidden=16, layers=1, heads=2))
+    monkeypatch.setattr(room, '_small_llama', lambda tokenizer: _small_llama(tokenizer, hidden=16, layers=1, heads=2))
     main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
     there = json.loads((tmp_path/'out'/'peers.json').read_text())
     assert there['sentences'] == 8 and len(there['works']) == 8 and there['versions']['captum']
-    assert (tmp_path/'out'/'peers.md').read_text() == peers_report(there)
+    assert (tmp_path/'out'/'peers.md').read_text() == _peers_report(there)
     assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
     assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
     assert 'peers.json exists already' in capsys.readouterr().err

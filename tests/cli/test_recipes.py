@@ -6,19 +6,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from salviz.cli import parser
+from salviz.cli import _parser
 from salviz.core.examples import example_names
 from salviz.core.runs import Run
 from salviz.data.texts import load_text
-from salviz.recipes import example_probes, make_classifier, make_examples, make_run, pack_run
-from salviz.models.loading import is_taught, load_classifier, taught_file
+from salviz.recipes import _example_probes, _make_classifier, make_examples, _make_run, pack_run
+from salviz.models.loading import is_taught, load_classifier, _taught_file
 
 def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
     taught, base = load_classifier('movie-minilm')[0], load_classifier('minilm', num_labels=2)[0]
     differs = {name for (name, x), y in zip(taught.named_parameters(), base.parameters()) if not torch.equal(x, y)}
-    learned = load_file(taught_file('movie-minilm'))
+    learned = load_file(_taught_file('movie-minilm'))
     assert differs <= set(learned) == {name for name, _ in taught.named_parameters() if is_taught(name)}
-    assert sum(x.numel() for x in learned.values()) == 31874 and taught_file('movie-minilm').stat().st_size < 1e5
+    assert sum(x.numel() for x in learned.values()) == 31874 and _taught_file('movie-minilm').stat().st_size < 1e5
     assert {x.dtype for x in learned.values()} == {torch.float16}
 
 @pytest.mark.slow
@@ -32,21 +32,21 @@ def test_the_classifier_knows_what_it_has_not_seen():
     assert right > .8 # .87 of all 758; three standard errors of 240 are .065
 
 def test_the_probes_stand_in_the_test_split_and_nothing_in_them_is_crude():
-    assert {*example_probes} <= {*load_text('movie-polarity')['test']['text']} and len({*example_probes}) == 8
+    assert {*_example_probes} <= {*load_text('movie-polarity')['test']['text']} and len({*_example_probes}) == 8
 
 @pytest.fixture(scope='module')
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp('examples')
-    return folder, make_classifier(folder, epochs=1, train_size=32), make_run('plain', folder, 32, test_size=32)
+    return folder, _make_classifier(folder, epochs=1, train_size=32), _make_run('plain', folder, 32, test_size=32)
 
 @pytest.mark.slow
 def test_made_again_they_have_the_form_of_what_is_shipped(small):
     folder, classifier, plain = small
-    made, shipped = load_file(folder/'movie-minilm.safetensors'), load_file(taught_file('movie-minilm'))
+    made, shipped = load_file(folder/'movie-minilm.safetensors'), load_file(_taught_file('movie-minilm'))
     assert {k: (x.shape, x.dtype) for k, x in made.items()} == {k: (x.shape, x.dtype) for k, x in shipped.items()}
     example = Run.example('plain')
     assert plain.finished and [plain.snapshot(0, p).texts for p in plain.probes] == [
-        example.snapshot(0, p).texts for p in example.probes] == [(text,) for text in example_probes]
+        example.snapshot(0, p).texts for p in example.probes] == [(text,) for text in _example_probes]
     assert plain.config['model'] == example.config['model'] and plain.config['method'] == example.config['method']
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path):
     with pytest.raises(FileExistsError, match='exists already; name another folder'): make_examples(tmp_path)
-    assert parser().parse_args(['examples', 'here']).out == 'here'
+    assert _parser().parse_args(['examples', 'here']).out == 'here'
 
 @pytest.mark.slow
 def test_all_of_it_made_again_knows_as_much(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from salviz.core import assets as room
-from salviz.core.assets import Asset, asset, assets, cache_dir, fetch
+from salviz.core.assets import Asset, asset, _assets, cache_dir, fetch
 
 
 def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small file\n'),)):
@@ -29,7 +29,7 @@ def tiny(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(shutil, 'which', lambda name: f'/somewhere/{name}') # errors name `salviz`, which is found here
     entry = Asset('tiny-asset', '1.0', make_wheel(index), '1 kB', 'tiny', ('words.txt',), 'a tiny file', 'nobody')
-    monkeypatch.setitem(assets, 'tiny', entry)
+    monkeypatch.setitem(_assets, 'tiny', entry)
     return entry
 
 def left(): return sorted(p.name for p in cache_dir().iterdir() if p.suffix != '.lock')
@@ -65,7 +65,7 @@ def test_files_of_an_archive_inside_of_the_archive_are_found(tiny, tmp_path, mon
         for name, content in (('deep/a.txt', b'A'), ('../../outside.txt', b'no'), ('deep/not-wanted.txt', b'no')):
             info = tarfile.TarInfo(name); info.size = len(content); t.addfile(info, io.BytesIO(content))
     sha256 = make_wheel(tmp_path/'index', 'nested_asset', [('pkg/more.tar.gz', inner.getvalue())])
-    monkeypatch.setitem(assets, 'nested', replace(tiny, package='nested-asset', sha256=sha256,
+    monkeypatch.setitem(_assets, 'nested', replace(tiny, package='nested-asset', sha256=sha256,
                                                   folder='pkg/more.tar.gz!deep', files=('a.txt',)))
     fetch('nested', quiet=True)
     assert [p.name for p in asset('nested').iterdir()] == ['a.txt'] and (asset('nested')/'a.txt').read_bytes() == b'A'
@@ -116,7 +116,7 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
                                       sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra')
              for part in ('one', 'two')}
-    monkeypatch.setattr(room, 'assets', {'tiny': tiny, **extra})
+    monkeypatch.setattr(room, '_assets', {'tiny': tiny, **extra})
     assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
     with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'):
         asset('extra-one')
@@ -127,19 +127,19 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
 def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
     assert room.members() == ['movie-sentences', 'minilm']
     assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
-    assert {entry.group for entry in assets.values()} == {'', 'tasks'}
-    assert all(len(entry.sha256) == 64 for entry in assets.values())
+    assert {entry.group for entry in _assets.values()} == {'', 'tasks'}
+    assert all(len(entry.sha256) == 64 for entry in _assets.values())
 
 def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):
     extra = replace(tiny, package='extra-one', sha256=make_wheel(tmp_path/'index', 'extra_one'), group='extra')
-    monkeypatch.setattr(room, 'assets', {'tiny': tiny, 'extra-one': extra})
+    monkeypatch.setattr(room, '_assets', {'tiny': tiny, 'extra-one': extra})
     assert list(fetch(['tiny', 'all', 'extra'])) == ['tiny', 'extra-one']
     assert capsys.readouterr().out.count(': now in') == 2
 
 def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_path, monkeypatch):
     sha256 = make_wheel(tmp_path/'index', 'deep_asset',
                         [('data/A/a.ts', b'A'), ('data/B/b.ts', b'B'), ('data/B/c.ts', b'C')])
-    monkeypatch.setitem(assets, 'deep',
+    monkeypatch.setitem(_assets, 'deep',
                         replace(tiny, package='deep-asset', sha256=sha256, folder='data', files=('A/a.ts', 'B/b.ts')))
     fetch('deep', quiet=True)
     assert {p.name: p.read_bytes() for p in asset('deep').iterdir()} == {'a.ts': b'A', 'b.ts': b'B'}
@@ -152,7 +152,7 @@ def test_an_unknown_name_is_refused_with_those_available(call, tiny):
         call('bert')
 
 def test_another_archive_than_the_pinned_one_is_refused_with_both_hashes(tiny, monkeypatch):
-    monkeypatch.setitem(assets, 'tiny', replace(tiny, sha256='0'*64))
+    monkeypatch.setitem(_assets, 'tiny', replace(tiny, sha256='0'*64))
     with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; nothing was kept'):
         fetch('tiny', quiet=True)
     assert left() == []
@@ -165,7 +165,7 @@ def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, m
             info = tarfile.TarInfo(f'source_asset-1.0/{name}')
             info.size = len(text); t.addfile(info, io.BytesIO(text.encode()))
     monkeypatch.setenv('PIP_NO_BUILD_ISOLATION', '0')
-    monkeypatch.setitem(assets, 'source', replace(tiny, package='source-asset', sha256='0'*64))
+    monkeypatch.setitem(_assets, 'source', replace(tiny, package='source-asset', sha256='0'*64))
     with pytest.raises(RuntimeError, match='expected sha256'): fetch('source', quiet=True)
     assert not ran.exists()
 
@@ -178,7 +178,7 @@ def test_a_registry_that_cannot_be_reached_is_said_in_one_sentence(tiny, monkeyp
     assert '\n' not in str(e.value) and left() == []
 
 def test_a_version_that_the_index_lacks_is_said_in_one_sentence(tiny, monkeypatch):
-    monkeypatch.setitem(assets, 'tiny', replace(tiny, version='2.0'))
+    monkeypatch.setitem(_assets, 'tiny', replace(tiny, version='2.0'))
     with pytest.raises(RuntimeError,
                        match='^pip could not fetch tiny-asset==2.0; its index may lack that version') as e:
         fetch('tiny', quiet=True)

@@ -7,7 +7,7 @@ import torch
 
 import malformed
 import salviz
-from salviz.core.validation import validated, kind_of, shown
+from salviz.core.validation import validated, _kind_of, shown
 
 @pytest.fixture(scope='module')
 def all_doors(make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path_factory):
@@ -77,10 +77,10 @@ def test_a_model_without_anything_to_train_is_refused_before_there_is_a_folder(
 def test_a_door_is_the_function_to_whoever_asks(make_tiny_bert):
     import inspect
     from salviz.attribution import explanations
-    from salviz.core.docstrings import docstring_with_comments
+    from salviz.core.docstrings import _docstring_with_comments
     assert salviz.explain is salviz.explain and salviz.explain.__wrapped__ is explanations.explain
     assert inspect.signature(salviz.explain) == inspect.signature(explanations.explain)
-    assert salviz.explain.__doc__ == docstring_with_comments(explanations.explain)
+    assert salviz.explain.__doc__ == _docstring_with_comments(explanations.explain)
     assert validated(explanations.explain, ()) is salviz.explain
     assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are themselves
 
@@ -90,13 +90,13 @@ def test_defaults_pass_their_own_doors():
         f = getattr(salviz, name)
         if isinstance(f, type): continue
         for p in inspect.signature(f).parameters.values():
-            kind = kind_of(p, name)
+            kind = _kind_of(p, name)
             if kind and p.default not in (None, p.empty):
                 assert kind.fits(p.default), f'{name}: {p.name}={shown(p.default)} is not {kind.said}'
 
 def test_a_batch_and_a_model_are_known_without_torch_by_what_they_have(make_tiny_bert):
-    from salviz.core.validation import kinds
-    assert kinds['model'].fits(make_tiny_bert())
-    assert kinds['model'].fits(torch.nn.Linear(1, 1))
-    assert not kinds['model'].fits(torch.nn.Linear)
-    assert not kinds['model'].fits('minilm')
+    from salviz.core.validation import _kinds
+    assert _kinds['model'].fits(make_tiny_bert())
+    assert _kinds['model'].fits(torch.nn.Linear(1, 1))
+    assert not _kinds['model'].fits(torch.nn.Linear)
+    assert not _kinds['model'].fits('minilm')

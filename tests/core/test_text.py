@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from salviz.core.assets import asset
 from salviz.core.text import (align, align_batch, continued, find_words, pool_map, pool_words, rationale_flags,
-                              spread_words)
+                              _spread_words)
 
 LINES = ["It's not just bad, it's awful: a film without a plot!",
          'The acting was thrilling, the ending unforgettable...', '(Really bad bad bad.)',
@@ -506,7 +506,7 @@ def test_pooling_and_spreading_are_inverse_on_words_with_tokens(tok):
     rng = np.random.default_rng(0)
     for tt in align_batch(tok, texts(50, 60)):
         values, has = rng.standard_normal((2, 3, len(tt.words))), tt.has_tokens
-        spread = spread_words(values, tt.word_ids, fill=np.nan)
+        spread = _spread_words(values, tt.word_ids, fill=np.nan)
         assert spread.shape == (2, 3, len(tt)) and np.isnan(spread[..., tt.word_ids < 0]).all()
         for how in ('mean', 'max', 'first'):
             back = pool_words(spread, tt.word_ids, len(tt.words), how)
@@ -623,7 +623,7 @@ class Slow: is_fast = False
     (lambda t: pool_words([1.], [0, 1]), 'values (1,) must end in one number for each of the (2,) word_ids'),
     (lambda t: pool_words([1., 2.], [0, 1], n_words=1), 'n_words must be at least 2'),
     (lambda t: pool_words([1.], [0], how='median'), "how must be 'sum', 'mean', 'max' or 'first', got 'median'"),
-    (lambda t: spread_words([1.], [0, 1]), 'word_values must have at least 2 words'),
+    (lambda t: _spread_words([1.], [0, 1]), 'word_values must have at least 2 words'),
     (lambda t: rationale_flags(align(t, 'a b')), 'either as spans or as words'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(0, 1)], words=[1, 0]), 'either as spans or as words'),
     (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]),

@@ -13,9 +13,9 @@ import pytest
 from browser import evaluate_json, new_page, settled
 from helpers import full_disk
 from test_marks import hostile, invented, load_course
-from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, lesson_questions, marks_teacher,
-                                     run_class, fraction_on, taught_data, teach)
-from salviz.course.marks import checked_sheet, file_name, mark_set, sheet_code, sheet_json
+from salviz.course.classroom import (_alpha_of_counts, class_marks, class_page, _drawn, lesson_questions, _marks_teacher,
+                                     run_class, _fraction_on, _taught_data, teach)
+from salviz.course.marks import checked_sheet, _file_name, mark_set, sheet_code, _sheet_json
 from salviz.data.rationales import load_rationales
 
 rows = [dict(text=f'{a} {b} {c} film with a plot that {d} its {e} .', label=i % 2) for i, (a, b, c, d, e) in enumerate(
@@ -39,13 +39,13 @@ def handed_in(folder):
     stops = [[int(i in (4, 5, 7, 9)) for i in range(len(words))] for words in of.words] # with, a, that, its
     vandal = checked_sheet(of, 'vandal', stops)
     for sheet in (*sheets, vandal):
-        (folder/file_name(sheet.nickname)).write_text(sheet_json(of, sheet), encoding='utf-8')
-    whole = json.loads(sheet_json(of, sheets[5]))
+        (folder/_file_name(sheet.nickname)).write_text(_sheet_json(of, sheet), encoding='utf-8')
+    whole = json.loads(_sheet_json(of, sheets[5]))
     (folder/'marks-cut.json').write_text(json.dumps(whole)[:-40])
     (folder/'marks-other.json').write_text(json.dumps(dict(whole, set='000000', nickname='other')))
     many = dict(whole, nickname='many', marks=[[1]*len(of.words[0]), *whole['marks'][1:]])
     (folder/'marks-too-many.json').write_text(json.dumps(many))
-    (folder/'marks-student-3 (1).json').write_text('\ufeff' + sheet_json(of, sheets[3]).replace('\n', '\r\n'),
+    (folder/'marks-student-3 (1).json').write_text('\ufeff' + _sheet_json(of, sheets[3]).replace('\n', '\r\n'),
                                                    encoding='utf-8')
     return sheets, vandal
 
@@ -71,9 +71,9 @@ def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
 def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
     rng = random.Random(1)
     a, b, c, d = (careful(name, rng) for name in ('amy', 'bob', 'cat', 'dan'))
-    (tmp_path/'marks-amy.json').write_text(sheet_json(of, a))
+    (tmp_path/'marks-amy.json').write_text(_sheet_json(of, a))
     (tmp_path/'chat.txt').write_text(f'[10:01] bob: {sheet_code(of, b)}\r\n[10:02] cat: mine {sheet_code(of, c)[:-1]}')
-    marks = class_marks([tmp_path/'*.json', str(tmp_path/'chat.txt'), sheet_code(of, d), json.loads(sheet_json(of, a)),
+    marks = class_marks([tmp_path/'*.json', str(tmp_path/'chat.txt'), sheet_code(of, d), json.loads(_sheet_json(of, a)),
                          tmp_path/'none.json', 'hello\nthere'], of)
     assert [s.nickname for s in marks.sheets] == ['amy', 'bob', 'dan'] and len(marks.doubled) == 1
     reasons = ['does not add up', 'there is no file', 'is no code; one begins with marks1']
@@ -104,7 +104,7 @@ def test_predictions_that_lie_beside_marks_are_counted(tmp_path):
         (tmp_path/f'answers-{name}.json').write_text(json.dumps(dict(
             salviz='answers', version=1, nickname=name, entries={'1.class': entry(value)})))
     (tmp_path/'answers-old.json').write_text(json.dumps(dict(salviz='answers', version=0)))
-    (tmp_path/'marks-amy.json').write_text(sheet_json(of, careful('amy', rng)))
+    (tmp_path/'marks-amy.json').write_text(_sheet_json(of, careful('amy', rng)))
     report = run_class([tmp_path], tmp_path/'out', of)
     assert '3 answers: positive × 2, negative × 1' in report and 'answers-old.json is of version 0' in report
 
@@ -128,7 +128,7 @@ def test_alpha_is_that_of_the_package_on_marks_with_gaps():
         table[rng.random(table.shape) < .4] = np.nan
         values = np.unique(table[~np.isnan(table)])
         counts = np.array([[np.sum(unit == v) for v in values] for unit in table.T])
-        ours = alpha_of_counts(counts)
+        ours = _alpha_of_counts(counts)
         if ours is None: continue
         paired = table[:, (counts.sum(1) >= 2)]
         assert ours == pytest.approx(krippendorff.alpha(paired, level_of_measurement='nominal'), abs=1e-12)
@@ -142,10 +142,10 @@ def test_alpha_in_javascript_is_that_of_python(page):
         counts = rng.multinomial(m, rng.dirichlet(np.ones(v)*.5), n)*(rng.random((n, 1)) < .8)
         tables.append((counts//(1 + i % 3)).tolist())
     there = evaluate_json(page, 'tables => tables.map(sv.classAlphaOf)', tables)
-    here = [alpha_of_counts(x) for x in tables]
+    here = [_alpha_of_counts(x) for x in tables]
     assert [x is None for x in here] == [x is None for x in there] and sum(x is None for x in here) < 100
     assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(here, there) if a is not None)
-    assert evaluate_json(page, '() => sv.classDrawn(20, 50)') == drawn(20, 50).tolist()
+    assert evaluate_json(page, '() => sv.classDrawn(20, 50)') == _drawn(20, 50).tolist()
 
 def merged_by_javascript(page, some, texts, without=()):
     return evaluate_json(page, '''([set, texts, without]) => {
@@ -197,13 +197,13 @@ def test_merged_marks_are_rationales(tmp_path):
         data = load_rationales(path, labels=[0, 1], **how)
         assert sum(len(part) for part in data.values()) == 20
         return {row['text']: row['rationale'] for part in data.values() for row in part}
-    from salviz.data.rationales import rationale_spans
+    from salviz.data.rationales import _rationale_spans
     for i, text in enumerate(of.texts):
         assert np.allclose(read(annotators='share')[text], marks.fractions[i], atol=1e-6)
-        assert read(annotators='any')[text] == rationale_spans([text], (marks.votes[i] > 0).astype(int).tolist())
+        assert read(annotators='any')[text] == _rationale_spans([text], (marks.votes[i] > 0).astype(int).tolist())
         ties_count = (2*marks.votes[i] >= marks.respondents[i]).astype(int).tolist()
-        assert read(annotators='majority')[text] == rationale_spans([text], ties_count)
-        assert read(rationale='majority')[text] == rationale_spans([text], marks.majority[i].tolist())
+        assert read(annotators='majority')[text] == _rationale_spans([text], ties_count)
+        assert read(rationale='majority')[text] == _rationale_spans([text], marks.majority[i].tolist())
         if i == 2: break
 
 def test_a_tie_is_not_marked():
@@ -351,8 +351,8 @@ def test_marks_are_the_same_target_as_a_saliency_and_as_a_rationale(
     from salviz.methods.sallm import SalLM
     from salviz.training.trainer import train
     known = Known(tiny_data, good + bad)
-    data, losses = taught_data(known.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
-    for method, name in ((SalLM(saliency=marks_teacher(known.marks, tiny_tokenizer, 'votes'), teacher=False,
+    data, losses = _taught_data(known.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
+    for method, name in ((SalLM(saliency=_marks_teacher(known.marks, tiny_tokenizer, 'votes'), teacher=False,
                                 binarised=False), 'saliency_agreement'), (RationaleGuided(), 'rationale')):
         run = train(make_tiny_bert(), tiny_tokenizer, data, method, tmp_path/name, epochs=2, batch_size=10, probes=1,
                     snapshots=0, progress=False)
@@ -372,7 +372,7 @@ def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for
     def looked():
         values = explain_data(model, [r['text'] for r in unseen], 'attention', tokenizer=tiny_tokenizer, words='sum',
                               progress=False)
-        return fraction_on(values, [[int(w in marked) for w in some] for some in words])
+        return _fraction_on(values, [[int(w in marked) for w in some] for some in words])
     before = looked()
     run = teach(known.marks, model=model, tokenizer=tiny_tokenizer, run_dir=tmp_path/'run', held=unseen,
                 learning_rate=5e-3, steps=40)
@@ -382,8 +382,8 @@ def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for
 
 def test_what_cannot_be_taught_is_refused(tiny_data, tiny_tokenizer):
     known = Known(tiny_data, ['nothing'])
-    with pytest.raises(ValueError, match='no word is marked'): marks_teacher(known.marks, tiny_tokenizer)
-    with pytest.raises(ValueError, match='no word is marked'): taught_data(known.marks, 'majority', ['a', 'b'])
+    with pytest.raises(ValueError, match='no word is marked'): _marks_teacher(known.marks, tiny_tokenizer)
+    with pytest.raises(ValueError, match='no word is marked'): _taught_data(known.marks, 'majority', ['a', 'b'])
     unlabelled = class_marks(checked_sheet(mark_set(['a film']), 'amy', [[1, 0]]), ['a film'])
-    with pytest.raises(ValueError, match='need a label'): taught_data(unlabelled, 'majority', ['a', 'b'])
+    with pytest.raises(ValueError, match='need a label'): _taught_data(unlabelled, 'majority', ['a', 'b'])
     with pytest.raises(ValueError, match='or a nickname of this class'): unlabelled.flags('bob')

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 import lessons
-from salviz.course.editions import (cell_text, edition_of, lesson_faults, lesson_files, lessons_folder, loose_numbers,
-                                    read_lesson, ship_lessons, with_numbers, without_outputs, write_editions)
+from salviz.course.editions import (cell_text, edition_of, _lesson_faults, lesson_files, _lessons_folder, _loose_numbers,
+                                    read_lesson, _ship_lessons, _with_numbers, _without_outputs, write_editions)
 
 root = Path(__file__).resolve().parents[2]
 sources = root/'nbs'/'00_lessons'
@@ -19,7 +19,7 @@ there = sorted(sources.glob('*.ipynb'))
 def text_of(notebook): return '\n'.join(cell_text(cell) for cell in notebook.cells)
 
 def test_the_stand_in_has_no_faults():
-    assert lesson_faults(lessons.lesson(), lessons.facts) == []
+    assert _lesson_faults(lessons.lesson(), lessons.facts) == []
 
 @pytest.mark.parametrize('edition', ['student', 'page'])
 def test_no_line_of_a_solution_reaches_who_learns(edition):
@@ -84,14 +84,14 @@ def test_a_fact_that_nobody_knows_is_named(tmp_path):
 
 def test_numbers_of_several_words_signs_and_bold_are_held():
     facts = dict(a='11 of 12', b='-3.24', c='negative .84').get
-    assert with_numbers('**11 of 12<!--a-->**, (-3.24<!--b-->) and negative .84<!-- c -->', facts) == (
+    assert _with_numbers('**11 of 12<!--a-->**, (-3.24<!--b-->) and negative .84<!-- c -->', facts) == (
         '**11 of 12**, (-3.24) and negative .84')
 
 @pytest.mark.parametrize('text,loose', [
     ('The share is .56.', ['.56']), ('A gain of 12 % and of 3.5%', ['12', '3.5']), ('from -3 to -.5', ['-3', '-.5']),
     ('lesson 3, 12 heads, 2-5, 2026-01-01', []), ('`p=.3` and $q = .5$\n\n```\n.7\n```', []),
     ('[a](https://a.b/1.5)', []), ('.56<!--1.a--> of them', [])])
-def test_a_measured_number_without_a_fact_is_loose(text, loose): assert loose_numbers(text) == loose
+def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_numbers(text) == loose
 
 @pytest.mark.parametrize('changed,more,words', [
     ({0: '# 1 A title'}, (), 'must hold a line such as'),
@@ -109,7 +109,7 @@ def test_a_measured_number_without_a_fact_is_loose(text, loose): assert loose_nu
     ({}, [('code', 'def f(): pass', 'stub')], 'a stub is followed by its solution'),
     ({}, [('code', 'x = 1', 'answer')], 'has one tag of')])
 def test_a_lesson_that_is_not_as_it_should_be_is_told_what_is_wrong(changed, more, words):
-    faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
+    faults = _lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults
 
 def test_a_page_for_teachers_only_has_no_students_edition(tmp_path):
@@ -132,20 +132,20 @@ def test_what_is_shipped_has_no_outputs_and_nothing_that_has_no_source(tmp_path)
     nbformat.write(source, folder/'1_row.ipynb')
     shipped.mkdir()
     (shipped/'9_gone.ipynb').write_text('{}')
-    ship_lessons(folder, shipped)
+    _ship_lessons(folder, shipped)
     assert sorted(path.name for path in shipped.iterdir()) == sorted(path.name for path in folder.iterdir())
     assert 'secret' not in (shipped/'1_row.ipynb').read_text()
     assert [cell_text(c) for c in read_lesson(shipped/'1_row.ipynb').cells] == [cell_text(c) for c in source.cells]
 
 def test_the_package_ships_the_lessons_of_the_sources():
     "`make course` writes them"
-    shipped = {path.name: path.read_text(encoding='utf-8') for path in lessons_folder().glob('*.ipynb')}
-    assert shipped == {path.name: without_outputs(read_lesson(path)) for path in there}, 'run `make course`'
+    shipped = {path.name: path.read_text(encoding='utf-8') for path in _lessons_folder().glob('*.ipynb')}
+    assert shipped == {path.name: _without_outputs(read_lesson(path)) for path in there}, 'run `make course`'
 
 @pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
 def test_a_lesson_is_as_lessons_are_written(path):
     source = read_lesson(path)
-    assert lesson_faults(source) == []
+    assert _lesson_faults(source) == []
     for cell in source.cells:
         if cell.cell_type == 'code': ast.parse(cell_text(cell))
 

@@ -131,7 +131,7 @@ def test_single_and_double_precision_are_both_right(name, kind):
 
 @pytest.mark.parametrize('name', names)
 def test_each_has_a_case_by_hand_and_cases_of_several_sentences(name):
-    exercise = exercises.exercise_named(name)
+    exercise = exercises._exercise_named(name)
     hand, run = exercise.by_hand(), exercise.from_run()
     assert all(c.whose == 'by hand' and np.size(c.truth) <= 25 for c in hand)
     assert len({c.place for c in run}) > 1 and all(c.whose != 'by hand' for c in run)
@@ -173,7 +173,7 @@ def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
     ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is the other way round.'),
     ([.5, 1.], [.5, np.nan], 'There is a number where NaN belongs.')])
 def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
-    assert checking.common_mistake(np.array(value), np.array(truth)) == told
+    assert checking._common_mistake(np.array(value), np.array(truth)) == told
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):
@@ -181,7 +181,7 @@ def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
 
 def by_hand_only(name, answer):
     "`answer` right on cases by hand, as if learnt by heart; of the run something else"
-    known = [(c.args, c.truth) for c in exercises.exercise_named(name).by_hand()]
+    known = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
         truth = next((t for a, t in known if repr(a) == repr(args)), None)
         return answer(*args) if truth is None else truth
@@ -198,15 +198,15 @@ def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named
 
 def test_the_reference_says_what_the_run_recorded_not_what_a_method_is_called():
     for name, array in (('region', 'discard_candidates'), ('saliency_target', 'saliency_target')):
-        cases = exercises.exercise_named(name).from_run()
+        cases = exercises._exercise_named(name).from_run()
         looks = exercises._snapshots(dict(region='ad-drop', saliency_target='sallm')[name])
         assert len(cases) and sum(np.size(c.truth) for c in cases) == sum(s.arrays[array].size for s in looks
                                                                          if array in s.arrays)
     for name in ('lowest_words', 'replacement', 'consistency', 'attention_loss', 'guidance_loss', 'pattern_target'):
         assert all(not checking.differs(answered(name, c), c.truth, c.tolerance)
-                   for c in exercises.exercise_named(name).from_run())
+                   for c in exercises._exercise_named(name).from_run())
 
-def answered(name, case): return checking.answer_of(getattr(solutions, name)(*case.args), case.truth, name)
+def answered(name, case): return checking._answer_of(getattr(solutions, name)(*case.args), case.truth, name)
 
 def test_alpha_of_krippendorffs_example_is_that_of_his_package():
     krippendorff = pytest.importorskip('krippendorff')
@@ -233,7 +233,7 @@ def ends_never(*args):
     while True: pass
 
 def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(checking, 'seconds_allowed', .3)
+    monkeypatch.setattr(checking, '_seconds_allowed', .3)
     class Odd:
         def __array__(self, *args, **kw): raise RuntimeError('no array')
         def __len__(self): raise RuntimeError('no length')
@@ -256,7 +256,7 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
 
 def test_a_loop_that_never_ends_is_ended_and_leaves_no_thread(monkeypatch):
     import threading
-    monkeypatch.setattr(checking, 'seconds_allowed', .2)
+    monkeypatch.setattr(checking, '_seconds_allowed', .2)
     before = threading.active_count()
     check('region', ends_never)
     for _ in range(100):
@@ -304,7 +304,7 @@ def test_who_has_passed_may_see_the_solution():
 
 @pytest.mark.parametrize('name', names)
 def test_no_hint_is_the_solution_and_the_solution_as_shown_passes(name):
-    exercise = exercises.exercise_named(name)
+    exercise = exercises._exercise_named(name)
     for _ in range(2): check(name, None)
     code = [hint(name) for _ in range(3)][-1].code
     lines = [line.strip() for line in code.splitlines()[2:]]
@@ -334,13 +334,13 @@ def drawn_cases():
 
 def test_tokens_are_text_and_the_picture_has_a_text_alternative():
     for case, value in drawn_cases():
-        picture = checking.drawn(case, value)
+        picture = checking._drawn(case, value)
         assert not re.search('<(img|script|style|b>)|onerror="', picture.replace('&lt;', ''))
         if np.ndim(case.truth) == 2: assert len(re.findall('<svg role="img" aria-label="[^"]+"', picture)) == 3
 
 def test_a_long_row_is_cut_to_what_surrounds_the_first_difference():
     *_, (case, value) = drawn_cases()
-    picture = checking.drawn(case, value)
+    picture = checking._drawn(case, value)
     assert picture.count('<tr') == 1 + checking._most_rows and '26 more are not shown.' in picture
     assert '>w31<' in picture and '>w0<' not in picture
 
@@ -352,7 +352,7 @@ shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))
 def test_checks_fit_a_narrow_and_a_wide_page_in_both_themes(page, theme, width, tmp_path): # noqa: F811
     ground, ink = shades[theme]
     parts = [v._repr_html_() for name in names for v in (check(name, wrong[name][0][1]), check(name, others[name]))]
-    parts += [checking.framed('x', False, ['y'], checking.drawn(*pair)) for pair in drawn_cases()]
+    parts += [checking.framed('x', False, ['y'], checking._drawn(*pair)) for pair in drawn_cases()]
     parts += [hint('region')._repr_html_()]
     page.set_viewport_size(dict(width=width, height=800))
     page.set_content(f'<!doctype html><html lang="en"><title>checks</title><body style="margin:8px;background:{ground};'

@@ -5,16 +5,16 @@ import sys
 import numpy as np
 import pytest
 
-from salviz.course.facts import Fact, course_tables, fact, facts, interval, printed
+from salviz.course.facts import Fact, course_tables, fact, _facts, _interval, _printed
 from salviz.course.material import course_run, course_runs
 
-@pytest.mark.parametrize('name', facts)
+@pytest.mark.parametrize('name', _facts)
 def test_every_fact_holds_on_what_is_shipped(name):
-    assert facts[name].holds()
+    assert _facts[name].holds()
     assert fact(name)
 
 def test_every_lesson_has_facts():
-    assert {name.split('.')[0] for name in facts} == set('12345678')
+    assert {name.split('.')[0] for name in _facts} == set('12345678')
 
 def test_a_claim_says_whether_it_is_true_of_all_three_bases(monkeypatch):
     def say(claim, *tables):
@@ -37,13 +37,13 @@ def test_an_unknown_fact_is_refused_with_those_of_its_lesson():
 @pytest.mark.parametrize('x,told', [
     (.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'), (np.float32(.25), '.25'),
     (3, '3'), (np.int64(3), '3'), ('never', 'never')])
-def test_a_number_is_printed_as_prose_has_it(x, told): assert printed(x) == told
+def test_a_number_is_printed_as_prose_has_it(x, told): assert _printed(x) == told
 
 def test_an_interval_holds_its_mean_and_is_the_same_each_time():
     values = np.random.default_rng(1).normal(size=50)
-    mean, low, high = interval(values)
+    mean, low, high = _interval(values)
     assert low < mean < high and mean == pytest.approx(values.mean())
-    assert interval(values) == (mean, low, high)
+    assert _interval(values) == (mean, low, high)
 
 def test_tables_and_runs_tell_the_same():
     tables = course_tables()['0']
@@ -58,9 +58,9 @@ def test_opening_facts_runs_and_sentences_costs_no_torch():
     code = '''
 import sys
 from salviz.course.material import course_run, course_runs, course_sentences
-from salviz.course.facts import facts
+from salviz.course.facts import _facts
 for name in course_runs: course_run(name).snapshot(-1, 0)
-course_sentences(), [str(f) for f in facts.values()]
+course_sentences(), [str(f) for f in _facts.values()]
 import salviz.course.recipe
 assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)'''
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)

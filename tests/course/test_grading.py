@@ -7,9 +7,9 @@ import nbformat
 import pytest
 
 import lessons
-from salviz.core.untrusted import csv_cell, printable
+from salviz.core.untrusted import _csv_cell, printable
 from salviz.course import session
-from salviz.course.grading import assignments_of, grade, grade_one, graded, handed_in
+from salviz.course.grading import assignments_of, grade, _grade_one, _graded, _handed_in
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory):
@@ -41,12 +41,12 @@ def test_committing_gives_the_same_points_right_or_wrong(asked, tmp_path):
     for words, verdict in (([3, 4], 1), ([0, 1], 0)):
         file = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', words),
                                          '1.class': entry(asked, '1.class', verdict)})
-        rows.append(grade_one(session.read_answers(file), asked))
+        rows.append(_grade_one(session.read_answers(file), asked))
     assert [row['predictions'] for row in rows] == [2, 2] and [row['near_first'] for row in rows] == [1, 0]
 
 def test_scores_in_a_file_are_not_looked_at(asked, tmp_path):
     lied = entry(asked, '1.words', [0, 1], scores=[1, 1], outcome=dict(truth=[0, 1]), truth=[0, 1])
-    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), asked)
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), asked)
     assert row['near_first'] == 0 and row['predictions'] == 1
 
 @pytest.mark.parametrize('change', [dict(id='00000000'), dict(kind='choice'), dict(first=dict(value=[99])),
@@ -55,30 +55,30 @@ def test_scores_in_a_file_are_not_looked_at(asked, tmp_path):
 def test_an_answer_to_something_else_gives_no_point_and_is_named(asked, tmp_path, change):
     wrong = entry(asked, '1.words', [3, 4]) | change
     left_out = []
-    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': wrong}), left_out), asked)
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': wrong}), left_out), asked)
     assert row['predictions'] == 0 and '1.words' in row['notes'] + ''.join(left_out)
     assert len(left_out) == (row['notes'] == '') == (list(change) != ['id'])
 
 def test_who_looked_without_predicting_has_no_point_for_it(asked, tmp_path):
     question = asked.predictions['1.words']
     skipped = session.reveal(session.new_entry(question.query, question.id))
-    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
     assert (row['predictions'], row['skipped']) == (0, 1)
 
 @pytest.mark.parametrize('claim,points', [(True, 3), (False, 0), ('yes', 0), (1, 0), (None, 0), ([True], 0)])
 def test_a_check_counts_when_it_was_passed(asked, tmp_path, claim, points):
     for name in ('1.row', 'row'):
-        row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), asked)
+        row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), asked)
         assert row['checks'] == points
 
 def test_checks_and_predictions_that_no_lesson_asks_for_give_nothing(asked, tmp_path):
-    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.other': passed(), '9.words': entry(
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.other': passed(), '9.words': entry(
         asked, '1.words', [3, 4])})), asked)
     assert (row['predictions'], row['checks']) == (0, 0)
 
 def test_reasons_and_capstone_are_left_to_the_teacher(asked, sources, tmp_path):
     hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], why='it names the class')})
-    row, = graded(tmp_path, sources).rows
+    row, = _graded(tmp_path, sources).rows
     assert row['reasons'] == row['capstone'] == '' and row['why'] == '1.words: it names the class'
 
 def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_graded(asked, sources, tmp_path):
@@ -95,7 +95,7 @@ def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_gr
         (tmp_path/name).write_bytes(text.encode('utf-8', 'surrogateescape'))
     (tmp_path/'answers-big.json').write_text(' '*1_000_001)
     (tmp_path/'lesson.ipynb').write_text('{}')
-    grades = graded(tmp_path, sources)
+    grades = _graded(tmp_path, sources)
     assert [row['student'] for row in grades.rows] == ['eve', *(f's{i}' for i in range(6))]
     told = '\n'.join(grades.notes)
     for words in ('broken: answers-half.json', 'broken: answers-deep.json', 'broken: answers-bytes.json',
@@ -112,13 +112,13 @@ def test_who_hands_in_twice_has_one_row_in_whichever_order(asked, sources, tmp_p
     for one, other in ((less, more), (more, less)):
         hand_in(tmp_path, 'ann', one)
         hand_in(tmp_path, 'ann', other, 'answers-ann-2.json')
-        row, = graded(tmp_path, sources).rows
+        row, = _graded(tmp_path, sources).rows
         assert (row['predictions'], row['checks']) == (2, 3)
 
 def test_two_students_of_one_nickname_keep_a_row_each(asked, sources, tmp_path):
     for seconds, file in ((5, 'answers-ann.json'), (50, 'answers-ann-2.json')):
         hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], seconds)}, file)
-    grades = graded(tmp_path, sources)
+    grades = _graded(tmp_path, sources)
     assert [row['file'] for row in grades.rows] == ['answers-ann-2.json', 'answers-ann.json']
     assert grades.notes == ['one nickname: answers-ann.json and answers-ann-2.json differ, so they are of two students']
 
@@ -129,7 +129,7 @@ def test_a_spreadsheet_runs_nothing_that_a_student_wrote(asked, sources, tmp_pat
     text = grade(tmp_path, tmp_path/'grades.csv', sources)
     with open(tmp_path/'grades.csv', newline='', encoding='utf-8-sig') as file: header, row = csv.reader(file)
     assert len(header) == len(row) and all(cell[:1] not in tuple('=+-@\t\r\n') for cell in row) and '=cmd' not in text
-    assert csv_cell(why).lstrip("'") == printable(why)
+    assert _csv_cell(why).lstrip("'") == printable(why)
 
 def test_half_a_character_in_a_name_or_a_reason_stops_nobody(asked, sources, tmp_path):
     "A file name that is no UTF-8, and half of a surrogate pair in JSON"
@@ -137,14 +137,14 @@ def test_half_a_character_in_a_name_or_a_reason_stops_nobody(asked, sources, tmp
     hand_in(tmp_path, 'bob', {'1.words': entry(asked, '1.words', [3, 4], seconds=9, why='\ud800 half')})
     report = grade(tmp_path, tmp_path/'grades.csv', sources)
     assert 'ann' in report and 'bob' in report and report.encode()
-    assert '□ half' in graded(tmp_path, sources).table().why.iloc[1]
+    assert '□ half' in _graded(tmp_path, sources).table().why.iloc[1]
     assert 'ann' in (tmp_path/'grades.csv').read_text(encoding='utf-8-sig')
 
 def test_the_points_of_some_lessons_only(asked, sources, tmp_path):
     hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])})
-    row, = graded(tmp_path, sources, numbers=[1, 3]).rows
+    row, = _graded(tmp_path, sources, numbers=[1, 3]).rows
     assert row['committed'] == '1 of 2'
-    with pytest.raises(ValueError, match='lessons must name some that ask'): graded(tmp_path, sources, [5])
+    with pytest.raises(ValueError, match='lessons must name some that ask'): _graded(tmp_path, sources, [5])
 
 def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp_path):
     good = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4]), '1.row': passed()})
@@ -157,10 +157,10 @@ def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp
         place, key = draw.choice(spots)
         place[key] = draw.choice(odd)
         good.write_text(json.dumps(given))
-        try: handed = handed_in(tmp_path)
+        try: handed = _handed_in(tmp_path)
         except ValueError as error:
             assert 'there is no answers file' in str(error)
             continue
         for one in handed.files.values():
-            row = grade_one(one, asked)
+            row = _grade_one(one, asked)
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3

@@ -13,8 +13,8 @@ from hostile_files import answers, changed, class_answers, entry, marks, nasty, 
 from salviz.core.untrusted import parsed_json, printable
 from salviz.course import marks as codes
 from salviz.course import session
-from salviz.course.classroom import class_page, prediction_lines, read_handed, run_class
-from salviz.course.grading import Assignments, Grades, grade_one, handed_in
+from salviz.course.classroom import class_page, _prediction_lines, _read_handed, run_class
+from salviz.course.grading import Assignments, Grades, _grade_one, _handed_in
 from salviz.course.marks import read_sheet, sheet_code
 from salviz.course.predictions import Predict, choice, words
 from salviz.course.session import class_answers as of_class
@@ -58,8 +58,8 @@ def merged(folder): return run_class([folder], folder/'out', list(of.texts), of.
 
 def graded(folder, asked):
     "The report of a class, and its table as a spreadsheet reads it"
-    handed = handed_in(folder)
-    rows = [dict(grade_one(given, asked), file=name) for name, given in handed.files.items()]
+    handed = _handed_in(folder)
+    rows = [dict(_grade_one(given, asked), file=name) for name, given in handed.files.items()]
     path = Grades(rows, handed.notes).write(folder/'grades.csv')
     table = list(csv.reader(path.read_text(encoding='utf-8-sig').splitlines(keepends=True)))
     path.unlink()
@@ -107,8 +107,8 @@ def test_of_a_code_that_is_too_long_nothing_is_decoded(monkeypatch):
 def test_codes_are_found_where_they_were():
     code = sheet_code(of, read_sheet(of, json.dumps(marks('ann'))))
     for around in ('{}', 'marks12345678901:{}', '{} marks1:   ', 'marks1:\n{}\n', 'marks1:a:\t\n{}'):
-        assert [sheet.nickname for sheet in read_handed(of, around.format(code))[0]] == ['ann'], around
-    sheets, broken, _ = read_handed(of, f'{code}\n'*501)
+        assert [sheet.nickname for sheet in _read_handed(of, around.format(code))[0]] == ['ann'], around
+    sheets, broken, _ = _read_handed(of, f'{code}\n'*501)
     assert sheets == [] and broken == [('', 'has 501 codes, more than 500')]
 
 @pytest.mark.parametrize('make', [answers, marks, class_answers])
@@ -123,13 +123,13 @@ def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(asked, ma
             text = json.dumps(changed(whole, place, value))
             try: found = parsed_json(text)
             except ValueError: continue
-            lines = prediction_lines([('answers-ann.json', sound), ('answers-eve.json', found)], asked.predictions)
+            lines = _prediction_lines([('answers-ann.json', sound), ('answers-eve.json', found)], asked.predictions)
             assert '1.class: Which class?' in lines
             assert of_class([sound, found if isinstance(found, dict) else {}], [])['1.class']['first'][0] == 1
             try: given = session.checked_file(found, 'eve', [])
             except ValueError: continue
             joined = session.joined_entries(sound['entries'], given['entries'])
-            row = grade_one(given | dict(entries=joined), asked)
+            row = _grade_one(given | dict(entries=joined), asked)
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3
             assert session.answers_of_code(session.answer_code(given | dict(entries=joined)))
 
@@ -143,7 +143,7 @@ def test_a_damaged_entry_is_named_and_the_others_of_its_file_count(asked, tmp_pa
     for report in check_class(tmp_path, asked):
         assert "answers-eve.json: left out the damaged entry '1.words'" in report
     given = session.read_answers(tmp_path/'answers-eve.json', [])
-    assert grade_one(given, asked)['committed'] == '1 of 2'
+    assert _grade_one(given, asked)['committed'] == '1 of 2'
 
 def test_what_is_no_file_is_named(asked, tmp_path):
     hand_in(tmp_path, *good)
@@ -169,7 +169,7 @@ def test_a_class_is_shown_without_what_cannot_be_read(tmp_path):
     (tmp_path/'answers-eve.json').write_text(json.dumps(answers('eve', {'1.class': entry('choice', [])})))
     (tmp_path/'answers-cut.json').write_text('{"salviz"')
     with pytest.warns(UserWarning, match='answers-(cut.json is not JSON|eve.json: left out)') as told:
-        path = session.write_class_answers(tmp_path, tmp_path/'class.json')
+        path = session._write_class_answers(tmp_path, tmp_path/'class.json')
     assert len(told) == 2 and of_class(path)['1.class']['first'] == [1, 1, 1]
 
 def test_answers_that_fit_another_question_are_not_shown():

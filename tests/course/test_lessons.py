@@ -6,7 +6,7 @@ import pytest
 
 from salviz.course import predictions
 from salviz.course.editions import cell_tag, cell_text, course_fact, edition_of, lesson_files, read_lesson
-from salviz.course.handout import no_network, rehearse_lesson
+from salviz.course.handout import _no_network, _rehearse_lesson
 from salviz.course.pages import run_cell
 from salviz.course.predictions import Reveal
 from test_predictions import fresh # noqa: F401, a fixture
@@ -22,7 +22,7 @@ which = [pytest.param(path, marks=pytest.mark.slow) if path.stem[0] in '45678' e
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('path', which, ids=lambda path: path.stem)
 def test_a_lesson_runs_whole_without_network_and_its_checks_find_its_solutions_right(path):
-    with no_network(): line = rehearse_lesson(path)
+    with _no_network(): line = _rehearse_lesson(path)
     assert ' checks right' in line and '0 checks' not in line
 
 @pytest.mark.parametrize('path', lessons, ids=lambda path: path.stem)

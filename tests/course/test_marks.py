@@ -9,10 +9,10 @@ import pytest
 
 from browser import evaluate_json, new_page, settled
 from salviz.course import marks as room
-from salviz.course.marks import (Marks, checked_sheet, clean_nickname, codes_in, file_name, mark_set, read_code,
-                                 read_sheet, sheet_code, sheet_json)
-from salviz.course.predictions import course_program, course_styles, course_text
-from salviz.explorer.assets import bundle, exported, static_text
+from salviz.course.marks import (Marks, checked_sheet, _clean_nickname, codes_in, _file_name, mark_set, read_code,
+                                 read_sheet, sheet_code, _sheet_json)
+from salviz.course.predictions import _course_program, course_styles, course_text
+from salviz.explorer.assets import bundle, _exported, static_text
 
 hostile = ['<img src=x onerror="window.broken=1">', "</script><script>window.broken=1</script>", '\u202eevil\u2066',
            'a:b:c', 'Zoë', '名前', '😀', 'A\u0301', '../../etc/passwd', 'x'*99, '  two  words\n', '"quoted"', '\ud800z']
@@ -39,7 +39,7 @@ def cases(count=60):
 def load_course(page, *modules):
     "What `modules` of the course export, in `window.sv` of `page`"
     program = bundle(*modules, read=course_text)
-    names = ', '.join(exported(*modules, read=course_text))
+    names = ', '.join(_exported(*modules, read=course_text))
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
                   f'{program}\nwindow.sv = {{{names}}};')
 
@@ -54,12 +54,12 @@ def mounted(page, of, kept=None, theme=None):
 
 def test_files_and_codes_come_back_as_they_were_handed_in():
     for of, sheet in cases():
-        assert read_sheet(of, sheet_json(of, sheet)) == sheet
+        assert read_sheet(of, _sheet_json(of, sheet)) == sheet
         assert read_code(of, sheet_code(of, sheet)) == sheet
 
 def test_a_file_that_an_editor_has_saved_again_is_read():
     of, sheet = next(cases())
-    text = sheet_json(of, sheet)
+    text = _sheet_json(of, sheet)
     given = json.loads(text)
     in_words = dict(given, marks=[flags and [bool(x) for x in flags] for flags in given['marks']])
     for saved in ('\ufeff' + text, text.replace('\n', '\r\n'), json.dumps(given, indent=8), text + '\n\n',
@@ -106,7 +106,7 @@ def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_aroun
 
 def test_what_is_no_mark_is_refused_with_the_reason():
     of = mark_set(texts)
-    good = json.loads(sheet_json(of, invented(of, 'amy', random.Random(0))))
+    good = json.loads(_sheet_json(of, invented(of, 'amy', random.Random(0))))
     first = [0]*len(of.words[0])
     reasons = [
         ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
@@ -127,7 +127,7 @@ def test_what_is_no_mark_is_refused_with_the_reason():
 def test_another_process_reads_the_same(tmp_path):
     of, sheet = next(cases())
     (tmp_path/'texts.json').write_text(json.dumps([list(of.texts), of.most]))
-    (tmp_path/'marks.json').write_text(sheet_json(of, sheet), encoding='utf-8')
+    (tmp_path/'marks.json').write_text(_sheet_json(of, sheet), encoding='utf-8')
     code = '''
 import json, sys
 from salviz.course.marks import *
@@ -146,18 +146,18 @@ def test_python_and_javascript_write_and_read_the_same_files_codes_and_names(pag
         return [code, JSON.parse(file), sv.marksFileName(sheet.nickname), sv.marksReadCode(set, code).marks,
                 sv.marksReadFile(set, file).marks]; })''', table)
     for (of, sheet), (code, file, name, read, again) in zip(cases(), made):
-        assert code == sheet_code(of, sheet) and file == json.loads(sheet_json(of, sheet))
-        assert name == file_name(sheet.nickname)
+        assert code == sheet_code(of, sheet) and file == json.loads(_sheet_json(of, sheet))
+        assert name == _file_name(sheet.nickname)
         assert read == again == [None if flags is None else list(flags) for flags in sheet.marks]
         assert read_code(of, code) == sheet
     names = [name for name in hostile if '\ud800' not in name] + ['\t a\u00a0b\u2003c\x85d\x1ce', 'ſK:ı', 'a\u200db']
-    assert evaluate_json(page, 'names => names.map(sv.marksNickname)', names) == [clean_nickname(x) for x in names]
+    assert evaluate_json(page, 'names => names.map(sv.marksNickname)', names) == [_clean_nickname(x) for x in names]
 
 def test_python_and_javascript_refuse_in_the_same_words(page):
     load_course(page, 'markscode.js')
     of, rng = mark_set(texts), random.Random(5)
     sheet = invented(of, 'amy', rng)
-    good, code, first = json.loads(sheet_json(of, sheet)), sheet_code(of, sheet), [0]*len(of.words[0])
+    good, code, first = json.loads(_sheet_json(of, sheet)), sheet_code(of, sheet), [0]*len(of.words[0])
     files = ['{', '[]', '"x"', json.dumps(dict(good, version='1')), json.dumps(dict(good, set='ABC')),
              json.dumps(dict(good, nickname=[1, 'ü'])), json.dumps(dict(good, marks=7)),
              json.dumps(dict(good, marks=[None])), json.dumps(dict(good, marks=[[1]*len(first), *good['marks'][1:]])),
@@ -278,7 +278,7 @@ def test_keys_do_not_reach_the_page_around(page):
 @pytest.mark.slow
 def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browser, tmp_path):
     marks = Marks('3.marks', texts)
-    style, program = (f'{static_text("explorer.css")}{course_styles()}', course_program('coursepage.js'))
+    style, program = (f'{static_text("explorer.css")}{course_styles()}', _course_program('coursepage.js'))
     html = (f'<!doctype html><meta charset="utf-8"><style>{style}</style><body data-lesson="3">{marks.page_html()}'
             f'<script type="module">{program}</script></body>')
     for name in ('a', 'b'): (tmp_path/f'{name}.html').write_text(html, encoding='utf-8')
@@ -313,7 +313,7 @@ def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page)
             save_changes: () => saved.push(structuredClone(traits.state)),
             on: (name, f) => { if (name === 'change:state') listeners.add(f); },
             off: (name, f) => listeners.delete(f)};
-        window.end = (await import(url)).default.render({model, el: document.body}); }""", [course_program(), traits])
+        window.end = (await import(url)).default.render({model, el: document.body}); }""", [_course_program(), traits])
     page.locator('[role=option]').nth(2).click()
     assert page.evaluate('saved.at(-1).marks[0][2]') == 1 and page.locator('[aria-selected=true]').count() == 1
     state = dict(marks=[[1] + [0]*10, None, None, None, None], at=0, nickname='amy')
@@ -327,7 +327,7 @@ def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page)
 def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_they_are_not_mine(browser, tmp_path):
     (tmp_path/'l.html').write_text('<!doctype html><body></body>')
     marks = Marks('3.marks', texts)
-    given = [course_program(), marks.described(), dict(marks.state)]
+    given = [_course_program(), marks.described(), dict(marks.state)]
     marks.close()
     page = browser.new_page()
     page.goto((tmp_path/'l.html').as_uri())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from salviz.course.material import course_probes, course_run, course_runs, course_sentences, sentence_set
+from salviz.course.material import course_probes, course_run, course_runs, course_sentences, _sentence_set
 from salviz.core.text import find_words
 
 def joined(labels): return ''.join(labels).replace('[CLS]', '').replace('[SEP]', '').replace(' ', '').lower()
@@ -41,7 +41,7 @@ def test_nothing_of_the_machine_that_trained_it_is_in_it(name):
 def test_sentences_are_sixty_different_ones_with_ids_of_their_own_and_something_to_mark():
     both = course_sentences('mark') + course_sentences('held')
     assert len({s['id'] for s in both}) == len({s['text'] for s in both}) == 60
-    assert {s['label'] for s in both} == {0, 1} and len(sentence_set('mark')) == 8 != sentence_set('held')
+    assert {s['label'] for s in both} == {0, 1} and len(_sentence_set('mark')) == 8 != _sentence_set('held')
     assert all(8 <= len(find_words(s['text'])) <= 30 for s in both)
 
 def test_who_changes_a_sentence_changes_his_own_copy():

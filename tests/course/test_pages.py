@@ -10,7 +10,7 @@ import lessons
 from browser import browser, new_page, settled # noqa: F401 (fixture)
 from salviz.course import grading
 from salviz.course.editions import cell_text, lesson_files, read_lesson
-from salviz.course.pages import Fragments, lesson_html, maths, words_html, write_pages
+from salviz.course.pages import Fragments, lesson_html, _maths, _words_html, write_pages
 from salviz.course.predictions import course_styles
 
 sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'
@@ -161,7 +161,7 @@ def test_words_from_outside_are_text(browser, tmp_path, hostile):
                                       '![a](https://a.b/c.png)', '<style>* {}</style>',
                                       '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
 def test_markdown_brings_no_markup_of_its_own(markdown):
-    try: made = words_html(markdown)
+    try: made = _words_html(markdown)
     except ValueError: return
     assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )|javascript', made)
 
@@ -184,13 +184,13 @@ def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
                                      r'\log p(y \mid x)', r'\hat y = \operatorname{argmax}_c z_c',
                                      r'\mathbf{1}[a \ge b]', r'\text{row of [CLS]}',
                                      r'\sqrt{d}', r'-\infty', r'\odot \times \cdot \leq \in \mathbb{R}^{n}'])
-def test_the_formulas_of_lessons_become_mathml(formula): assert maths(formula).startswith('<math')
+def test_the_formulas_of_lessons_become_mathml(formula): assert _maths(formula).startswith('<math')
 
 def test_operators_of_formulas_are_operators_in_a_sign_that_fonts_have():
-    assert '<mo stretchy="false">&#92;</mo>' in maths(r'X \setminus \{w\}') and '29F5' not in maths(r'X \setminus w')
-    brackets = maths(r'k = \lfloor n (1 - p) \rfloor \iff a \ge b')
+    assert '<mo stretchy="false">&#92;</mo>' in _maths(r'X \setminus \{w\}') and '29F5' not in _maths(r'X \setminus w')
+    brackets = _maths(r'k = \lfloor n (1 - p) \rfloor \iff a \ge b')
     for sign in ('0230A', '0230B', '027FA', '02265'): assert f'>&#x{sign};</mo>' in brackets
-    assert '<mi>&#x003B1;</mi>' in maths(r'\alpha')
+    assert '<mi>&#x003B1;</mi>' in _maths(r'\alpha')
 
 def test_a_widget_that_a_page_cannot_hold_is_refused():
     import ipywidgets

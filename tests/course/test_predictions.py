@@ -15,7 +15,7 @@ from salviz.core.text import find_words
 from salviz.course import predictions, session
 from salviz.course.kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
                                  truth_text, value_text, words)
-from salviz.course.predictions import Answers, Predict, Reveal, answers, page_parts
+from salviz.course.predictions import Answers, Predict, Reveal, answers, _page_parts
 from salviz.course.session import (answer_code, answers_file, answers_of_code, checked_entry, class_answers, commit,
                                    discuss, new_entry, read_answers, record, reveal, write_answers)
 
@@ -109,7 +109,7 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
     (lambda: Reveal('1.x'), 'content is missing'),
     (lambda: Reveal(content='x'), 'Reveal takes names of predictions'),
     (lambda: answers('../x'), 'nickname must be 1 to 24 letters'),
-    (lambda: page_parts(object()), 'a page can show texts, figures')])
+    (lambda: _page_parts(object()), 'a page can show texts, figures')])
 def test_what_cannot_be_is_refused_in_a_sentence(make, says):
     with pytest.raises(ValueError, match=says.replace('(', r'\(').replace('.', r'\.').replace("'", "'")): make()
 

@@ -12,10 +12,10 @@ import invented
 from browser import new_page, send, settled
 from salviz.course import predictions, session
 from salviz.course.kinds import Query, choice, head, number, order, score, slope, truth_text, value_text, words
-from salviz.course.predictions import Answers, Predict, Reveal, course_program, course_styles, course_text
+from salviz.course.predictions import Answers, Predict, Reveal, _course_program, course_styles, course_text
 from salviz.course.session import answer_code, answers_file, answers_of_code, checked_entry, checksum, read_answers
 from salviz.explorer.page import page_of, plotly_gz
-from salviz.explorer.assets import bundle, exported, styles
+from salviz.explorer.assets import bundle, _exported, styles
 from test_js_help import contrast
 from test_predictions import cases, every_kind, film, fresh, hostile, some_answer, some_truth # noqa: F401, a fixture
 
@@ -31,7 +31,7 @@ def write_lesson(path, *widgets, lesson='1', more=''):
     "A page of `widgets` as a file; its address"
     body = ''.join(widget.page_html() for widget in widgets)
     path.write_text(template.format(styles=styles() + course_styles(), lesson=lesson, body=body, more=more,
-                                    program=course_program('coursepage.js')), encoding='utf-8')
+                                    program=_course_program('coursepage.js')), encoding='utf-8')
     return path.absolute().as_uri()
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def state(p, name='1.x'): return p.get_attribute(f'[data-course-name="{name}"]',
 
 def load(page, *modules):
     "Put `modules` of the course into `page`; what they export is in `window.sv`"
-    source = f'{bundle(*modules, read=course_text)}\nwindow.sv = {{{", ".join(exported(*modules, read=course_text))}}};'
+    source = f'{bundle(*modules, read=course_text)}\nwindow.sv = {{{", ".join(_exported(*modules, read=course_text))}}};'
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
 
 # --- the same in JavaScript
@@ -401,7 +401,7 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     one = Predict('1.x', 'Which?', words(film), ['never'])
     pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.query, one.id), [8 if i else 4])})
               for i in range(5)]
-    path = session.write_class_answers(pupils, tmp_path/'class.json')
+    path = session._write_class_answers(pupils, tmp_path/'class.json')
     p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
     p.set_input_files('input[type=file]', path)
     noted = 'text => document.querySelector(".course-answers .cr-note").textContent.includes(text)'
@@ -593,7 +593,7 @@ def mount(page, widget):
         const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
         const {default: widget} = await import(url);
         document.body.innerHTML = '<div id="el"></div>';
-        window.close_ = widget.render({model, el: document.getElementById('el')}); }''', course_program())
+        window.close_ = widget.render({model, el: document.getElementById('el')}); }''', _course_program())
 
 def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
     one = Predict('1.x', 'Which?', words(film), ['never'])

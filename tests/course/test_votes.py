@@ -8,7 +8,7 @@ import pytest
 import accessible
 from browser import settled
 from salviz.course import session
-from salviz.course.classroom import class_page, prediction_lines, run_class
+from salviz.course.classroom import class_page, _prediction_lines, run_class
 from salviz.course.kinds import choice, head, number, order, slope, words
 from salviz.course.predictions import Predict
 from test_classroom import closed, of, opened
@@ -228,7 +228,7 @@ def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions)
         some = {name: e for name, e in whole['entries'].items() if rng.random() < .6}
         for e in some.values(): e['first']['time'] = f'2026-01-01T00:00:0{i % 12 % 10}Z'
         files.append(dict(whole, entries=some, nickname=rng.choice([whole['nickname'], whole['nickname'].upper()])))
-    lines = prediction_lines([(str(i), file) for i, file in enumerate(files)], questions)
+    lines = _prediction_lines([(str(i), file) for i, file in enumerate(files)], questions)
     counts = page.evaluate('''([abouts, files]) => abouts.map(about => {
         const {first, second} = sv.votesOf(about, sv.votesStudents(files));
         return [about.name, first.length, JSON.stringify(first) !== JSON.stringify(second)]; })''',

@@ -16,7 +16,7 @@ from salviz.core.assets import asset
 from salviz.data import texts as room
 from salviz.data.columns import collated, column_kinds, with_columns
 from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs,
-                         load_questions, load_text, load_tokens, model_inputs, packaged_texts,
+                         load_questions, load_text, load_tokens, model_inputs, _packaged_texts,
                          rating_classes, stratified_order, subset)
 from salviz.core.text import align
 from salviz.training.feed import check_data, feed_for
@@ -64,7 +64,7 @@ def test_every_packaged_set_loads_whole_and_in_the_same_form(name, n):
     assert all(part.column_names == ['text', 'label', 'rating'] and part.features['label'].names == rating_classes
                for part in data.values())
     assert not any(text != text.strip() or not text for part in data.values() for text in part['text'])
-    assert set(packaged_texts) == {'movie-sentences', 'amazon-reviews', 'tweets', 'editorials'}
+    assert set(_packaged_texts) == {'movie-sentences', 'amazon-reviews', 'tweets', 'editorials'}
 
 def test_splits_are_stratified_disjoint_and_seeded(movies):
     whole = np.array([1057, 3765, 1011, 3769, 1003])
@@ -840,12 +840,12 @@ def test_own_pairs_come_from_every_source(kind, tmp_path):
     (dict(source='help-en-xx'), FileNotFoundError,
      "'help-en-xx' is read from Debian's packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
 def test_pairs_that_cannot_be_loaded_are_refused(arguments, error, reason, monkeypatch, tmp_path):
-    monkeypatch.setattr(room, 'help_folder', tmp_path/'nothing here')
+    monkeypatch.setattr(room, '_help_folder', tmp_path/'nothing here')
     with pytest.raises(error, match=reason) as e: load_pairs(**arguments)
     one_sentence(e)
 
 def test_help_pages_are_paired_by_page_and_paragraph(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, 'help_folder', tmp_path)
+    monkeypatch.setattr(room, '_help_folder', tmp_path)
     key = ('<span id="x" class="switchinline"><span hidden="true" id="MAC1" class="MAC"><b>Command</b></span><span '
            'hidden="true" id="d1">{}</span></span>')
     pages = {('en-US', 'a'): [('hd_id1', 'Insert'), ('par_id2', f'Press {key.format("Ctrl")}+F&amp;'),

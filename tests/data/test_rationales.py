@@ -8,7 +8,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from salviz.training.feed import TextFeed, token_rationales
-from salviz.data.rationales import joined, load_rationales, merged, rationale_sources, rationale_spans
+from salviz.data.rationales import joined, load_rationales, _merged, _rationale_sources, _rationale_spans
 from salviz.core.text import align_batch, find_words, spaced_words
 
 
@@ -308,8 +308,8 @@ def test_probes_and_tokens_understand_the_column(tiny_bert, tiny_tokenizer):
 
 def test_spans_and_flags_are_checked_against_their_text():
     # no span crosses from one text into the other
-    assert rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
-    assert rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and rationale_spans(['a'], float('nan')) is None
+    assert _rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
+    assert _rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and _rationale_spans(['a'], float('nan')) is None
     for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),
                                       (['a b'], [[0, 9]], 'inside of a text of 3 characters'),
                                       (['a b'], [[2, 2]], 'inside of a text'),
@@ -320,7 +320,7 @@ def test_spans_and_flags_are_checked_against_their_text():
                                       (['a b'], [1, float('nan')], 'a list of spans, of flags'),
                                       (['a b'], [None, 1], 'a list of spans, of flags'),
                                       (['a b'], [1, [0, 1]], 'a list of spans, of flags')):
-        with pytest.raises(ValueError, match=message): rationale_spans(texts, rationale)
+        with pytest.raises(ValueError, match=message): _rationale_spans(texts, rationale)
 
 
 def test_a_share_of_a_word_is_the_largest_of_what_it_holds():
@@ -329,10 +329,10 @@ def test_a_share_of_a_word_is_the_largest_of_what_it_holds():
         words, spaced = find_words(text), spaced_words(text)
         shares = g.random(len(spaced)).tolist()
         want = [max(x for (a, b), x in zip(spaced, shares) if a < end and start < b) for start, end in words]
-        got = rationale_spans([text], shares, 'share')
+        got = _rationale_spans([text], shares, 'share')
         if len(words) != len(spaced): assert got == want
         for threshold, how in ((0, 'any'), (.5, 'majority')):
-            marked = {i for a, b in rationale_spans([text], shares, how) for i in range(a, b) if not text[i].isspace()}
+            marked = {i for a, b in _rationale_spans([text], shares, how) for i in range(a, b) if not text[i].isspace()}
             units = spaced if len(words) != len(spaced) else words
             assert marked == {i for (a, b), x in zip(units, shares) if x > threshold for i in range(a, b)}
 
@@ -343,7 +343,7 @@ def test_pieces_merge_into_runs():
     for n in range(1, 7):
         for code in range(2**n):
             flags, (text, pieces) = [code >> i & 1 for i in range(n)], joined(['w'*(i + 1) for i in range(n)])
-            marked = [any(a <= i < b for a, b in merged(pieces, flags)) for i in range(len(text))]
+            marked = [any(a <= i < b for a, b in _merged(pieces, flags)) for i in range(len(text))]
             want = [False]*len(text)
             for i, (a, b) in enumerate(pieces):
                 if flags[i]: want[a:b] = [True]*(b - a)
@@ -364,7 +364,7 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
     assert asked == [('Hate-speech-CNERG/hatexplain', None, 'refs/convert/parquet'), ('somebody/hate', 'plain', 'v2')]
     assert said(data['test'][0]) == ['you', 'utter filth']
     assert data['train'].info.dataset_name == 'hatexplain'
-    assert {*rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
+    assert {*_rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
 
 
 def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):

@@ -17,9 +17,9 @@ from scipy.special import gamma, kv
 from salviz.data import signals
 from salviz.core.assets import asset
 from salviz.data.texts import fingerprint, subset
-from salviz.data.signals import (Layout, SignalCollator, encode_signals, layouts, load_images, load_series, processes,
-                            read_idx, read_ts, restore,
-                            sample_times, signal_info, synthetic_series, vanishing_series)
+from salviz.data.signals import (Layout, SignalCollator, encode_signals, _layouts, load_images, load_series, _processes,
+                            _read_idx, _read_ts, _restore,
+                            _sample_times, signal_info, synthetic_series, vanishing_series)
 
 splits = ('train', 'validation', 'test')
 
@@ -43,7 +43,7 @@ def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_pa
     (tmp_path/'plain').write_bytes(idx_bytes(written, kind))
     (tmp_path/'packed.gz').write_bytes(gzip.compress(idx_bytes(written, kind)))
     for name in ('plain', 'packed.gz'):
-        got = read_idx(tmp_path/name)
+        got = _read_idx(tmp_path/name)
         assert got.dtype == np.dtype(kind) and got.shape == shape and (got == written).all()
 
 @pytest.mark.parametrize('content,said', [
@@ -51,7 +51,7 @@ def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_pa
     (b'\0\0\x08\x03\0\0', 'announces an array')])
 def test_a_broken_idx_file_is_refused(content, said, tmp_path):
     (tmp_path/'file').write_bytes(content)
-    with pytest.raises(ValueError, match=said): read_idx(tmp_path/'file')
+    with pytest.raises(ValueError, match=said): _read_idx(tmp_path/'file')
 
 def idx_folder(folder, rng, test=True):
     "A folder of idx files as MNIST's; gives what was written"
@@ -65,7 +65,7 @@ def idx_folder(folder, rng, test=True):
 
 def test_fashion_is_read_from_its_idx_files_with_its_own_test_split(tmp_path, monkeypatch):
     made = idx_folder(tmp_path, np.random.default_rng(0))
-    monkeypatch.setattr(signals, 'fashion_folder', tmp_path)
+    monkeypatch.setattr(signals, '_fashion_folder', tmp_path)
     data = load_images('fashion', splits=(.6, .2, .2))
     assert len(data['test']) == 8 and len(data['train']) + len(data['validation']) == 30
     assert data['train'].features['label'].names[:3] == ['T-shirt/top', 'trouser', 'pullover']
@@ -75,7 +75,7 @@ def test_fashion_is_read_from_its_idx_files_with_its_own_test_split(tmp_path, mo
     np.testing.assert_allclose(array(data['test'], 'pixel_values')[:, 0], (x/255 - .2860)/.3530, atol=1e-5)
 
 def test_fashion_says_which_package_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(signals, 'fashion_folder', tmp_path/'nowhere')
+    monkeypatch.setattr(signals, '_fashion_folder', tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='dataset-fashion-mnist'): load_images('fashion')
 
 def test_a_folder_of_idx_files_without_a_test_set_is_cut(tmp_path):
@@ -116,7 +116,7 @@ def test_colour_channels_are_normalised_each_by_the_training_pixels(pictures):
         deviation = math.sqrt(sum((p - mean)**2 for p in pixels)/len(pixels))
         assert np.squeeze(info['centre'])[c] == pytest.approx(mean, abs=1e-6)
         assert np.squeeze(info['scale'])[c] == pytest.approx(deviation, abs=1e-6)
-    np.testing.assert_allclose(restore(array(data['test'], 'pixel_values'), info),
+    np.testing.assert_allclose(_restore(array(data['test'], 'pixel_values'), info),
                                np.moveaxis(pictures['test'][0]/255, -1, 1), atol=1e-6)
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
     assert x.shape == (500, 1, 28, 28)
     assert x.min() == pytest.approx(-.1307/.3081)
     assert x.max() == pytest.approx((1 - .1307)/.3081)
-    raw = restore(x, info)*255
+    raw = _restore(x, info)*255
     assert np.abs(raw - raw.round()).max() < 1e-3
     series = load_series('digits-as-series', seed=3)
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
@@ -183,7 +183,7 @@ ts = '''# a comment: with a colon
 
 def test_a_ts_file_is_read_channel_by_channel(tmp_path):
     (tmp_path/'a.ts').write_text(ts)
-    values, labels, names = read_ts(tmp_path/'a.ts')
+    values, labels, names = _read_ts(tmp_path/'a.ts')
     assert values.tolist() == [[[1, 10], [2, 20], [3, 30]], [[-1.5, 0], [.2, 0], [0, 1]]]
     assert labels == ['right', 'left'] and names == ['left', 'right']
 
@@ -204,7 +204,7 @@ def test_ts_files_of_two_splits_keep_them_and_the_order_of_their_classes(tmp_pat
 def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path):
     path = tmp_path/'bad.ts'
     path.write_text(ts.replace(old, new, 1))
-    with pytest.raises(ValueError, match=said) as refused: read_ts(path)
+    with pytest.raises(ValueError, match=said) as refused: _read_ts(path)
     assert str(path) in str(refused.value)
 
 def test_a_file_that_is_not_there_and_a_name_that_is_not_known_are_said(tmp_path):
@@ -256,8 +256,8 @@ def test_the_packaged_series_keep_their_test_split_and_name_their_channels():
     assert np.bincount(motions['test']['label']).tolist() == [10]*4
     assert signal_info(motions)['feature_names'] == ['acceleration x', 'acceleration y', 'acceleration z', 'rotation x',
                                                      'rotation y', 'rotation z']
-    raw = restore(array(motions['test']), signal_info(motions))
-    written, *_ = read_ts(asset('series')/'BasicMotions_TEST.ts')
+    raw = _restore(array(motions['test']), signal_info(motions))
+    written, *_ = _read_ts(asset('series')/'BasicMotions_TEST.ts')
     np.testing.assert_allclose(raw, written, atol=1e-4)
     assert load_series('japanese-vowels')['test'].num_rows == 370
 
@@ -354,22 +354,22 @@ def test_a_benchmark_that_does_not_exist_is_refused(kwargs, said):
 def even(n, steps): return np.broadcast_to(np.linspace(0, 20, steps), (n, steps))
 
 def test_irregular_times_are_a_shaken_half_of_an_even_grid():
-    got = sample_times(np.random.default_rng(3), 5, 10)
+    got = _sample_times(np.random.default_rng(3), 5, 10)
     rng = np.random.default_rng(3)
     keys, shakes = rng.random((5, 20)), rng.normal(0, 1, (5, 10))
     for i in range(5):
         kept = sorted(range(20), key=lambda j: keys[i, j])[:10]
         times = sorted(j*20/19 + shake for j, shake in zip(kept, shakes[i].tolist()))  # 20/(2 steps) = 1
         np.testing.assert_allclose(got[i], times)
-    assert (sample_times(np.random.default_rng(0), 2, 5, 'regular') == [0, 5, 10, 15, 20]).all()
+    assert (_sample_times(np.random.default_rng(0), 2, 5, 'regular') == [0, 5, 10, 15, 20]).all()
 
 def test_harmonic_and_pseudo_periodic_swing_at_frequency_two():
-    t = sample_times(np.random.default_rng(0), 3000, 6)
-    x = processes['harmonic'](np.random.default_rng(0), t[:2], 3)
+    t = _sample_times(np.random.default_rng(0), 3000, 6)
+    x = _processes['harmonic'](np.random.default_rng(0), t[:2], 3)
     for i, k, f in itertools.product(range(2), range(6), range(3)):
         assert x[i, k, f] == pytest.approx(math.sin(4*math.pi*t[i, k]))
     times = np.broadcast_to([.1, 1.05, 3.2], (3000, 3))
-    x = processes['pseudo-periodic'](np.random.default_rng(0), times, 4)
+    x = _processes['pseudo-periodic'](np.random.default_rng(0), times, 4)
     # E sin(2 pi f s) = sin(4 pi s) exp(-(2 pi s .01)^2/2) for f ~ N(2, .01); E a = 1, E a^2 = 1.25
     for k, s in enumerate((.1, 1.05, 3.2)):
         assert x[:, k].mean() == pytest.approx(math.sin(4*math.pi*s)*math.exp(-(2*math.pi*s*.01)**2/2), abs=.02)
@@ -379,7 +379,7 @@ def test_harmonic_and_pseudo_periodic_swing_at_frequency_two():
 
 def test_the_gaussian_process_has_the_matern_covariance_of_its_own_times():
     t = np.broadcast_to([0., .2, .9, 2.5], (2, 4))
-    x = np.concatenate([processes['gaussian-process'](np.random.default_rng(s), t, 6000) for s in range(2)], -1)
+    x = np.concatenate([_processes['gaussian-process'](np.random.default_rng(s), t, 6000) for s in range(2)], -1)
     for i, j in itertools.product(range(4), range(4)):
         d = math.sqrt(3)*abs(t[0, i] - t[0, j])  # 2^(1-nu)/Gamma(nu) (sqrt(2 nu) d)^nu K_nu(sqrt(2 nu) d) with nu = 3/2
         expected = 1. if d == 0 else 2**-.5/gamma(1.5)*d**1.5*kv(1.5, d)
@@ -387,11 +387,11 @@ def test_the_gaussian_process_has_the_matern_covariance_of_its_own_times():
     assert abs(np.mean(x[0, 0]*x[1, 0])) < .04
 
 def test_ar_and_car_follow_their_recursions_with_normal_shocks():
-    t = sample_times(np.random.default_rng(0), 300, 30)
-    x = processes['ar'](np.random.default_rng(1), t, 4)
+    t = _sample_times(np.random.default_rng(0), 300, 30)
+    x = _processes['ar'](np.random.default_rng(1), t, 4)
     shocks = [[(x[i, k, f] - .9*(x[i, k-1, f] if k else 0))/.5 for k in range(30)] for i in range(300)
               for f in range(4)]
-    x = processes['car'](np.random.default_rng(1), t, 4)
+    x = _processes['car'](np.random.default_rng(1), t, 4)
     assert (x[:, 0] == .01).all()
     others = []
     for i, f in itertools.product(range(300), range(4)):
@@ -402,7 +402,7 @@ def test_ar_and_car_follow_their_recursions_with_normal_shocks():
         assert abs((z[:, 1:]*z[:, :-1]).mean()) < .02
 
 def test_narma_follows_its_recursion_step_by_step():
-    got = processes['narma'](np.random.default_rng(5), even(3, 15), 2)
+    got = _processes['narma'](np.random.default_rng(5), even(3, 15), 2)
     u = np.random.default_rng(5).uniform(0, .5, (3, 25, 2))
     for i, f in itertools.product(range(3), range(2)):
         y, inputs = [0.]*10, u[i, :, f].tolist()
@@ -411,7 +411,7 @@ def test_narma_follows_its_recursion_step_by_step():
         np.testing.assert_allclose(got[i, :, f], y[10:], rtol=1e-12)
     assert not np.allclose(got[0, :, 0], got[0, :, 1])
 
-@pytest.mark.parametrize('process', list(processes))
+@pytest.mark.parametrize('process', list(_processes))
 def test_noise_of_deviation_three_tenths_is_added_to_all_but_gaussian(process):
     few = dict(n_train=40, n_validation=2, n_test=2, steps=12, features=12, normalise='none')
     noisy, clean = (array(synthetic_series(Layout(3, 3), process, noise=noise, **few)['train']) for noise in (.3, 0.))

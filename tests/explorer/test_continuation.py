@@ -14,7 +14,7 @@ from salviz.core.snapshots import Snapshot
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 from salviz.explorer.model_explorer import explore
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def writer(tiny_tokenizer):
 def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, count):
     "greedy decoding, softmax and input x gradient, one token after the other on the text that is there so far"
     model, tokenizer = writer
-    s, = explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
+    s, = _explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
     ids, said = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # nothing is written behind the end
     assert said['start'] == len(ids) and len(said['tokens']) <= count
     for g in range(len(said['tokens'])):
@@ -50,22 +50,22 @@ def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, coun
 def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_tokenizer):
     model, tokenizer = writer
     with pytest.raises(ValueError, match='BertForSequenceClassification does not write on'):
-        explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
+        _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
     for bad in (0, -1, True, 'five', 2.5):
         with pytest.raises(ValueError, match='generate must be the number of tokens to write'):
-            explain_texts(model, tokenizer, 'a film', generate=bad)
+            _explain_texts(model, tokenizer, 'a film', generate=bad)
     with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
-        explain_texts(model, tokenizer, 'a film', generate=30)
+        _explain_texts(model, tokenizer, 'a film', generate=30)
     with pytest.raises(ValueError, match='a single text can be continued, got a pair of texts'):
-        explain_texts(model, tokenizer, [('a film', 'a film')], generate=3)
+        _explain_texts(model, tokenizer, [('a film', 'a film')], generate=3)
 
 def test_arguments_of_generate_are_handed_on_and_draws_can_be_repeated(writer):
     model, tokenizer = writer
     drawn = dict(max_new_tokens=6, do_sample=True, temperature=2.)
     before = torch.get_rng_state()
-    one, two = (explain_texts(model, tokenizer, 'a film', generate=drawn, saliency=None, attribution=False)[0].tokens
+    one, two = (_explain_texts(model, tokenizer, 'a film', generate=drawn, saliency=None, attribution=False)[0].tokens
                 for _ in range(2))
-    plain = explain_texts(model, tokenizer, 'a film', generate=6, saliency=None, attribution=False)[0].tokens
+    plain = _explain_texts(model, tokenizer, 'a film', generate=6, saliency=None, attribution=False)[0].tokens
     assert one == two != plain and torch.equal(before, torch.get_rng_state())
 
 def test_the_explorer_waits_for_the_saliency_of_the_continuation(writer):
@@ -130,7 +130,7 @@ def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not
 @pytest.mark.slow
 def test_the_figure_draws_the_tokens_that_are_asked_for(tmp_path, writer):
     model, tokenizer = writer
-    s, = explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
+    s, = _explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
     for tokens in (None, [0], [1, 2]): assert figure(s, 'continuation', tokens=tokens).citations is not None
     with pytest.raises(ValueError, match='tokens must be numbers of written tokens, from 0 to'):
         figure(s, 'continuation', tokens=[9])

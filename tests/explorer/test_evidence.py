@@ -13,7 +13,7 @@ from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.explorer.run_metadata import meta
-from salviz.explorer.page_compression import pack_page, unpack_page
+from salviz.explorer.page_compression import pack_page, _unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from salviz.core.runs import Run
@@ -99,7 +99,7 @@ def test_long_texts_bring_single_maps_when_they_are_asked_for():
 
 def test_a_page_keeps_it_and_names_like_numbers_change_no_order():
     frames = [pack_frame(snapshot(step=step)) for step in (0, 10, 20)]
-    for packed, frame in zip(unpack_page(pack_page(frames, budget=None)), frames):
+    for packed, frame in zip(_unpack_page(pack_page(frames, budget=None)), frames):
         got, want = unpack_frame(packed), unpack_frame(frame)
         assert list(got['arrays']) == list(want['arrays'])
         for k in want['arrays']: np.testing.assert_array_equal(got['arrays'][k], want['arrays'][k])

@@ -20,12 +20,12 @@ import pytest
 
 import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
-from salviz.explorer.transfer import ThrottledWorker, evenly_spaced, TransferPlan, thin_rows
+from salviz.explorer.transfer import ThrottledWorker, _evenly_spaced, TransferPlan, thin_rows
 from salviz.explorer.assets import panel_names
 from salviz.explorer.notebook_cleanup import strip_views
 from salviz.explorer.view import ExplorerView
 from salviz.core.evidence import largest_saliency
-from salviz.explorer.widget import Controls, Explorer, in_words
+from salviz.explorer.widget import Controls, Explorer, _in_words
 from salviz.explorer.payload import split_frame
 from salviz.core.runs import Run
 from salviz.views.maps import telling_entry
@@ -87,7 +87,7 @@ def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
 def test_thinning_keeps_the_first_the_last_and_an_even_spread():
     for n in (1, 2, 3, 10, 1000):
         for k in (1, 2, 3, 7, 50):
-            got = evenly_spaced(list(range(n)), k)
+            got = _evenly_spaced(list(range(n)), k)
             assert len(got) <= k and got[-1] == n - 1 and (k < 2 or got[0] == 0) and len(got) == min(n, k)
             if k > 2 and n > k: assert np.diff(got).max() - np.diff(got).min() <= 1
 
@@ -450,7 +450,7 @@ def test_progress_is_written_by_one_thread_and_rarely(run):
     assert {name for name, _ in written} <= {'salviz-worker'} and len(written) < 40 and controls.bar.value == 2999 % 8
 
 def test_times_are_said_as_people_say_them():
-    assert [in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
+    assert [_in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
 
 @pytest.mark.slow
 def test_a_training_that_has_ended_is_shown_to_its_end(run):

@@ -9,7 +9,7 @@ import pytest
 from browser import evaluate_json, load, mount, new_page, settled, spoken
 from PIL import Image
 
-from salviz.explorer.quantisation import cube_code, cube_value, level_code, level_value
+from salviz.explorer.quantisation import _cube_code, _cube_value, _level_code, _level_value
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
@@ -154,7 +154,7 @@ def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
     s = invented(); n = len(words)
     show(sharp, [s], state=dict(overlays=plain), panels=['heads', 'map'], theme=theme)
     load_tables(sharp)
-    A, colours, found = cube_value(cube_code(s.arrays['attention'])).astype(float), np.array(
+    A, colours, found = _cube_value(_cube_code(s.arrays['attention'])).astype(float), np.array(
         table(sharp, 'cividis', theme)), tiles_of(sharp)
     assert found['ratio'] == sharp.evaluate('devicePixelRatio') and len(found['tiles']) == 2*3 + 2 + 3 + 1 + 1
     for tile in found['tiles']:
@@ -178,7 +178,7 @@ def test_attribution_is_painted_in_signed_colours(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(overlays=plain, what='attribution'), panels=['heads', 'map'])
     load_tables(page)
-    V, colours, found = level_value(*level_code(s.arrays['attention_attribution'])).astype(float), np.array(
+    V, colours, found = _level_value(*_level_code(s.arrays['attention_attribution'])).astype(float), np.array(
         table(page, 'signed')), tiles_of(page)
     for tile in [t for t in found['tiles'] if t['entry']['kind'] == 'head']:
         values = V[tile['entry']['layer'], tile['entry']['head']]
@@ -190,7 +190,7 @@ def test_attribution_is_painted_in_signed_colours(page):
 
 @pytest.mark.slow
 def test_a_common_scale_makes_heads_comparable(page):
-    s = invented(); A = cube_value(cube_code(s.arrays['attention'])).astype(float)
+    s = invented(); A = _cube_value(_cube_code(s.arrays['attention'])).astype(float)
     show(page, [s], state=dict(overlays=plain, scale='frame'), panels=['heads', 'map'])
     load_tables(page)
     colours, found, n = np.array(table(page, 'cividis')), tiles_of(page), len(words)
@@ -249,7 +249,7 @@ def test_scrubbing_and_clicking_change_the_pixels_as_they_should(page):
     colours = np.array(table(page, 'cividis'))
     def shown(): return np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n)
     def expected(s, layer, head):
-        values = cube_value(cube_code(s.arrays['attention'][layer, head])).astype(float)
+        values = _cube_value(_cube_code(s.arrays['attention'][layer, head])).astype(float)
         return colours[place_of(values, limit_of(values))]
     assert (shown() == expected(steps[2], 0, 0)).all()
     for s in steps:
@@ -264,7 +264,7 @@ def test_scrubbing_and_clicking_change_the_pixels_as_they_should(page):
 
 @pytest.mark.slow
 def test_threshold_and_top_k_blank_what_they_should(page):
-    s = invented(); n = len(words); A = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float)
+    s = invented(); n = len(words); A = _cube_value(_cube_code(s.arrays['attention'][0, 0])).astype(float)
     show(page, [s], state=dict(overlays=plain), panels=['map'])
     load_tables(page)
     blank = page.evaluate('sv.blankColour("light")')
@@ -279,7 +279,7 @@ def test_threshold_and_top_k_blank_what_they_should(page):
 
 @pytest.mark.slow
 def test_hidden_special_tokens_leave_rows_and_columns(page):
-    s = invented(); A = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float)[1:-1, 1:-1]
+    s = invented(); A = _cube_value(_cube_code(s.arrays['attention'][0, 0])).astype(float)[1:-1, 1:-1]
     show(page, [s], state=dict(overlays=plain, hideSpecial=True), panels=['heads', 'map'])
     load_tables(page)
     colours, found, n = np.array(table(page, 'cividis')), tiles_of(page), len(words) - 2
@@ -424,7 +424,7 @@ def test_pattern_residual_and_share_of_the_loss(page):
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)),
          panels=['heads', 'map'])
     load_tables(page)
-    A, P = cube_value(cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target'].astype(float)
+    A, P = _cube_value(_cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target'].astype(float)
     residual = (A - P)[1, 0].astype(np.float32).astype(float)
     got = np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n)
     assert (got == np.array(table(page, 'signed'))[signed_place(residual, np.abs(residual).max())]).mean() > .96
@@ -516,7 +516,7 @@ def test_clicks_on_labels_choose_rows_and_keys(page):
 
 @pytest.mark.slow
 def test_heads_are_sorted_and_filtered_by_their_scores(page):
-    s = guided(); A, P = cube_value(cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target']
+    s = guided(); A, P = _cube_value(_cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target']
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
     tiles = lambda: [(t['entry']['layer'], t['entry']['head']) for t in tiles_of(page)['tiles']
                      if t['entry']['kind'] == 'head']
@@ -556,8 +556,8 @@ def test_equal_heads_are_no_ranking_and_that_is_said(page):
 def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     s = invented()
     n = len(words)
-    A, V = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float), level_value(
-        *level_code(s.arrays['attention_attribution'][0, 0]))
+    A, V = _cube_value(_cube_code(s.arrays['attention'][0, 0])).astype(float), _level_value(
+        *_level_code(s.arrays['attention_attribution'][0, 0]))
     show(page, [s], state=dict(tab='triptych'), panels=['triptych'])
     load_tables(page)
     places = lambda x: np.array([[(np.sum(r < v) + (np.sum(r == v) - 1)/2)/(n - 1) for v in r] for r in x])
@@ -646,8 +646,8 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     show(page, a, b, other, state=dict(overlays=plain, tab='compare'), panels=['compare'])
     load_tables(page)
     n, colours, value = len(words), np.array(table(page,
-                                                   'signed')), lambda s: cube_value(
-        cube_code(s.arrays['attention'][0, 0])).astype(float)
+                                                   'signed')), lambda s: _cube_value(
+        _cube_code(s.arrays['attention'][0, 0])).astype(float)
     assert 'Choose above what to compare with' in page.text_content('.sv-compare .sv-note')
     runs = page.query_selector('.sv-compare select')
     def shows(A, B):
@@ -679,7 +679,7 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_eithe
     show(page, *runs, state=dict(overlays=plain, tab='compare', scale='map', compare=dict(run=1, step=5)),
          panels=['triptych', 'compare'])
     load_tables(page)
-    even = table(page, 'cividis')[int(place_of(cube_value(cube_code(np.full(1, 1/n, np.float32)))[0], 4/n))]
+    even = table(page, 'cividis')[int(place_of(_cube_value(_cube_code(np.full(1, 1/n, np.float32)))[0], 4/n))]
     for panel in ('compare', 'triptych'):
         page.evaluate('tab => app.state.set({tab})', panel); settled(page)
         assert set(pixel_numbers(page, f'.sv-{panel} canvas',

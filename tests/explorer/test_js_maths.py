@@ -14,7 +14,7 @@ from salviz.methods import ADDrop
 from salviz.methods.base import Progress
 from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
-from salviz.explorer.page_compression import pack_page, unpack_page
+from salviz.explorer.page_compression import pack_page, _unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.snapshots import Snapshot
 
@@ -91,7 +91,7 @@ def test_orders_among_ties_are_those_of_numpy(sv):
                         'cases => cases.map(c => [[...sv.topMask(c.x, c.k, c.counts)], [...sv.ranksOf(c.x, '
                         'c.counts)]])', cases)
     for c, (top, ranks) in zip(cases, got):
-        assert top == maths.top_mask(c['x'], c['k'], c['counts']).astype(int).tolist()
+        assert top == maths._top_mask(c['x'], c['k'], c['counts']).astype(int).tolist()
         np.testing.assert_array_equal(floats(ranks), maths.ranks(c['x'], c['counts']))
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ compare = '''async ([frames, expected, page]) => {
 
 def wrong(sv, frames, page=None):
     "What is decoded differently in JavaScript and in Python: nothing, it is hoped"
-    source = unpack_page(page) if page else frames
+    source = _unpack_page(page) if page else frames
     expected = [{k: (v.astype(np.uint8) if v.dtype == bool else v.astype(np.float32)).tobytes()
                  for k, v in unpack_frame(f)['arrays'].items()} for f in source]
     send(sv, given=[frames, expected, page])
@@ -204,7 +204,7 @@ def test_a_reading_is_right_to_the_stated_step(sv):
     "Also where a page kept only every other code"
     s = snapshot_of(n=64, layers=(0, 1), heads=3, seed=3)
     page = pack_page([pack_frame(s, names=['attention', 'attention_attribution'])], budget=.8)
-    coarse = {k: v.get('coarse') for k, v in unpack_frame(unpack_page(page)[0])['specs'].items()}
+    coarse = {k: v.get('coarse') for k, v in unpack_frame(_unpack_page(page)[0])['specs'].items()}
     assert all(coarse.values())
     send(sv, frame=pack_frame(s), page=page, truth={k: s.arrays[k].astype(np.float64).tobytes() for k in coarse})
     got = evaluate_json(sv,
@@ -320,10 +320,10 @@ def test_pages_leave_regions_out_and_they_come_back_bit_for_bit(sv, tiny_bert, t
         steps = [planned(model, tiny_tokenizer, args, 'right', step)[2] for step in (1, 2)]
         frames = [pack_frame(s) for s in steps]
         page = pack_page(frames)
-        specs = [unpack_frame(f)['specs'] for f in unpack_page(page)]
+        specs = [unpack_frame(f)['specs'] for f in _unpack_page(page)]
         assert all('follows' in o['discard_candidates'] and 'follows' in o['discarded']
                    and 'order' in o['attribution_ranks'] for o in specs)
         assert wrong(sv, frames, page) == []
-        for s, f in zip(steps, unpack_page(page)):
+        for s, f in zip(steps, _unpack_page(page)):
             for name in ('discard_candidates', 'discarded', 'attribution_ranks'):
                 np.testing.assert_array_equal(unpack_frame(f)['arrays'][name], s.arrays[name])

@@ -11,7 +11,7 @@ from salviz.explorer.bertviz import bertviz_view
 from salviz.explorer.run_metadata import meta, run_meta
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import pack_frame
-from salviz.explorer.widget import Explorer, state_names
+from salviz.explorer.widget import Explorer, _state_names
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, compared, triptych
 
@@ -91,7 +91,7 @@ def test_the_state_makes_the_same_view_again(run):
 
 def test_the_names_of_the_state_are_those_of_the_browser(page):
     load(page, 'state.js')
-    assert page.evaluate('() => Object.keys(sv.firstState)') == state_names()
+    assert page.evaluate('() => Object.keys(sv.firstState)') == _state_names()
 
 def test_bertviz_shows_what_is_in_view(run):
     assert 'probe 1 at step 20' in bertviz_view(Explorer(run, state=chosen)).title

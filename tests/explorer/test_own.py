@@ -85,14 +85,14 @@ def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
 def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
                                                                              tmp_path):
     from salviz.models.checkpoints import load_model
-    from salviz.analysis.model_maps import explain_texts
+    from salviz.analysis.model_maps import _explain_texts
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     source = ModelSource(Run(run.path))
     steps = [step for step, _ in source.choices()]
     assert steps == sorted(run.checkpoints) and len(steps) > 1 and source.needs() == ''
     answers = [source([[recorded]], step, 'input_x_gradient')[0] for step in steps]
     for step, answer in zip(steps, answers):
-        expected, = explain_texts(*load_model(run, step), recorded, saliency='input_x_gradient', attribution=False)
+        expected, = _explain_texts(*load_model(run, step), recorded, saliency='input_x_gradient', attribution=False)
         for name in ('attention', 'probabilities', 'saliency'):
             assert np.array_equal(answer.arrays[name], expected.arrays[name]), name
     assert not np.allclose(answers[0].arrays['probabilities'], answers[1].arrays['probabilities'])
@@ -135,12 +135,12 @@ def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_be
     assert mine([[recorded]], 'now', 'input_x_gradient')
 
 def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
-    from salviz.analysis.model_maps import explain_alike, explain_texts
+    from salviz.analysis.model_maps import explain_alike, _explain_texts
     model = tiny_bert()
     a, b = explain_alike(model, tiny_tokenizer, [recorded, other], 'input_x_gradient')
     predicted = int(a.arrays['probabilities'].argmax())
     for answer, text in ((a, recorded), (b, other)):
-        alone, = explain_texts(model, tiny_tokenizer, text, predicted, saliency='input_x_gradient', attribution=False)
+        alone, = _explain_texts(model, tiny_tokenizer, text, predicted, saliency='input_x_gradient', attribution=False)
         assert np.array_equal(answer.arrays['saliency'], alone.arrays['saliency'])
     assert 'predicted for the first text' in a.info['explains'] == b.info['explains']
 

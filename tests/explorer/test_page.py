@@ -13,7 +13,7 @@ from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.page import page as page_text
 from salviz.explorer.run_metadata import meta, run_meta
-from salviz.explorer.page_compression import unpack_page
+from salviz.explorer.page_compression import _unpack_page
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Run
 from salviz.views.maps import telling_entry
@@ -195,7 +195,7 @@ def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
     def names(**kw):
         text = next(t for _, name, t in page_of(run, **kw).parts if name.startswith('salviz-frames'))
         return {a for a in json.loads(re.search(rb'\{.*\}',
-                                                unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])[
+                                                _unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])[
             'arrays'] if '/' in a}
     assert names() == {'attention/{layer}.{head}'.format(**telling_entry(run.snapshot(0, 0)))}
     assert names(heads=[(0, 1), (1, 2)]) == {'attention/0.1', 'attention/1.2'}

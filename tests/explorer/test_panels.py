@@ -13,8 +13,8 @@ from matplotlib.text import Text
 import invented
 import salviz
 from browser import browser, evaluate_json, load, new_page, page  # noqa: F401, fixtures
-from salviz.explorer.assets import panel_of, panels, static_text
-from salviz.explorer.static_images import Selection, parts, picture
+from salviz.explorer.assets import _panel_of, panels, static_text
+from salviz.explorer.static_images import Selection, _parts, picture
 from salviz.figures.drawing import figure_kinds
 from salviz.figures.sheet import figure
 from salviz.views.base import attention_beside_saliency
@@ -111,11 +111,11 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
 def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
     load(page, 'panels.js')
     assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')
-    assert {o.image for o in panels().values()} <= {*parts, 'whatif', *figure_kinds()}
+    assert {o.image for o in panels().values()} <= {*_parts, 'whatif', *figure_kinds()}
 
 @pytest.mark.parametrize('line', ["name: 'x', title: 'X', order: 1, shows: 'text', stil: 'map',", "view: X,",
                                   "name: 'x', title: 'X', order: 1, shows: 'words', image: 'map',",
                                   "name: 'x', title: title, order: 1, shows: 'text', image: 'map',"])
 def test_a_panel_that_does_not_say_what_it_is_is_refused_with_an_example(line):
     with pytest.raises(ValueError, match="x.js: the line after .* must say name, title, order, shows, image"):
-        panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')
+        _panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')

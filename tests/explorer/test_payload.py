@@ -12,14 +12,14 @@ from salviz.data.texts import load_text, subset
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.quantisation import (cube_code, cube_value, json_text, level_code, level_value, most_cells,
+from salviz.explorer.quantisation import (_cube_code, _cube_value, json_text, _level_code, _level_value, _most_cells,
                                           order_code, order_value, pool_cells)
 from salviz.core.evidence import largest_saliency
 from salviz.explorer import run_metadata
-from salviz.explorer.run_metadata import as_run, meta, run_meta, saliency_scale
-from salviz.explorer.page_compression import pack_page, unpack_page
+from salviz.explorer.run_metadata import as_run, meta, run_meta, _saliency_scale
+from salviz.explorer.page_compression import pack_page, _unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.explorer.assets import bundle, exported, static_text, styles
+from salviz.explorer.assets import bundle, _exported, static_text, styles
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.training.trainer import train
@@ -56,7 +56,7 @@ def test_a_run_whose_snapshots_are_too_large_to_read_has_no_scale_of_its_own(tmp
     run = invented.run(tmp_path/'large')
     monkeypatch.setattr(run_metadata, '_most_read', 1000)
     assert run_meta(run)['saliency'] == dict(limit=None, step=30)
-    assert saliency_scale(as_run(list(run.snapshots())))['limit'] > 0, 'what is in memory is not read'
+    assert _saliency_scale(as_run(list(run.snapshots())))['limit'] > 0, 'what is in memory is not read'
     for step in run.steps: run.log(dict(kind='record', step=step, largest_saliency=3.))
     assert run_meta(run)['saliency'] == dict(limit=3., step=30)
 
@@ -69,33 +69,33 @@ def test_a_run_logs_its_largest_saliency_at_every_recorded_step(tiny_bert, tiny_
 # ---- one byte a weight
 
 def test_every_probability_gets_the_nearest_code():
-    values = cube_value(np.arange(255)).astype(np.float64)
+    values = _cube_value(np.arange(255)).astype(np.float64)
     x = np.concatenate([np.linspace(0, 1, 200_001), np.random.default_rng(0).random(100_000)**8,
                         np.nextafter((values[1:] + values[:-1])/2, 1)]).astype(np.float32)
     at = np.searchsorted(values, x).clip(1, 254)
     nearest = np.minimum(abs(x - values[at - 1]), abs(x - values[at]))
-    np.testing.assert_allclose(abs(cube_value(cube_code(x)).astype(np.float64) - x), nearest, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(abs(_cube_value(_cube_code(x)).astype(np.float64) - x), nearest, rtol=1e-5, atol=1e-7)
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
 def test_codes_are_fixed_points_and_tell_what_is_not_finite(dtype):
-    assert (cube_code(cube_value(np.arange(256)).astype(np.float32)) == np.arange(256)).all()
+    assert (_cube_code(_cube_value(np.arange(256)).astype(np.float32)) == np.arange(256)).all()
     x = np.array([[0, -0., 1, np.nan, np.inf, -np.inf, 1e-30, 5e-324]], dtype)
-    assert cube_code(x).tolist() == [[0, 0, 254, 255, 255, 255, 0, 0]]
-    code, scale = level_code(x)
+    assert _cube_code(x).tolist() == [[0, 0, 254, 255, 255, 255, 0, 0]]
+    code, scale = _level_code(x)
     assert code.tolist() == [[128, 128, 255, 0, 0, 0, 128, 128]] and scale == 1
-    assert np.isnan(level_value(code, scale)[0, 3:6]).all()
+    assert np.isnan(_level_value(code, scale)[0, 3:6]).all()
 
 def test_attributions_of_any_size_are_right_to_half_a_level():
     rng = np.random.default_rng(1)
     for size in (1e-30, 1e-6, 1., 1e6, 1e30):
         b = rng.normal(size=(2, 2, 8, 8))**3*size
-        code, scale = level_code(b)
+        code, scale = _level_code(b)
         c = abs(code.astype(int) - 128)
-        assert (abs(level_value(code, scale).astype(np.float64) - b) <= (2*c
+        assert (abs(_level_value(code, scale).astype(np.float64) - b) <= (2*c
                                                                          + 1)/2/127**2*scale[..., None, None]*(
             1 + 1e-4)).all()
         assert code.min() == 1 or code.max() == 255
-    for empty in (np.zeros((0, 3, 3)), np.zeros((2, 0, 0))): assert level_code(empty)[0].shape == empty.shape
+    for empty in (np.zeros((0, 3, 3)), np.zeros((2, 0, 0))): assert _level_code(empty)[0].shape == empty.shape
 
 @pytest.mark.parametrize('n', [1, 2, 7, 40, 128])
 def test_ranks_come_back_from_what_their_codes_leave_open(n):
@@ -103,7 +103,7 @@ def test_ranks_come_back_from_what_their_codes_leave_open(n):
     for tied in (0, 1, 3, 9):
         x = rng.normal(size=(5, 4, n)).round(tied)*(rng.random((5, 4, 1)) < .8)
         allowed = rng.random((5, 4, n)) < .7
-        ranks, codes = dense_ranks(x, allowed), level_code(x)[0]
+        ranks, codes = dense_ranks(x, allowed), _level_code(x)[0]
         rest = order_code(ranks, codes)
         np.testing.assert_array_equal(order_value(rest, codes), ranks)
         np.testing.assert_array_equal(rest > 0, ranks > 0)
@@ -170,7 +170,7 @@ def test_long_sentences_travel_as_thumbnails_and_chosen_maps(n):
     s = snapshot(n=n, layers=(2,), heads=2)
     s.arrays['discard_candidates'], s.layers['discard_candidates'] = rng.random((1, 2, n, n)) < .001, [2]
     data = pack_frame(s, full=[(2, 1), (7, 0), (2, 9)])
-    f, side = unpack_frame(data), -(-n//-(-n//most_cells))
+    f, side = unpack_frame(data), -(-n//-(-n//_most_cells))
     assert f['specs']['attention']['shape'] == [1, 2, side, side] and f['specs']['attention']['pooled'] == side
     chosen = 'attention', 'attention_attribution', 'attribution_ranks', 'discard_candidates', 'discarded'
     assert [k for k in f['arrays'] if '/' in k] == [f'{k}/2.1' for k in chosen]
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_frame_are_refused_with_a_sentence():
         except ValueError: pass
 
 def test_probabilities_that_are_none_are_refused():
-    with pytest.raises(ValueError, match='probabilities between 0 and 1'): cube_code([.2, 1.4])
+    with pytest.raises(ValueError, match='probabilities between 0 and 1'): _cube_code([.2, 1.4])
 
 # ---- text, and numbers that are not finite
 
@@ -222,7 +222,7 @@ def test_hostile_text_stays_text():
     frame = pack_frame(Snapshot(step=0, epoch=0., probe=0, tokens=hostile, info=dict(masked_tokens=hostile),
                                 arrays=s.arrays))
     assert unpack_frame(frame)['info']['masked_tokens'] == hostile
-    assert unpack_frame(unpack_page(pack_page([frame]))[0])['info']['masked_labels'] == hostile
+    assert unpack_frame(_unpack_page(pack_page([frame]))[0])['info']['masked_labels'] == hostile
 
 def test_json_has_no_nan_anywhere():
     x = dict(a=float('nan'), b=[np.float32('inf'), {'c': np.array([1., -np.inf])}], d=(np.int64(3), True, None),
@@ -313,7 +313,7 @@ def test_a_page_of_a_real_run_is_lossless_and_takes_at_most_two_bytes_a_weight_a
     frames = [pack_frame(s) for s in snapshots]
     page = pack_page(frames)
     assert per_weight(page, snapshots) <= 2
-    back = [unpack_frame(f) for f in unpack_page(page)]
+    back = [unpack_frame(f) for f in _unpack_page(page)]
     for frame, b in zip(frames, back):
         f = unpack_frame(frame)
         assert {k: v for k, v in f.items()
@@ -324,7 +324,7 @@ def test_a_page_of_a_real_run_is_lossless_and_takes_at_most_two_bytes_a_weight_a
         assert 'attribution_ranks' not in f['specs'] or 'coarse' not in b['specs']['attribution_ranks']
     if name == 'addrop':
         assert all('follows' in b['specs']['discarded'] and 'follows' in b['specs']['discard_candidates'] for b in back)
-    for f, b in zip(frames, unpack_page(pack_page(frames, budget=None))):
+    for f, b in zip(frames, _unpack_page(pack_page(frames, budget=None))):
         for k, x in unpack_frame(f)['arrays'].items(): np.testing.assert_array_equal(unpack_frame(b)['arrays'][k], x)
 
 @pytest.mark.parametrize('probe', [0, 1])
@@ -332,7 +332,7 @@ def test_a_single_frame_keeps_the_budget_too_and_its_regions_exact(real_runs, pr
     s = real_runs['addrop'].snapshot(-1, probe)
     page = pack_page([pack_frame(s)])
     assert per_weight(page, [s]) <= 2
-    f = unpack_frame(unpack_page(page)[0])
+    f = unpack_frame(_unpack_page(page)[0])
     for name in ('attribution_ranks', 'discard_candidates', 'discarded'):
         np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
     assert abs(f['arrays']['attention'] - s.arrays['attention']).max() < .05
@@ -345,26 +345,26 @@ def test_regions_that_do_not_follow_travel():
     s = snapshot(info=dict(args=dict(p=.3, q=.3, region='high'), example_id=1, seed=0, drawn_step=3))
     s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(
         s.arrays['attention_attribution'], True, .3), [0, 1]
-    f = unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])
+    f = unpack_frame(_unpack_page(pack_page([pack_frame(s)]))[0])
     assert 'follows' in f['specs']['discard_candidates'] and 'follows' not in f['specs']['discarded']
     s.arrays['discard_candidates'][0, 0, 0] ^= True
-    f = unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])
+    f = unpack_frame(_unpack_page(pack_page([pack_frame(s)]))[0])
     assert 'follows' not in f['specs']['discard_candidates']
     np.testing.assert_array_equal(f['arrays']['discard_candidates'], s.arrays['discard_candidates'])
 
 def test_frames_of_a_page_may_differ_in_what_they_hold():
     frames = [pack_frame(snapshot(seed=i, step=i), names=None if i % 2 else ['attention']) for i in range(5)]
     frames.append(pack_frame(snapshot(n=200, layers=(0,), step=9), full=[(0, 0)]))
-    back = unpack_page(pack_page(frames, budget=None))
+    back = _unpack_page(pack_page(frames, budget=None))
     for f, b in zip(frames, back):
         for k, x in unpack_frame(f)['arrays'].items(): np.testing.assert_array_equal(unpack_frame(b)['arrays'][k], x)
-    assert unpack_page(pack_page([])) == []
+    assert _unpack_page(pack_page([])) == []
 
 def test_damaged_pages_are_refused():
     page = pack_page([pack_frame(snapshot(step=i)) for i in range(3)])
     for bad in (b'', b'SVF1' + page[4:], page[:20], page[:-40], page[:60] + bytes(20) + page[80:],
                 page[:-60] + bytes(60)):
-        with pytest.raises(ValueError, match='page'): unpack_page(bad)
+        with pytest.raises(ValueError, match='page'): _unpack_page(bad)
 
 # ---- the program
 
@@ -375,8 +375,8 @@ def test_the_program_is_one_module_without_imports(entry):
     assert text.index('// maths.js') < text.index('// codec.js') < text.index('// store.js') < text.index(f'// {entry}')
 
 def test_every_module_says_what_it_exports_and_is_written_as_agreed():
-    assert exported('codec.js') == ['Tensor', 'Frame', 'decodeFrame', 'unpackPage']
-    assert 'keyedUniform' in exported('maths.js')
+    assert _exported('codec.js') == ['Tensor', 'Frame', 'decodeFrame', 'unpackPage']
+    assert 'keyedUniform' in _exported('maths.js')
     for name in ('codec.js', 'maths.js'):
         text = static_text(name)
         assert text.startswith('// ') and max(map(len, text.splitlines())) <= 150
@@ -430,12 +430,12 @@ def test_images_are_the_same_where_their_numbers_are():
 
 def test_a_page_of_images_is_exact_however_large():
     frames = [pack_frame(invented.image(s, channels=3, height=60, width=60)) for s in range(12)]
-    assert sum(map(len, frames)) > 3*60*60*12 and unpack_page(pack_page(frames)) == frames
+    assert sum(map(len, frames)) > 3*60*60*12 and _unpack_page(pack_page(frames)) == frames
 
 @pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
 def test_evidence_of_one_name_from_two_methods_travels_twice(order):
     s, worked_with = invented.clashing(order)
-    for data in (pack_frame(s), unpack_page(pack_page([pack_frame(s)]))[0]):
+    for data in (pack_frame(s), _unpack_page(pack_page([pack_frame(s)]))[0]):
         arrays = unpack_frame(data)['arrays']
         assert (arrays['method_saliency'] == worked_with[order[0]]).all()
         assert (arrays[f'method_saliency ({order[1]})'] == worked_with[order[1]]).all()
@@ -451,6 +451,6 @@ def test_a_region_follows_from_the_arguments_of_its_own_method():
                            methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))
     s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(
         s.arrays['attention_attribution'], True, .3), [0, 1]
-    assert 'follows' in unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])['specs']['discard_candidates']
+    assert 'follows' in unpack_frame(_unpack_page(pack_page([pack_frame(s)]))[0])['specs']['discard_candidates']
     assert run_meta([invented.both()])['title'] == 'Attention guidance + AD-DROP'
     assert run_meta([invented.both()])['cross_tuning']

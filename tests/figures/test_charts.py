@@ -13,11 +13,11 @@ from matplotlib.colors import to_hex
 import invented
 from overlap import check_legible
 from salviz.views.base import masked_sentence
-from salviz.views.curves import (accuracy_drop_curves, gradient_boxes, gradient_histogram, head_map, loss_curves,
+from salviz.views.curves import (accuracy_drop_curves, gradient_boxes, _gradient_histogram, head_map, loss_curves,
                                  metric_table, perturbation_curves, sensitivity_grid)
 from salviz.figures.drawing import rendered
 from salviz.figures.sheet import figure
-from salviz.figures.interactive import safe
+from salviz.figures.interactive import _safe
 from salviz.figures.kinds import figure as of_kind
 from salviz.metrics.statistics import result_table
 from test_curves import run
@@ -70,7 +70,7 @@ def many(losses): # of every kind, with what is hard about it
                 head_map(heads(24, 16), 'agreement'), head_map(heads(1, 1), 'agreement'))
     yield from (gradient_boxes(gradients()),
                 gradient_boxes(gradients(long), label='size of the gradient of a parameter (L2 norm)'),
-                gradient_boxes(gradients().assign(gradient=1.)), gradient_histogram(gradients()))
+                gradient_boxes(gradients().assign(gradient=1.)), _gradient_histogram(gradients()))
     yield from (metric_table(result_table(results(), compare_to='plain')),
                 metric_table(results(long[:3], [f'comprehensiveness {k} %' for k in (1, 5, 10, 20, 50)])),
                 metric_table(results(('a',))))
@@ -120,7 +120,7 @@ def test_a_legend_names_every_line_below_the_data(losses):
         assert entry.get_window_extent().y1 < ax.y0
 
 def test_everything_measured_lies_within_the_axes(losses):
-    for view in (loss_curves(losses), gradient_histogram(gradients()), gradient_boxes(gradients())):
+    for view in (loss_curves(losses), _gradient_histogram(gradients()), gradient_boxes(gradients())):
         ax = figure(view).axes[0]
         (left, right), (bottom, top) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
         points = np.concatenate([np.array(o.get_data()).T for o in ax.lines])
@@ -230,7 +230,7 @@ def test_plotly_shows_every_name_as_it_stands(page):
     "In a real browser: no element comes from a name, and the name is read whole"
     from plotly.offline import get_plotlyjs
     page.add_script_tag(content=get_plotlyjs())
-    assert safe('%{y}') == '&#37;&#123;y}'
+    assert _safe('%{y}') == '&#37;&#123;y}'
     views = [accuracy_drop_curves(drops((hostile, 'b'))),
              head_map(heads(2, 3).replace({'layer': {0: hostile}}), 'agreement'),
              gradient_boxes(gradients((hostile, 'b'))), metric_table(results((hostile, 'b')))]

@@ -8,7 +8,7 @@ import pytest
 import every_kind
 import invented
 from salviz.core.bibliography import bibtex, paper_of, write_bibliography
-from salviz.core.description import arguments_words, default_arguments
+from salviz.core.description import _arguments_words, default_arguments
 from salviz.core.names import without_path
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
@@ -141,7 +141,7 @@ def test_no_path_is_printed_and_only_what_differs_from_the_defaults(tmp_path):
     said = ' '.join([fig.caption, *fig.facts])
     assert 'secret' not in said and str(tmp_path) not in said
     for x in ('~/a/b', './b', '..\\b', '\\\\host\\share\\b', 'file:///a/b', 'a/c/b'): assert without_path(x) == 'b', x
-    assert arguments_words('Mine', dict(own=[str(path), 1])) == 'own = [teacher.seed=3, 1]'
+    assert _arguments_words('Mine', dict(own=[str(path), 1])) == 'own = [teacher.seed=3, 1]'
 
 
 # Labels

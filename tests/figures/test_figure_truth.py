@@ -9,12 +9,12 @@ from matplotlib.patches import Patch
 
 import invented
 from every_kind import a_run
-from salviz.views.curves import gradient_boxes, gradient_histogram, head_map, sensitivity_grid
+from salviz.views.curves import gradient_boxes, _gradient_histogram, head_map, sensitivity_grid
 from salviz.data.texts import load_text
 from salviz.core.names import runs_words
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, coloured_sentences, triptych
-from salviz.metrics.statistics import result_table, table_inches
+from salviz.metrics.statistics import result_table, _table_inches
 from salviz.views.base import discard_region, saliency_distribution, tied_candidates
 from invented import invent
 
@@ -93,7 +93,7 @@ def test_two_runs_at_one_step_are_called_by_what_tells_them_apart(tmp_path):
 def test_gradients_are_called_what_they_are():
     frame = pd.DataFrame(dict(method=['a']*5 + ['b']*5, gradient=np.linspace(.1, 1, 10)))
     frame.attrs['labels'] = dict(gradient='|gradient|, over the largest of its example')
-    for view in (gradient_boxes(frame), gradient_histogram(frame)):
+    for view in (gradient_boxes(frame), _gradient_histogram(frame)):
         assert '|gradient|, over the largest of its example' in view.title
         assert '|gradient|, over the largest of its example' in view.caption
     assert gradient_boxes(frame).y_label == '|gradient|, over the largest of its example'
@@ -178,4 +178,4 @@ def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
         warnings.simplefilter('error')
         two.latex(small='footnotesize')
         table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(max_width=7.)
-    assert table_inches(two, 'scriptsize') < table_inches(two, 'footnotesize') < table_inches(two) < table_inches(table)
+    assert _table_inches(two, 'scriptsize') < _table_inches(two, 'footnotesize') < _table_inches(two) < _table_inches(table)

@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 
 import salviz.figures.maps
 from salviz.core.words import latex_text
-from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, signed, signed_scale
-from salviz.figures.sentences import coloured_sentence_latex, preamble, sentence_latex, token_latex
+from salviz.figures.drawing import bodies, drawable_view, _drawn, lightness, signed, signed_scale
+from salviz.figures.sentences import coloured_sentence_latex, _preamble, sentence_latex, _token_latex
 from salviz.views.maps import coloured_sentences
 from salviz.metrics.statistics import result_table
 from invented import invent
@@ -60,7 +60,7 @@ def test_every_colour_is_that_of_the_figure():
     found = dict(re.findall(r'\\colorbox\[HTML\]\{(\w{6})\}\{\\strut '
                             r'(?:\\textcolor\{white\}\{)?(?:\\underline\{)?(w\d+)', text)[i][::-1] for i in range(21))
     assert found == {l: to_hex(cmap(norm(v)))[1:].upper() for l, v in zip(labels, values)}
-    fig = drawn(drawable_view(view), bodies[type(view)](view, 6.75), 6.75)
+    fig = _drawn(drawable_view(view), bodies[type(view)](view, 6.75), 6.75)
     ax = next(o for o in fig.axes if any(t.get_text() == 'w0' for t in o.texts))
     assert [to_hex(p.get_facecolor())[1:].upper() for p in ax.patches] == [found[l] for l in labels]
     dark = {l for l, v in zip(labels, values) if lightness(signed(norm(v))) < .5}
@@ -109,7 +109,7 @@ def test_pieces_of_a_word_follow_without_a_blank():
 def test_a_fragment_says_what_it_needs_and_compiles_in_a_document_that_has_it(tmp_path):
     fragment = coloured_sentence_latex(['fine', 'é', '中'], [1., -.4, .2], standalone=False)
     needs = [o[2:] for o in fragment.splitlines() if o.startswith('% ') and 'needs in the preamble' not in o]
-    assert 'documentclass' not in fragment and r'\usepackage{xcolor}' in needs and needs == preamble('fineé中')
+    assert 'documentclass' not in fragment and r'\usepackage{xcolor}' in needs and needs == _preamble('fineé中')
     assert compiles('\n'.join([r'\documentclass{article}', *needs, r'\begin{document}', 'Before. \\input{part} After.',
                                r'\end{document}'])
                     .replace(r'\input{part}', fragment), tmp_path)
@@ -136,7 +136,7 @@ def test_what_is_no_sentence_is_refused(labels, values, said):
 def test_special_tokens_and_numbers_that_are_missing_have_no_box():
     text = coloured_sentence_latex(['[CLS]', 'film'], [np.nan, .5])
     assert r'\textcolor[HTML]{707070}{[CLS]}' in text and text.count(r'\colorbox') == 1 + 5
-    assert token_latex('') == '' and token_latex('a b') == 'a b'
+    assert _token_latex('') == '' and _token_latex('a b') == 'a b'
 
 
 def test_a_value_and_its_negative_differ_without_colours():
@@ -150,9 +150,9 @@ def test_a_value_and_its_negative_differ_without_colours():
 
 
 def test_accents_and_signs_compile_with_pdflatex_and_are_not_boxes(tmp_path):
-    assert token_latex('KL(f(X) ‖ f(X̃))') == r'KL(f(X) \ensuremath{\|} f($\tilde{X}$))'
-    assert (token_latex('e\u0303'), token_latex('e\u0301'), token_latex('ǖ'),
-            token_latex('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'\"{q}')
+    assert _token_latex('KL(f(X) ‖ f(X̃))') == r'KL(f(X) \ensuremath{\|} f($\tilde{X}$))'
+    assert (_token_latex('e\u0303'), _token_latex('e\u0301'), _token_latex('ǖ'),
+            _token_latex('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'\"{q}')
     text = coloured_sentence_latex(['X̃', 'ẽ', 'α', '→', '≤', '10⁻³', 'p₁', 'ǖ', 'ő'], np.linspace(-1, 1, 9),
                                    caption='f(X̃) ‖ f(X) × 3')
     assert 'DeclareUnicodeCharacter' not in text and compiles(text, tmp_path)
@@ -172,7 +172,7 @@ def test_tables_captions_and_sentences_of_any_characters_compile_with_pdflatex(t
     table = result_table(frame).latex()
     caption = latex_text(said, prose=True)
     label = latex_text(said)
-    sentence = token_latex(said)
+    sentence = _token_latex(said)
     figures = [rf'\begin{{figure}}x\caption{{{o}}}\end{{figure}}'
                for o in (caption, label.replace('\n', ' '))]
     document = [r'\documentclass{article}\usepackage{booktabs}\begin{document}\listoffigures\listoftables', *figures,

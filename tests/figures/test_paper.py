@@ -27,12 +27,12 @@ import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
-from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, orange,
+from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, _forget_kind, ink, orange,
                                     figure_style, rendered, save_figure, sequential, signed, text_width, vermillion)
 from salviz.core.words import latex_text, letter
 from salviz.methods.base import supported
 from salviz.core.bibliography import cited
-from salviz.figures.kinds import figure, papers, bibtex, venues, width_of
+from salviz.figures.kinds import figure, papers, bibtex, venues, _width_of
 from salviz.core.runs import Run
 from salviz.views.base import View, discard_region
 from invented import invent
@@ -57,7 +57,7 @@ def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_ho
                   *(['acl-two-column'] if kind in ('discard_region', 'triptych', 'coloured_sentences', 'loss_curves')
                     else [])):
         fig = draw(made, kind, width=width)
-        assert fig.get_figwidth() == pytest.approx(width_of(width)[0])
+        assert fig.get_figwidth() == pytest.approx(_width_of(width)[0])
         check_legible(fig)
     assert fig.caption and fig.facts[-1].startswith('Drawn with: salviz')
     if isinstance(made[kind][0], Run):
@@ -231,7 +231,7 @@ def installed():
     before = list(fontManager.ttflist)
     yield lambda path: fontManager.addfont(str(path))
     fontManager.ttflist[:] = before
-    for cached in (drawing._helper, drawing._codes, drawing._file_of, drawing.is_postscript, drawing._width):
+    for cached in (drawing._helper, drawing._codes, drawing._file_of, drawing._is_postscript, drawing._width):
         cached.cache_clear()
     fontManager._findfont_cached.cache_clear()
 
@@ -713,7 +713,7 @@ def longest_token():
     def draw(view, width): return Body(20, lambda sheet: sheet.text(10, 10, view.labels[0], fontsize=9))
 
     yield longest
-    if 'longest_token' in figure_kinds(): forget_kind('longest_token')
+    if 'longest_token' in figure_kinds(): _forget_kind('longest_token')
 
 
 own_paper = '@misc{me2026,\n  title = {Long tokens}\n}'
@@ -742,7 +742,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
         figure(run, 'heat_map')
     with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
         figure_kind('longest_token', discard_region, '', '')
-    forget_kind('longest_token')
+    _forget_kind('longest_token')
     assert 'longest_token' not in figure_kinds()
     with pytest.raises(ValueError, match="there is no kind 'longest_token'"): figure(run, 'longest_token')
     with pytest.raises(ValueError, match='view must be one of .*, got LongestToken'):

@@ -20,7 +20,7 @@ from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
 from salviz.figures.drawing import Math, figure_kinds, save_figure
 from salviz.figures.kinds import figure
-from salviz.figures.remaking import differences, remake
+from salviz.figures.remaking import _differences, remake
 from salviz.metrics.study_results import StudyResults
 from salviz.views.base import view_for
 
@@ -106,9 +106,9 @@ def test_what_differs_is_said(home):
 def test_versions_commits_and_fonts_that_differ_are_named():
     was = dict(code=dict(versions=dict(numpy='1', salviz='0'), commit='a'*40, own={'mine.py': 'b'}), fonts=['X'])
     now = dict(code=dict(versions=dict(numpy='2', salviz='0'), commit='c'*40), fonts=['Y'])
-    assert differences(was, now) == ['numpy was 1 and is 2', 'the code of salviz was aaaaaaaaaaaa and is cccccccccccc',
+    assert _differences(was, now) == ['numpy was 1 and is 2', 'the code of salviz was aaaaaaaaaaaa and is cccccccccccc',
                                      'the code in mine.py has changed since', 'fonts were X and are Y']
-    assert differences(was, was) == []
+    assert _differences(was, was) == []
 
 @pytest.mark.slow
 def test_a_figure_that_was_changed_by_hand_is_another_picture(home):

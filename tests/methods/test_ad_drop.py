@@ -25,7 +25,7 @@ from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, d
                                     prior_method, random_attribution, read_queries)
 from salviz.methods.base import FineTuning, Plan, Progress
 from salviz.models.random import keyed_uniform
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from test_attribution import (attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass,
                               translator)
 
@@ -683,7 +683,7 @@ def test_the_first_pass_alone_runs_in_bfloat16(attribution):
     plan = method.plan(model, batch, EVEN)
     assert torch.bfloat16 in dtypes and (attribution == 'integrated_gradients' or set(dtypes) == {torch.bfloat16})
     dtypes.clear()
-    run_passes(model, model, batch, plan)
+    _run_passes(model, model, batch, plan)
     hook.remove()
     assert dtypes == [torch.float32]
     assert all(x.dtype == torch.float32 for x in plan.shown()['attention_attribution'].values())

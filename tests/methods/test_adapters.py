@@ -18,7 +18,7 @@ import forked
 from salviz.core.runs import Run
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import supported
-from salviz.models.adapters import adapter_file, adapter_kinds, adapter_weights
+from salviz.models.adapters import adapter_file, _adapter_kinds, _adapter_weights
 from salviz.models.attention import unwrapped
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
@@ -82,7 +82,7 @@ configs = dict(lora_bias=lambda: some(LoraConfig, r=2, bias='all'), dora=lambda:
                norms=lambda: LNTuningConfig(task_type='SEQ_CLS', target_modules=['LayerNorm']))
 
 def test_every_kind_of_adapter_that_is_served_is_tried_here():
-    assert {make().peft_type.value for make in configs.values()} == {*adapter_kinds}
+    assert {make().peft_type.value for make in configs.values()} == {*_adapter_kinds}
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', configs)
@@ -92,7 +92,7 @@ def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_a
     model = get_peft_model(copy.deepcopy(base), configs[kind]())
     before = state_of(model)
     run = train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', **{**quick, 'learning_rate': 1e-2})
-    trained = {x.data_ptr() for x in adapter_weights(model).values()}
+    trained = {x.data_ptr() for x in _adapter_weights(model).values()}
     assert (changed := moved(before, model))
     assert all(x.data_ptr() in trained for k, x in model.state_dict().items() if k in changed)
     loaded, _ = load_model(run, base=base)
@@ -159,7 +159,7 @@ def test_accumulated_micro_batches_of_an_adapter_are_one_batch(task, kind, name,
         model = with_lora(without_dropout(model_for(task, kind, data, tokens)), task)
         run = train(model, tokens, data, methods[name](), run_dir=tmp_path/str(pieces),
                     **{**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces, 'snapshots': 0})
-        ends.append((torch.cat([x.flatten() for x in adapter_weights(model).values()]),
+        ends.append((torch.cat([x.flatten() for x in _adapter_weights(model).values()]),
                      [r['loss'] for r in run.train_rows]))
     (a, x), (b, y) = ends
     assert len(x) == 2 and np.allclose(x, y, rtol=1e-6) and torch.allclose(a, b, atol=1e-6)
@@ -193,7 +193,7 @@ def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp
                 train(start(seed=1), tiny_tokenizer, data, method, resume=True, **how)
             model = start()
         run = train(model, tiny_tokenizer, data, method, resume=out == 'run', **how)
-        ends.append(([r['loss'] for r in run.train_rows], {k: x.clone() for k, x in adapter_weights(model).items()}))
+        ends.append(([r['loss'] for r in run.train_rows], {k: x.clone() for k, x in _adapter_weights(model).items()}))
         assert [{k: x for k, x in s.arrays.items()} for s in run.snapshots()]
     assert ends[0][0] == ends[1][0]
     assert all(torch.equal(x, ends[1][1][k]) for k, x in ends[0][1].items())
@@ -236,7 +236,7 @@ def test_a_run_says_which_base_its_adapter_was_put_into_and_finds_it_there(tmp_p
     assert run.config['model']['base']['name'] == str(tmp_path/'base')
     loaded, _ = load_model(run)
     assert type(loaded).__name__ == 'PeftModelForSequenceClassification' and not loaded.training
-    assert all(torch.equal(x, adapter_weights(loaded)[k]) for k, x in adapter_weights(model).items())
+    assert all(torch.equal(x, _adapter_weights(loaded)[k]) for k, x in _adapter_weights(model).items())
     tiny_bert(seed=1).save_pretrained(tmp_path/'base')
     with pytest.raises(ValueError, match='does not have the weights that the adapter was trained on .* pass base='):
         load_model(run)
@@ -273,7 +273,7 @@ def test_two_processes_train_an_adapter_like_one(tmp_path, tiny_data, tokens):
         assert b.finished and len(a.train_rows) == len(b.train_rows) == 3 and a.recorded == b.recorded
         assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6), task
         base = without_dropout(model_for(task, kind, examples(task, tiny_data), tokens))
-        x, y = (adapter_weights(load_model(r, base=base)[0]) for r in (a, b))
+        x, y = (_adapter_weights(load_model(r, base=base)[0]) for r in (a, b))
         assert all(torch.allclose(x[k], y[k], atol=1e-6) for k in x), task
 
 def test_a_study_measures_a_model_with_an_adapter(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):

@@ -29,7 +29,7 @@ from salviz.methods.attention_guidance import (AttentionGuidance, alpha_at, assi
 from salviz.methods.base import FineTuning, Progress, supported
 from salviz.models.loading import undisturbed
 from salviz.training.settings import Settings
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from salviz.core.runs import Run
 
 texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here',
@@ -846,7 +846,7 @@ def reference_dropped_loss(maps, drop, given, heads, reduction):
 def step(method, model, given, progress=Progress(seed=3)):
     "A step as the trainer takes it: (term, maps, plan)"
     plan = method.plan(model, given, progress)
-    outputs, maps = run_passes(model, model, given, plan)
+    outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['attention_guidance'], maps, plan
 
 

@@ -19,7 +19,7 @@ from salviz.methods.saliency_guided import mask_words
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.loading import load_model_for, is_bidirectional, tasks_of_kind
 from salviz.models.tasks import tasks
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from salviz.training.trainer import train
 
 VOCABULARY, PAD, EVEN = 40, 0, Progress(step=12, epoch=2, seed=5)
@@ -157,7 +157,7 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
     batch = collated(some)
     method = SaliencyGuided(masked_share=.5, target=target, passes=passes, saliency='input_x_gradient', weight=2.)
     plan = method.plan(model, batch, EVEN)
-    outputs, maps = run_passes(model, model, batch, plan)
+    outputs, maps = _run_passes(model, model, batch, plan)
     term = method.terms(outputs, maps, plan, batch, EVEN)['consistency']
     assert term.weight == 2.
     embed = model.get_input_embeddings()

@@ -13,7 +13,7 @@ from salviz.methods.patterns import pattern_target
 from salviz.models.attention import observe
 from salviz.models.nets import DigitCNN, small_net
 from salviz.models.patches import PatchGrid
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from salviz.training.trainer import train
 from salviz.views.base import guided_heads, pattern_shares
 from test_tasks import quick, signals
@@ -111,7 +111,7 @@ def test_what_ad_drop_drops_between_patches_is_not_asked_for():
     heads = {layer: dict(below=[0], neighbours=[1, 2]) for layer in (0, 1)}
     both = AttentionGuidance(heads, alpha=1) + ADDrop(p=.5, q=.6, cross_tuning=False)
     plan = both.plan(model, batch, Progress())
-    outputs, maps = run_passes(model, model, batch, plan)
+    outputs, maps = _run_passes(model, model, batch, plan)
     loss = both.terms(outputs, maps, plan, batch, Progress())['attention_guidance'].loss
     A = {layer: maps[layer].detach() for layer in heads}
     expected = reference_loss(A, heads, PatchGrid(2, 3, 1), 'mean', plan.drop)
@@ -216,7 +216,7 @@ def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
     background = torch.full((3, 8, 12), .25, dtype=torch.float64)
     method = SaliencyGuided(.5, unit='patch', ranking=ranking, fill=background, passes=passes)
     plan = method.plan(model, batch, Progress(seed=3))
-    run_passes(model, model, batch, plan)
+    _run_passes(model, model, batch, plan)
     x = batch['pixel_values'].clone().requires_grad_()
     logits = model(pixel_values=x).logits
     gradient = torch.autograd.grad(logits.gather(1, batch['labels'][:, None]).sum(), x)[0].mean(1)

@@ -19,7 +19,7 @@ from salviz.methods.rationale_guided import (as_many_of_the_rest, kept_alone, ra
 from salviz.models.corruption import small_model
 from salviz.models.nets import small_net
 from salviz.training.feed import feed_for
-from salviz.training.step import run_passes, step_terms
+from salviz.training.step import _run_passes, step_terms
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
@@ -245,7 +245,7 @@ def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head
     model, batch = tiny_bert(attn_implementation='eager').double().eval(), batch_of(data, tiny_tokenizer, range(6))
     method = RationaleGuided(layers=(-2, -1), heads=[0, 3], per_head=per_head, rows=rows, specials=specials)
     plan = method.plan(model, batch, Progress())
-    outputs, maps = run_passes(model, model, batch, plan)
+    outputs, maps = _run_passes(model, model, batch, plan)
     ours = method.terms(outputs, maps, plan, batch, Progress())['rationale'].loss
     special = batch['word_ids'] < 0
     for i in range(6):
@@ -264,7 +264,7 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     model = small_model('classification', tiny_tokenizer, kind='gpt2', **sizes).eval()
     batch, method = batch_of(data, tiny_tokenizer, range(4)), RationaleGuided(rows='all', loss='mse')
     plan = method.plan(model, batch, Progress())
-    _, maps = run_passes(model, model, batch, plan)
+    _, maps = _run_passes(model, model, batch, plan)
     values, counts = method.explained(maps, plan, batch)
     n = batch['input_ids'].shape[1]
     counts = counts.view(4, n, n)
@@ -279,7 +279,7 @@ def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_h
     method, now = RationaleGuided(loss='contrastive', negatives=2), Progress(seed=3, step=5)
     plan = method.plan(model, batch, now)
     with torch.no_grad():
-        outputs, _ = run_passes(model, model, batch, plan)
+        outputs, _ = _run_passes(model, model, batch, plan)
         ours = method.terms(outputs, None, plan, batch, now)['rationale'].loss
     special, marked = batch['word_ids'] < 0, batch['rationale']
     drawn = as_many_of_the_rest(marked, ~special, batch['example_id'], 2, 3, 5)

@@ -22,7 +22,7 @@ from salviz.methods import saliency_guided
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fill_values, mask_cells, mask_words
 from salviz.models.nets import nets, small_net
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from salviz.data.signals import load_images
 from salviz.training.trainer import train
 
@@ -576,7 +576,7 @@ def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(k
     methods = {score: SaliencyGuided(masked_share=.5, passes=passes, score=score) for score in scores}
     plans = {score: method.plan(model, batch, Progress()) for score, method in methods.items()}
     if passes == 'reuse':
-        for plan in plans.values(): run_passes(model, model, batch, plan)
+        for plan in plans.values(): _run_passes(model, model, batch, plan)
     found, of_logit = plans['log_probability'].evidence, plans['logit'].evidence
     text = 'input_ids' in batch
     for i in range(len(batch['labels'])):
@@ -699,7 +699,7 @@ def step(method, model, batch, seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         plan = method.plan(model, batch, Progress(step=3, seed=1))
-        outputs, maps = run_passes(model, model, batch, plan)
+        outputs, maps = _run_passes(model, model, batch, plan)
         loss = nn.functional.cross_entropy(outputs['main'].logits,
                                            batch['labels']) + sum(t.weight*t.loss.mean()
                                                                   for t in method.terms(
@@ -925,7 +925,7 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
     assert name != 'resnet18' or len(buffers) > 40
     if passes == 'reuse': # the look of a recorder: the same pass, in eval mode
         model.eval()
-        run_passes(model, model, batch, plan)
+        _run_passes(model, model, batch, plan)
         model.train()
     found = plan.evidence['saliency' if what == 'input_ids' else 'saliency_map']
     model.eval()
@@ -962,7 +962,7 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
         if not checkpointed: model.gradient_checkpointing_disable()
         model.train().zero_grad()
         plan = method.plan(model, batch, Progress())
-        outputs, maps = run_passes(model, model, batch, plan)
+        outputs, maps = _run_passes(model, model, batch, plan)
         method.terms(outputs, maps, plan, batch, Progress())['consistency'].loss.sum().backward()
         found.append((plan.evidence, [p.grad.clone() for p in model.parameters()]))
     (with_it, gradients), (without, others) = found

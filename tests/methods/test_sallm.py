@@ -32,7 +32,7 @@ from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning, Progress
 from salviz.models.loading import pooled_rows, undisturbed
 from salviz.training.settings import Settings
-from salviz.training.step import run_passes
+from salviz.training.step import _run_passes
 from salviz.attribution.attention import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
@@ -386,7 +386,7 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
 def a_step(method, model, given, progress=Progress(seed=3)):
     "A step as the trainer takes it: (term, maps, plan)"
     plan = method.plan(model, given, progress)
-    outputs, maps = run_passes(model, model, given, plan)
+    outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['saliency_agreement'], maps, plan
 
 
@@ -1798,7 +1798,7 @@ def test_texts_without_labels_are_asked_what_the_teachers_own_answer_rests_on(ar
     method, examples = with_companions(teacher, **arguments)
     progress = Progress(seed=4, step=7)
     plan = method.plan(student, batch, progress)
-    outputs, maps = run_passes(student, student, batch, plan)
+    outputs, maps = _run_passes(student, student, batch, plan)
     term = method.terms(outputs, maps, plan, batch, progress)['unlabelled_agreement']
     assert term.weight == arguments.get('unlabelled_weight', method.weight) and term.loss.shape == (len(texts),)
     eager = copy.deepcopy(student)
@@ -1830,7 +1830,7 @@ def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
         whole = method + ADDrop(p=.9, q=1., cross_tuning=False) if drops else method
         plan = whole.plan(student, batch, Progress())
         if drops: assert any(x.any() for x in plan.drop.values())
-        outputs, maps = run_passes(student, student, batch, plan)
+        outputs, maps = _run_passes(student, student, batch, plan)
         terms = whole.terms(outputs, maps, plan, batch, Progress())
         losses.append([terms[k].loss for k in ('unlabelled_agreement', 'saliency_agreement')])
     assert torch.equal(losses[0][0], losses[1][0]) and not torch.allclose(losses[0][1], losses[1][1])

@@ -10,12 +10,12 @@ import torch
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
-from salviz.data.texts import Collator, answers_within, encode, load_questions, synthetic_questions
+from salviz.data.texts import Collator, _answers_within, encode, load_questions, _synthetic_questions
 from salviz.metrics.scores import span_metrics
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.models.tasks import best_span, longest_answer, task_of, tasks
-from salviz.analysis.model_maps import explain_texts
+from salviz.models.tasks import best_span, _longest_answer, task_of, tasks
+from salviz.analysis.model_maps import _explain_texts
 from salviz.training.trainer import load_model, train
 from salviz.views.base import token_labels
 
@@ -29,8 +29,8 @@ def data():
         verb = d['text'][i].split()[d['text'][i].startswith('who')]
         return None if i % 3 == 1 else [int(word == verb) for word in f"{d['text'][i]} {d['text_pair'][i]}".split()]
     flags = datasets.Sequence(datasets.Value('int64'))
-    loaded = load_questions(dict(train=synthetic_questions(37), validation=synthetic_questions(12, 1),
-                                 test=synthetic_questions(8, 2)))
+    loaded = load_questions(dict(train=_synthetic_questions(37), validation=_synthetic_questions(12, 1),
+                                 test=_synthetic_questions(8, 2)))
     return datasets.DatasetDict({k: d.add_column('rationale', [rationale(i, d) for i in range(len(d))], feature=flags)
                                  for k, d in loaded.items()})
 
@@ -82,12 +82,12 @@ def test_the_loss_is_that_of_transformers_for_each_text_alone_whatever_it_is_pad
 
 def test_the_prediction_is_the_best_of_all_spans_that_may_be():
     g = torch.Generator().manual_seed(0)
-    n = longest_answer + 9
+    n = _longest_answer + 9
     start, end, allowed = *torch.randn(2, 8, n, generator=g, dtype=torch.float64), torch.rand(8, n, generator=g) < .7
     end[0, -1], start[0, 0], allowed[0] = 50., 50., True # the best pair is too long
     end[1, 2], start[1, 5], allowed[1] = 50., 50., True  # and that of the second ends before it starts
     for b, (a, z) in enumerate(zip(*best_span(start, end, allowed))):
-        spans = {(i, j): start[b, i] + end[b, j] for i in range(n) for j in range(i, min(n, i + longest_answer))
+        spans = {(i, j): start[b, i] + end[b, j] for i in range(n) for j in range(i, min(n, i + _longest_answer))
                  if allowed[b, i] and allowed[b, j]}
         assert (int(a), int(z)) == max(spans, key=spans.get)
 
@@ -116,13 +116,13 @@ def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(da
     with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(kept)} rows'):
         encode(part, tokenizer, longest)
     with pytest.warns(UserWarning, match=f'{len(part) - len(kept)} of {len(part)} answers lie behind 40 tokens'):
-        within = answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
+        within = _answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
     assert within['text_pair'] == [part['text_pair'][i] for i in kept]
     with pytest.warns(UserWarning, match='were cut'): assert len(encode(within, tokenizer, longest)) == len(kept)
 
 def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_the_same():
     alike = 0
-    for row in synthetic_questions(5000, sentences=1):
+    for row in _synthetic_questions(5000, sentences=1):
         (start, end), verb = row['answer'], row['question'].split()[row['question'].startswith('who')]
         at, answer = row['context'].index(f' {verb} ') + 1, row['context'][start:end]
         if row['question'].startswith('who'): assert (start, end) == (0, at - 1)
@@ -141,7 +141,7 @@ def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut
     first, last = whole.index(1), len(whole) - 1 - whole[::-1].index(1)
     assert last > first # pieces
     with pytest.warns(UserWarning, match='were left out'):
-        within = answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
+        within = _answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
     assert within['train']['answer'] == [[11, 15]]
     unseen = part.select([0]).map(lambda r: dict(text_pair='a dog\x00', answer=[2, 6]))
     [labels] = encode(unseen, tokenizer)['labels']
@@ -157,7 +157,7 @@ def test_an_answer_of_another_kind_is_refused_in_words(answer):
 def test_answers_within_says_what_it_takes(data, tokenizer):
     for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
         with pytest.raises(ValueError, match='splits of questions with their contexts'):
-            answers_within(other, tokenizer)
+            _answers_within(other, tokenizer)
 
 bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each question in a column text_pair'),
        (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),
@@ -233,7 +233,7 @@ def test_what_the_model_says_is_explained_by_logits_and_the_right_answer_by_its_
 
 def test_a_look_explains_the_span_that_the_task_predicts(data, tokenizer, batch):
     model, rows = made(tokenizer), data['train'].select(range(2))
-    seen = explain_texts(model, tokenizer, list(zip(rows['text'], rows['text_pair'])), steps=2)
+    seen = _explain_texts(model, tokenizer, list(zip(rows['text'], rows['text_pair'])), steps=2)
     predicted = task.predicted(model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}), batch)
     for s, flags in zip(seen, predicted):
         names = {1: 'answer', 0: 'outside', -100: None}

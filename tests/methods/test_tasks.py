@@ -437,16 +437,16 @@ def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert,
     must agree"""
     from salviz.data.texts import Collator, encode
     from salviz.methods.base import Progress
-    from salviz.training.step import run_passes
+    from salviz.training.step import _run_passes
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double().train()
     batch = Collator(tokens)(list(encode(tiny_data['train'].select(range(5)), tokens)))
     method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(masked_share=.01)
     plan = method.plan(model, batch, Progress(seed=3))
     assert any(d.any() for d in plan.drop.values())
     assert torch.equal(plan.inputs['masked']['input_ids'], batch['input_ids'])
-    outputs, _ = run_passes(model, model, batch, plan)
+    outputs, _ = _run_passes(model, model, batch, plan)
     assert torch.equal(outputs['main'].logits, outputs['masked'].logits)
-    plain, _ = run_passes(model, model, batch, SaliencyGuided(masked_share=.01).plan(model, batch, Progress(seed=3)))
+    plain, _ = _run_passes(model, model, batch, SaliencyGuided(masked_share=.01).plan(model, batch, Progress(seed=3)))
     assert not torch.allclose(plain['main'].logits, outputs['main'].logits)
 
 def test_an_optimiser_and_a_schedule_of_ones_own(tmp_path, tiny_data, tiny_bert, tokens):

@@ -10,7 +10,7 @@ import scipy.stats
 import salviz
 from salviz.metrics.agreement import (agreement_table, compare_attributions, compare_methods, compare_runs,
                               compare_snapshots, likeness, pattern_distance,
-                              pattern_table, query_rows, run_agreement_table, step_drift, top_count)
+                              pattern_table, query_rows, run_agreement_table, step_drift, _top_count)
 from salviz.metrics.scores import attention_agreement
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
@@ -87,7 +87,7 @@ def test_what_is_not_finite_or_has_no_mass_is_nan_and_spoils_no_other_row():
 
 
 @pytest.mark.parametrize('n, share, k', [(10, .2, 2), (11, .2, 3), (5, .2, 1), (1, .01, 1), (10, 1, 10), (30, .1, 3)])
-def test_the_top_is_a_share_rounded_up(n, share, k): assert top_count(n, share) == k
+def test_the_top_is_a_share_rounded_up(n, share, k): assert _top_count(n, share) == k
 
 
 def slow_table(s, pooled, causal):

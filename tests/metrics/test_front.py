@@ -3,8 +3,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.metrics.front import (between, dominated_area, even_values, front_of, front_rows, knee_row, next_value,
-                                   overlapping, scaled)
+from salviz.metrics.front import (_between, dominated_area, even_values, front_of, _front_rows, knee_row, next_value,
+                                   _overlapping, _scaled)
 
 pytestmark = pytest.mark.numeric
 
@@ -39,7 +39,7 @@ def farthest_beyond(costs):
 def test_a_front_its_area_and_its_knee_are_those_of_the_definitions(seed):
     rng = np.random.default_rng(seed)
     costs = rng.integers(0, 12, size=(14, 2)).astype(float) if seed % 2 else rng.random((14, 2)) # whole ones tie
-    rows = front_rows(costs)
+    rows = _front_rows(costs)
     assert sorted(rows.tolist()) == undominated(costs.tolist())
     assert (np.diff(costs[rows][:, 0]) >= 0).all()
     reference = [.8*costs[:, 0].max(), 1.1*costs[:, 1].max()] # some points lie beyond it
@@ -87,7 +87,7 @@ def test_one_seed_and_seeds_that_agree_have_no_interval_and_tell_nothing_apart()
         front = front_of(table(points, seeds=seeds), y='validation_token_f1')
         assert front.frame.standing.tolist() == ['front', 'front', 'not told apart']
         assert front.frame.validation_accuracy_low.isna().all()
-        assert overlapping(front.frame, front.measures, front.better, 0).tolist() == [False, True, True]
+        assert _overlapping(front.frame, front.measures, front.better, 0).tolist() == [False, True, True]
     assert 'told apart from anything' in ' '.join(front_of(table(points, 1), y='validation_token_f1').sentences)
 
 
@@ -151,8 +151,8 @@ def test_what_gives_no_front_is_refused(kw, match):
 def test_the_next_value_halves_the_thinnest_place_until_none_fits():
     points = [(0, .9, .3), (.1, .89, .31), (1, .6, .7), (10, .59, .71)]
     front = front_of(table(points), y='validation_token_f1')
-    steps = np.linalg.norm(np.diff(scaled(-front.frame[list(front.measures)].to_numpy()), axis=0), axis=1)
-    assert steps.argmax() == 1 and next_value(front) == between(.1, 1) == .316
+    steps = np.linalg.norm(np.diff(_scaled(-front.frame[list(front.measures)].to_numpy()), axis=0), axis=1)
+    assert steps.argmax() == 1 and next_value(front) == _between(.1, 1) == .316
     assert next_value(front, 'linear') == .55
     near = front_of(table([(1, .9, .3), (1.001, .5, .6)]), y='validation_token_f1')
     assert next_value(near) is None # three digits are not enough for a value between
@@ -182,4 +182,4 @@ def test_even_values_keep_their_ends_and_share_the_magnitudes():
 
 def test_without_pymoo_the_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'pymoo.indicators.hv', None)
-    with pytest.raises(ImportError, match='pip install pymoo'): front_rows([[0, 1], [1, 0]])
+    with pytest.raises(ImportError, match='pip install pymoo'): _front_rows([[0, 1], [1, 0]])

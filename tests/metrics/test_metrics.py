@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
-from salviz.metrics.scores import (attention_agreement, classification_metrics, detection_metrics, entities,
-                            is_bio, masked_metrics,
+from salviz.metrics.scores import (attention_agreement, classification_metrics, detection_metrics, _entities,
+                            _is_bio, masked_metrics,
                             regression_metrics, run_agreement, token_metrics, train_test_gap, translation_metrics)
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
@@ -231,16 +231,16 @@ def test_entities_equal_a_loop_that_looks_at_each_pair_of_neighbours():
             last = i
             while last + 1 < len(tags) and tags[last + 1] == 'I' + tags[i][1:]: last += 1
             want.append((tags[i][2:], i, last))
-        assert entities(tags) == want
+        assert _entities(tags) == want
 
 
 def test_tags_that_mark_no_entities_are_scored_as_classes():
-    assert is_bio(['O', 'B-X', 'I-X'])
-    assert is_bio(['B-X'])
-    assert not is_bio(['NOUN', 'VERB'])
-    assert not is_bio(['O'])
-    assert not is_bio(['O', 'B-X', 'S-X'])
-    assert not is_bio(None)
+    assert _is_bio(['O', 'B-X', 'I-X'])
+    assert _is_bio(['B-X'])
+    assert not _is_bio(['NOUN', 'VERB'])
+    assert not _is_bio(['O'])
+    assert not _is_bio(['O', 'B-X', 'S-X'])
+    assert not _is_bio(None)
     rng = np.random.default_rng(1)
     y, p = rng.integers(0, 3, (4, 6)), rng.integers(0, 3, (4, 6))
     y[0, 2:] = y[3] = -100

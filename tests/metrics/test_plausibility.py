@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, f1_score
 
 from salviz.core.assets import asset
-from salviz.metrics.plausibility import (Score, aligned, auprc, check_pairs, hard_rationale, iou_f1, lexical_prior,
+from salviz.metrics.plausibility import (Score, _aligned, auprc, _check_pairs, hard_rationale, iou_f1, lexical_prior,
                                  plausibility, plausibility_table, prior_agreement,
                                  rationale_size, spans_of, token_f1)
 from salviz.core.text import align_batch
@@ -187,7 +187,7 @@ def test_size_or_sign_ranks():
     ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
 def test_pairs_that_do_not_fit_are_refused(values, rationales, said):
-    with pytest.raises(ValueError) as e: check_pairs(values, rationales)
+    with pytest.raises(ValueError) as e: _check_pairs(values, rationales)
     assert said in str(e.value)
 
 
@@ -205,31 +205,31 @@ def test_tokens_and_words_of_pairs_line_up_with_marks_and_cut_words_are_left_out
     spans = [[0, 4, 10], [1, 2, 6], [1, 12, 14]]
     for tt in (whole, cut):
         values = np.arange(1., len(tt) + 4)  # three pads
-        (v,), (m,) = aligned([tt], [values], [spans])
+        (v,), (m,) = _aligned([tt], [values], [spans])
         there = [w for w in range(len(tt.words)) if w in tt.word_ids]
         assert v.tolist() == [sum(values[i] for i in range(len(tt)) if tt.word_ids[i] == w) for w in there]
         assert [tt.words[w] for w, x in zip(there, m) if x] == [w for w in ('clumsy', 'fine', 'of')
                                                                 if w in [tt.words[i] for i in there]]
-        (v,), (m,) = aligned([tt], [values], [spans], unit='token')
+        (v,), (m,) = _aligned([tt], [values], [spans], unit='token')
         assert v.tolist() == [values[i] for i in range(len(tt)) if not tt.is_special[i]] and len(m) == len(v)
-        assert aligned([tt], [values], [None])[1] == [None]
+        assert _aligned([tt], [values], [None])[1] == [None]
     assert len(cut.words) == len(whole.words) > len(there)
-    assert aligned([whole], [np.arange(len(whole))],
-                   [[0, 1, 0, 0, 1, 0, 1, 0]])[1][0].tolist() == aligned([whole], [np.arange(len(whole))],
+    assert _aligned([whole], [np.arange(len(whole))],
+                   [[0, 1, 0, 0, 1, 0, 1, 0]])[1][0].tolist() == _aligned([whole], [np.arange(len(whole))],
                                                                          [spans])[1][0].tolist()
     for how, f in dict(mean=np.mean, max=np.max, first=lambda x: x[0]).items():
-        assert aligned([whole], [np.arange(len(whole))], [None],
+        assert _aligned([whole], [np.arange(len(whole))], [None],
                        how=how)[0][0][1] == f(np.flatnonzero(whole.word_ids == 1))
 
 
 def test_texts_that_do_not_fit_are_refused(tiny_tokenizer):
     tt = align_batch(tiny_tokenizer, ['the film'])[0]
-    with pytest.raises(ValueError, match='example 0 has 4 tokens but values of shape'): aligned([tt], [[1, 2]], [None])
+    with pytest.raises(ValueError, match='example 0 has 4 tokens but values of shape'): _aligned([tt], [[1, 2]], [None])
     with pytest.raises(ValueError, match='the rationale of example 0 does not fit its text: spans must lie inside'):
-        aligned([tt], [np.zeros(4)], [[[0, 99]]])
+        _aligned([tt], [np.zeros(4)], [[[0, 99]]])
     with pytest.raises(ValueError, match="unit must be 'word' or 'token'"):
-        aligned([tt], [np.zeros(4)], [None], unit='char')
-    with pytest.raises(ValueError, match='equally many, got 1, 1 and 0'): aligned([tt], [np.zeros(4)], [])
+        _aligned([tt], [np.zeros(4)], [None], unit='char')
+    with pytest.raises(ValueError, match='equally many, got 1, 1 and 0'): _aligned([tt], [np.zeros(4)], [])
 
 
 def test_the_lexical_prior_is_the_mean_of_the_ten_ratings_in_the_packaged_file():

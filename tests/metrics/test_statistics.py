@@ -13,9 +13,9 @@ from scipy import stats
 
 from salviz.core.runs import Run
 from salviz.core.words import latex_text
-from salviz.metrics.statistics import (adjust, average_loss, better_of, compare_predictions, compare_run_predictions,
+from salviz.metrics.statistics import (adjust, _average_loss, better_of, compare_predictions, compare_run_predictions,
                                id_columns, measure_of,
-                               over_seeds, paired_bootstrap, paired_t, result_table, runs_frame)
+                               over_seeds, paired_bootstrap, paired_t, result_table, _runs_frame)
 
 def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows):
     run = Run.create(path, dict(method=dict(name='FineTuning'), seed=seed,
@@ -30,14 +30,14 @@ def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows
 
 def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     run = made_run(tmp_path/'a', losses=(4., 2., 1., 1.))
-    assert average_loss(run) == 2. and average_loss(run, until=2) == 3.
+    assert _average_loss(run) == 2. and _average_loss(run, until=2) == 3.
     for step, x in ((2, .5), (4, .25)): run.log(dict(kind='eval', step=step, loss=x, accuracy=.5))
-    assert average_loss(run, 'validation') == .375 == measure_of(run, 'average_validation_loss')
-    assert average_loss(run, 'validation', until=2) == .5
-    assert math.isnan(average_loss(Run.create(tmp_path/'empty', {})))
+    assert _average_loss(run, 'validation') == .375 == measure_of(run, 'average_validation_loss')
+    assert _average_loss(run, 'validation', until=2) == .5
+    assert math.isnan(_average_loss(Run.create(tmp_path/'empty', {})))
     for until in (9, 0, -3, 1.5, True):
-        with pytest.raises(ValueError, match='at least 1 and at most 4'): average_loss(run, until=until)
-    with pytest.raises(ValueError, match="'train' or 'validation'"): average_loss(run, 'test')
+        with pytest.raises(ValueError, match='at least 1 and at most 4'): _average_loss(run, until=until)
+    with pytest.raises(ValueError, match="'train' or 'validation'"): _average_loss(run, 'test')
 
 def test_a_gap_is_positive_where_training_examples_are_done_better(tmp_path):
     run = made_run(tmp_path/'a')
@@ -52,7 +52,7 @@ def test_measures_are_found_by_name_and_unknown_ones_say_what_there_is(tmp_path)
     assert math.isnan(measure_of(run, 'agreement')) and math.isnan(measure_of(run, 'validation_accuracy'))
     for wrong in ('accuracy', 'test_bleu', 'gap_bleu'):
         with pytest.raises(ValueError, match='average_loss.*accuracy'): measure_of(run, wrong)
-    frame = runs_frame(dict(FineTuning=[run]), ['test_accuracy', 'gap'])
+    frame = _runs_frame(dict(FineTuning=[run]), ['test_accuracy', 'gap'])
     assert frame.to_dict('records') == [dict(method='FineTuning', seed=0, run='a', test_accuracy=.6,
                                              gap=pytest.approx(.3))]
 
@@ -303,7 +303,7 @@ def test_a_frame_carries_what_a_caption_and_citations_need(tmp_path):
     assert result_table(frame, about='').about == '' and result_table(tidy()).names == ()
     run = Run.create(tmp_path/'r', dict(method=dict(name='ADDrop + AttentionGuidance'), data=dict(name='tweets'),
                                         model=dict(name='minilm'), seed=0))
-    assert runs_frame(dict(a=[run]), ['steps']).attrs['names'] == ['ADDrop', 'AttentionGuidance', 'tweets', 'minilm']
+    assert _runs_frame(dict(a=[run]), ['steps']).attrs['names'] == ['ADDrop', 'AttentionGuidance', 'tweets', 'minilm']
 
 def predicting(path, labels, predictions):
     run = Run.create(path, {})

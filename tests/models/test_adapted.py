@@ -13,12 +13,12 @@ from salviz.attribution.attention import attention_attribution
 from salviz.attribution.explanations import explain
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, model_inputs
-from salviz.models.attention import head_count, layer_count, observe, query_key, unwrapped
+from salviz.models.attention import head_count, _layer_count, observe, query_key, unwrapped
 from salviz.models.loading import longest_input, model_name, pooled_rows, twin, weights_version
 from salviz.models.tasks import head_of, task_of
 from salviz.analysis.corpus import gradient_sizes, head_table
 from salviz.analysis.faithfulness import decision_flip, faithfulness
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 
 pytestmark = pytest.mark.numeric
 
@@ -79,7 +79,7 @@ def flat(x):
 def test_every_room_that_looks_sees_through_the_wrapper(kind, tiny_tokenizer, tiny_data, batch):
     wrapped, merged = adapted(kind, tiny_tokenizer)
     assert (task_of(wrapped), head_of(wrapped)) == (task_of(merged), head_of(merged)) == ('classification', 'sequence')
-    assert (layer_count(wrapped), head_count(wrapped)) == (2, 2)
+    assert (_layer_count(wrapped), head_count(wrapped)) == (2, 2)
     assert longest_input(wrapped, tiny_tokenizer) == longest_input(merged, tiny_tokenizer)
     assert torch.equal(pooled_rows(wrapped, batch), pooled_rows(merged, batch))
     tables = [head_table(m, texts, tiny_tokenizer, progress=False) for m in (wrapped, merged)]
@@ -93,7 +93,7 @@ def test_every_room_that_looks_sees_through_the_wrapper(kind, tiny_tokenizer, ti
     for measure in (faithfulness, decision_flip):
         a, b = (measure(m, texts, given[0], tokenizer=tiny_tokenizer) for m in (wrapped, merged))
         for k in a: np.testing.assert_allclose(a[k], b[k], rtol=1e-6, atol=1e-8)
-    for a, b in zip(*(explain_texts(m, tiny_tokenizer, texts) for m in (wrapped, merged))):
+    for a, b in zip(*(_explain_texts(m, tiny_tokenizer, texts) for m in (wrapped, merged))):
         for k in a.arrays: np.testing.assert_allclose(a.arrays[k], b.arrays[k], rtol=1e-5, atol=1e-6)
 
 def test_a_twin_shares_the_weights_of_an_adapted_model_and_notices_when_they_change(tiny_tokenizer, batch):
@@ -110,5 +110,5 @@ def test_a_twin_shares_the_weights_of_an_adapted_model_and_notices_when_they_cha
 def test_prompts_are_refused_by_every_door_that_sees_through(tiny_tokenizer):
     model = get_peft_model(models['bert'](vocab_size=len(tiny_tokenizer)),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
-    for door in (unwrapped, layer_count, task_of, head_of, lambda m: explain(m, texts, tokenizer=tiny_tokenizer)):
+    for door in (unwrapped, _layer_count, task_of, head_of, lambda m: explain(m, texts, tokenizer=tiny_tokenizer)):
         with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'): door(model)

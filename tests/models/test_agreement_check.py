@@ -16,7 +16,7 @@ from salviz.attribution.registry import known_attributions
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
 from salviz.analysis.faithfulness import faithfulness
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 from salviz.training import feed, job
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()
@@ -273,7 +273,7 @@ def test_every_reader_takes_a_model_in_bfloat16():
     assert np.isfinite(faithfulness(model, TEXTS, values, tokenizer=tokenizer)['sufficiency']).all()
     assert np.isfinite(head_table(model, TEXTS, tokenizer)[['to_previous', 'agreement']]).all(axis=None)
     assert np.isfinite(gradient_sizes(model, TEXTS, tokenizer).gradient).all()
-    s, = explain_texts(model, tokenizer, TEXTS[0], steps=2)
+    s, = _explain_texts(model, tokenizer, TEXTS[0], steps=2)
     assert {'attention', 'saliency', 'attention_attribution', 'probabilities'} <= {*s.arrays}
 
 

@@ -30,8 +30,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 
 from helpers import alike, all_alike, same, state
 from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers,
-                              check_observable, disentangled,
-                              head_count, layer_count, cached_layers, observe,
+                              check_observable, _disentangled,
+                              head_count, _layer_count, cached_layers, observe,
                               eager_attention_of, query_key)
 
 PAD = 1
@@ -508,7 +508,7 @@ def test_albert_with_several_groups_and_inner_layers_counts_every_attention():
     config = AlbertConfig(**{**sizes, 'num_hidden_layers': 4}, embedding_size=8, num_hidden_groups=2, inner_group_num=2)
     model = AlbertForSequenceClassification(config).eval()
     inputs, eager = batch(), as_eager(model)
-    assert layer_count(model) == 8
+    assert _layer_count(model) == 8
     with observe(model) as maps: model(**inputs)
     calls = []
     for m in eager.modules():
@@ -532,7 +532,7 @@ def test_the_encoder_inside_a_classifier_and_a_wrapper_around_it_can_be_observed
                              (model.bert, wrapped)):
         with observe(observed) as maps: called(**inputs)
         for l in range(3): assert torch.equal(maps[l], expected[l])
-    assert layer_count(wrapped) == 3 and head_count(wrapped) == 4 and attention_stack(wrapped) is model.bert
+    assert _layer_count(wrapped) == 3 and head_count(wrapped) == 4 and attention_stack(wrapped) is model.bert
     with pytest.raises(ValueError, match='BertEncoder holds no transformers model'), observe(model.bert.encoder): pass
     with pytest.raises(ValueError, match='several transformers models'), observe(nn.ModuleList([model, built('gpt2')])):
         pass
@@ -687,7 +687,7 @@ def test_layers_keep_their_numbers_where_another_one_has_no_attention():
         change(model)
         with observe(model) as maps: model(**inputs)
         assert attention_layers(model) == check_layers(model) == maps.layers == layers
-        assert len(maps) == layer_count(model)
+        assert len(maps) == _layer_count(model)
         assert check_layers(model, -1) == layers[-1:] and maps[-1] is maps[layers[-1]]
         eager = as_eager(model)(**inputs, output_attentions=True).attentions
         assert all(alike(maps[l], eager[-len(layers) + i]) for i, l in enumerate(layers))
@@ -926,7 +926,7 @@ def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch,
     with observe(model, part=part) as maps: out = states_of(model(**inputs, use_cache=False))
     theirs = states_of(reference(**inputs, use_cache=False))
     n = 3 if part == 'encoder' else 2
-    assert len(maps) == len(reference.seen) == layer_count(model, part) == n and alike(out, theirs, dtype=coarse)
+    assert len(maps) == len(reference.seen) == _layer_count(model, part) == n and alike(out, theirs, dtype=coarse)
     shape = 3, head_count(model, part), *dict(encoder=(14, 14), decoder=(9, 9), cross=(9, 14))[part]
     for l in maps: assert maps[l].shape == shape and alike(maps[l], reference.seen[l], dtype=coarse)
     target = inputs['attention_mask' if arch in builders_of_pairs else 'decoder_attention_mask']
@@ -1019,7 +1019,7 @@ def test_dropping_in_a_part_renormalises_its_rows_and_protects_them(arch, part):
     drop = torch.rand(A.shape, generator=torch.Generator().manual_seed(3)) < .7
     drop[0, 1, 2] = True
     with observe(model, 0, drop={0: drop}, scale={-1: .5}, part=part) as maps: logits = model(**inputs).logits
-    assert torch.isfinite(logits).all() and maps.layers == (0, layer_count(model, part) - 1)
+    assert torch.isfinite(logits).all() and maps.layers == (0, _layer_count(model, part) - 1)
     for row in np.ndindex(*A.shape[:3]):
         keys = [j for j in range(A.shape[3]) if allowed[row][j]]
         kept = [j for j in keys if not drop[row][j]] or keys
@@ -1066,16 +1066,16 @@ def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(a
     source = {k: inputs[k] for k in ('input_ids', 'attention_mask')}
     encoder = model.get_encoder()
     with observe(model) as expected: model(**inputs)
-    assert (layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder)
+    assert (_layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder)
     assert check_layers(model, -1) == (2,)
     with observe(model) as maps: encoder(**source)
     assert all(alike(maps[l], expected[l]) for l in range(3))
-    assert attention_parts(encoder) == {None: encoder} and (layer_count(encoder), head_count(encoder)) == (3, 4)
+    assert attention_parts(encoder) == {None: encoder} and (_layer_count(encoder), head_count(encoder)) == (3, 4)
     for run, kwargs in ((encoder, source), (model, inputs)):
         with observe(encoder, drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
         assert all(alike(maps[l], expected[l]) for l in range(3))
     with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"):
-        layer_count(encoder, 'encoder')
+        _layer_count(encoder, 'encoder')
 
 
 def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_default():
@@ -1083,7 +1083,7 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     model, inputs = BartForCausalLM(BartConfig(**bart_sizes)).eval(), batch('left')
     theirs = as_eager(model)(**inputs, output_attentions=True)
     with observe(model) as maps: logits = model(**inputs).logits
-    assert layer_count(model) == 2 and head_count(model) == 2 and alike(logits, theirs.logits)
+    assert _layer_count(model) == 2 and head_count(model) == 2 and alike(logits, theirs.logits)
     for l in maps: assert alike(maps[l], theirs.attentions[l])
     with observe(model) as maps: # pass after pass, although the model goes past its wrapper
         for _ in range(3): model(**inputs)
@@ -1094,7 +1094,7 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     decoder, inputs = whole.get_decoder(), pair_batch()
     with observe(whole, part='cross') as expected: whole(**inputs)
     with observe(decoder, part='cross') as maps: whole(**inputs)
-    assert all(torch.equal(maps[l], expected[l]) for l in range(2)) and layer_count(decoder) == 2
+    assert all(torch.equal(maps[l], expected[l]) for l in range(2)) and _layer_count(decoder) == 2
 
 
 def test_two_models_joined_to_one_translate_with_three_observable_parts():
@@ -1106,7 +1106,7 @@ def test_two_models_joined_to_one_translate_with_three_observable_parts():
     theirs = eager(**inputs, output_attentions=True)
     for part in parts:
         with observe(model, part=part) as maps: model(**inputs)
-        assert layer_count(model, part) == len(theirs[kinds[part]]) == len(maps)
+        assert _layer_count(model, part) == len(theirs[kinds[part]]) == len(maps)
         for l in maps: torch.testing.assert_close(maps[l], theirs[kinds[part]][l], atol=1e-5, rtol=1e-4)
 
 
@@ -1263,7 +1263,7 @@ def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
 def test_parts_that_a_model_does_not_have_are_named():
     model, plain = pair('t5'), built('bert')
     for wrong in ('self', 0, ['encoder'], True):
-        for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: layer_count(model, wrong),
+        for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: _layer_count(model, wrong),
                        lambda: check_layers(model, 0, part=wrong)):
             with pytest.raises(ValueError,
                                match="T5ForConditionalGeneration it must be 'encoder' or 'decoder' or 'cross'; got"):
@@ -1320,7 +1320,7 @@ def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
                          + [(a, p) for a in builders_of_pairs for p in parts[1:]])
 def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(arch, part):
     model, inputs = pair(arch), pair_batch('right', arch=arch)
-    for layer in range(layer_count(model, part)):
+    for layer in range(_layer_count(model, part)):
         whole = looked_at(model, inputs, layer, part)
         with cached_layers(model, inputs, part) as start:
             start(layer)
@@ -1331,7 +1331,7 @@ def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(a
 def test_layers_below_do_not_run_again(arch):
     model, inputs, ran = built(arch), batch('right'), []
     parts_of_layers = {m for m in model.modules() if eager_attention_of(type(m))}
-    parts_of_layers |= set(disentangled(attention_stack(model)))
+    parts_of_layers |= set(_disentangled(attention_stack(model)))
     with cached_layers(model, inputs) as start:
         hooks = [m.register_forward_pre_hook(lambda m, args: ran.append(m)) for m in parts_of_layers]
         for layer, runs in ((2, 1), (1, 2), (0, 3)):

@@ -16,7 +16,7 @@ from helpers import same, state, word_tokenizer
 from salviz import FineTuning, Run, load_text, train
 from salviz.models import attention
 from salviz.models.attention import attention_layers, attention_parts, check_observable, observe
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 
 sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
              head_dim=8, intermediate_size=24, pad_token_id=0)
@@ -107,7 +107,7 @@ def test_explaining_a_hybrid_names_the_layers_that_have_attention(with_attention
                                linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
                                layer_types=kinds)
     model = Qwen3_5TextForSequenceClassification(config).eval()
-    snapshot = explain_texts(model, word_tokenizer(words, longest=16), ['word1 bad'], saliency=None,
+    snapshot = _explain_texts(model, word_tokenizer(words, longest=16), ['word1 bad'], saliency=None,
                              attribution=False)[0]
     names = 'layers 0, 1 have' if len(with_attention) == 2 else 'layer 1 has'
     note = f'Of the 3 layers of {type(model).__name__}, numbered from 0, only {names} attention'

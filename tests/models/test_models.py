@@ -16,7 +16,7 @@ from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
 from salviz.models.attention import cached_layers, observe
 from salviz.models.loading import (_row_products, decoder_start, device_of, first_row_alone, forked_random,
-                                   load_classifier, load_model_for, longest_input, pooled_rows, reads_first, reads_last,
+                                   load_classifier, load_model_for, longest_input, pooled_rows, _reads_first, reads_last,
                                    tasks_of_kind, undisturbed)
 
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
@@ -254,7 +254,7 @@ def test_a_head_without_one_pooled_row_is_refused_by_name(kind, config, reason):
     with pytest.raises(ValueError, match=reason): pooled_rows(tiny(kind, **config), dict(input_ids=ids))
 
 def test_every_head_of_the_table_exists():
-    for name in (reads_first | reads_last) - {'Generic'}:
+    for name in (_reads_first | reads_last) - {'Generic'}:
         assert hasattr(transformers, f'{name}ForSequenceClassification'), name
 
 

@@ -26,7 +26,7 @@ from salviz.models.corruption import small_model
 from salviz.models.loading import load_model_for
 from salviz.models.tasks import task_of, tasks
 from salviz.analysis.faithfulness import decision_flip, faithfulness
-from salviz.analysis.model_maps import explain_texts
+from salviz.analysis.model_maps import _explain_texts
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 from salviz.views.base import MultiLabelSentence, view_for
@@ -177,7 +177,7 @@ def test_a_run_learns_is_scored_recorded_and_shows_its_classes_without_torch(dat
     assert s.info['right_classes'] == [names[c] for c in first['label'][at]]
     p = s.arrays['probabilities']
     assert s.info['predicted_classes'] == [n for n, x in zip(names, p) if x > .5]
-    looked, = explain_texts(model, tiny_tokenizer, s.texts[0], saliency='input_x_gradient', attribution=False)
+    looked, = _explain_texts(model, tiny_tokenizer, s.texts[0], saliency='input_x_gradient', attribution=False)
     assert np.allclose(p, looked.arrays['probabilities'], atol=1e-5) and type(view_for(looked)) is MultiLabelSentence
     code = f'''
 import sys

@@ -12,7 +12,7 @@ from captum.attr import DeepLift
 from datasets import ClassLabel, Dataset, DatasetDict
 from torch import nn
 
-from salviz.models.attention import check_observable, head_count, layer_count, observe
+from salviz.models.attention import check_observable, head_count, _layer_count, observe
 from salviz.methods.base import FineTuning
 from salviz.models.checkpoints import load_model
 from salviz.models.corruption import small_model, train_tokenizer
@@ -259,7 +259,7 @@ def test_the_series_transformer_is_its_equations_and_shows_its_attention(heads, 
     with observe(net) as seen: np.testing.assert_allclose(net(x).logits.detach().numpy(), expected, atol=2e-5)
     np.testing.assert_allclose(seen.stacked().detach().numpy(), maps, atol=2e-6)
     assert (seen.allowed(0)[0, 0].numpy() == (np.tri(6, dtype=bool) if causal else np.ones((6, 6), bool))).all()
-    assert net.config._attn_implementation == form and (layer_count(net), head_count(net)) == (2, heads)
+    assert net.config._attn_implementation == form and (_layer_count(net), head_count(net)) == (2, heads)
 
 def test_attention_of_the_series_transformer_can_be_dropped_scaled_and_differentiated():
     net, x = net_of('transformer'), example('transformer')['values']

@@ -18,7 +18,7 @@ from salviz.metrics.tasks import Words
 from salviz.models.corruption import small_model
 from salviz.models.tasks import Task, full, task_of, tasks
 from salviz.training.trainer import load_model, train
-from salviz.views.base import EvidenceView, answer_view, answer_views, title_of, view_for
+from salviz.views.base import EvidenceView, _answer_view, _answer_views, title_of, view_for
 
 # 1. The task: several scores for each text
 
@@ -77,9 +77,9 @@ def scores_beside_labels(snapshot):
 def known(monkeypatch):
     "Where the task is known; afterwards it is not"
     monkeypatch.setitem(tasks, 'several_scores', several_scores)
-    answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
+    _answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
     yield
-    answer_views.pop(scores_beside_labels, None)
+    _answer_views.pop(scores_beside_labels, None)
 
 @pytest.fixture
 def data(tiny_data):
@@ -157,4 +157,4 @@ assert 'torch' not in sys.modules'''
     assert done.stdout.splitlines() == ['AttentionBesideSaliency', plain, plain, 'what the model says']
 
 def test_what_was_added_is_gone_again():
-    assert 'several_scores' not in tasks and scores_beside_labels not in answer_views
+    assert 'several_scores' not in tasks and scores_beside_labels not in _answer_views

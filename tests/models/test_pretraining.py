@@ -14,7 +14,7 @@ from salviz.data.texts import Collator, encode, load_text, model_inputs, subset
 from salviz.models.tasks import task_of, tasks
 from salviz.models.loading import load_classifier, load_model_for, longest_input
 from salviz.models.tasks import task_heads
-from salviz.models.corruption import (MaskTokens, ReplaceTokens, choose_tokens, pack_texts, small_model, special_tokens,
+from salviz.models.corruption import (MaskTokens, ReplaceTokens, _choose_tokens, pack_texts, small_model, _special_tokens,
                                       token_counts, train_tokenizer)
 from salviz.core.text import align
 from salviz.training.trainer import train
@@ -54,7 +54,7 @@ def expected_places(row, share, seed, step):
 @pytest.mark.parametrize('share', [.15, .5, 1., .01])
 @pytest.mark.parametrize('seed,step', [(0, 0), (3, 17)])
 def test_the_chosen_tokens_are_those_of_the_smallest_draws(share, seed, step, batch, rows):
-    chosen = choose_tokens(batch, share, seed, step)
+    chosen = _choose_tokens(batch, share, seed, step)
     for found, row in zip(chosen, rows):
         assert torch.nonzero(found).flatten().tolist() == expected_places(row, share, seed, step)
 
@@ -62,7 +62,7 @@ def test_the_chosen_tokens_are_those_of_the_smallest_draws(share, seed, step, ba
 def test_fifteen_per_cent_are_chosen_rounded_half_up_and_one_at_least(words, count):
     special = torch.tensor([[True, *[False]*words, True]])
     for step in range(5):
-        assert choose_tokens(dict(is_special=special, example_id=torch.tensor([4])), .15, 0, step).sum() == count
+        assert _choose_tokens(dict(is_special=special, example_id=torch.tensor([4])), .15, 0, step).sum() == count
 
 def test_a_sentence_without_an_ordinary_token_has_no_labels_and_no_loss(tokenizer):
     batch = Collator(tokenizer)([dict(input_ids=[2, 3], attention_mask=[1, 1], special_tokens_mask=[1, 1],
@@ -79,7 +79,7 @@ def test_a_sentence_without_an_ordinary_token_has_no_labels_and_no_loss(tokenize
         assert losses[0] == 0 and losses[1] > 0
 
 def test_masking_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
-    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special_tokens]
+    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in _special_tokens]
     spoilt = MaskTokens(tokenizer)(batch, seed=2, step=9)
     fates = Counter()
     for i, row in enumerate(rows):
@@ -170,7 +170,7 @@ def test_the_three_fates_have_their_shares(tokenizer, batch):
 
 def test_every_place_is_chosen_equally_often(tokenizer):
     ids = torch.arange(2000)
-    chosen = choose_tokens(dict(is_special=torch.zeros(2000, 20, dtype=bool), example_id=ids), .15, 0, 0)
+    chosen = _choose_tokens(dict(is_special=torch.zeros(2000, 20, dtype=bool), example_id=ids), .15, 0, 0)
     assert (chosen.sum(1) == 3).all() and (chosen.float().mean(0) - .15).abs().max() < 4*(.15*.85/2000)**.5
 
 def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
@@ -247,7 +247,7 @@ print(json.dumps([train_tokenizer(texts, 900, kind).get_vocab() for kind in ('wo
     ('decoder', 'A', 'A [SEP] B')])
 def test_special_tokens_stand_where_the_kind_of_model_wants_them(kind, form, single, pair):
     t = train_tokenizer(texts, 400, kind, form)
-    assert [t.convert_tokens_to_ids(x) for x in special_tokens] == [0, 1, 2, 3, 4] and len(t) <= 400
+    assert [t.convert_tokens_to_ids(x) for x in _special_tokens] == [0, 1, 2, 3, 4] and len(t) <= 400
     a, b = (t('old dog', add_special_tokens=False)['input_ids'], t('teacher', add_special_tokens=False)['input_ids'])
     parts = {'[CLS]': [2], '[SEP]': [3], 'A': a, 'B': b}
     flat = lambda words: [i for w in words.split() for i in parts[w]]

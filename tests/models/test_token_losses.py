@@ -7,7 +7,7 @@ import torch
 from helpers import alike
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from salviz.models.tasks import tasks, token_losses
+from salviz.models.tasks import tasks, _token_losses
 
 def token_by_token(logits, labels):
     "The cross-entropy of each token in float64, 0 without a label"
@@ -28,8 +28,8 @@ def drawn():
 
 def test_token_losses_are_those_of_one_token_at_a_time(drawn):
     logits, labels = drawn
-    alike(token_losses(logits, labels).double(), token_by_token(logits, labels), dtype=torch.float32)
-    alike(token_losses(logits.double(), labels), token_by_token(logits, labels))
+    alike(_token_losses(logits, labels).double(), token_by_token(logits, labels), dtype=torch.float32)
+    alike(_token_losses(logits.double(), labels), token_by_token(logits, labels))
 
 @pytest.mark.parametrize('name', ['causal_lm', 'masked_lm'])
 def test_the_loss_of_words_is_a_mean_over_the_labels_of_each_row(name, drawn):

@@ -125,7 +125,7 @@ def test_pairs_share_rows_and_head_and_other_seeds_draw_others(tiny, tmp_path):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('task', ['movie', 'amazon', 'tweets', 'movie5'])
 def test_pools_of_sentences_share_no_text_and_two_classes_are_equally_many(task):
-    pools = classifiers.sentence_pools(task)
+    pools = classifiers._sentence_pools(task)
     parts = [{t.casefold() for t in part['text']} for part in pools.values()]
     assert sum(map(len, parts)) == len(set.union(*parts)) == sum(map(len, pools.values()))
     if task != 'movie5': assert abs(np.mean(pools['test']['label']) - .5) < .01
@@ -133,7 +133,7 @@ def test_pools_of_sentences_share_no_text_and_two_classes_are_equally_many(task)
 @pytest.mark.parametrize('name', ['AD', 'PRIOR', 'GRID', 'SALLM', 'TEXT', 'DIGITS'])
 def test_small_draws_from_pools_that_are_larger_than_what_is_drawn(name):
     sizes = settings_of(name, 'small')
-    load = dict(TEXT=classifiers.larger_pools, DIGITS=classifiers.digit_pools).get(name, classifiers.sentence_pools)
+    load = dict(TEXT=classifiers._larger_pools, DIGITS=classifiers._digit_pools).get(name, classifiers._sentence_pools)
     for part, size in zip(load(sizes['tasks'][0]).values(), sizes['rows']): assert size == 'full' or size < len(part)
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 
 from salviz.replication.plans import budgets
 from salviz.replication.registry import (claims, described, differences, fingerprint_of, gated, judged, papers, primary,
-                                    registry_changes)
-from salviz.replication.reproduce import selected_claims, selected_plans, plans
+                                    _registry_changes)
+from salviz.replication.reproduce import selected_claims, _selected_plans, plans
 
 effects = {e.name: e for c in claims.values() for e in c.effects}
 
@@ -110,8 +110,8 @@ def test_the_fingerprint_follows_every_number_and_the_changes_are_named():
                    lambda r: r['effects']['D2']['gates'][0].update(over_majority=.2)):
         other = json.loads(json.dumps(now))
         change(other)
-        assert fingerprint_of(other) != fingerprint_of(now) and registry_changes(now, other)
-    assert registry_changes(now, described()) == []
+        assert fingerprint_of(other) != fingerprint_of(now) and _registry_changes(now, other)
+    assert _registry_changes(now, described()) == []
 
 def test_without_rows_nothing_is_judged():
     verdicts = judged(pd.DataFrame(columns=['study', 'budget', 'method', 'seed']))
@@ -121,7 +121,7 @@ def test_without_rows_nothing_is_judged():
 def test_every_study_that_a_claim_asks_is_planned_and_trained_behind_what_it_starts_from():
     for budget in budgets:
         for c in selected_claims(budget=budget):
-            order = selected_plans([c], budget)
+            order = _selected_plans([c], budget)
             assert set(c.deciding) <= set(order)
             assert {s for s in c.studies if budget in plans[s].sizes} <= set(order)
             assert all(order.index(before) < order.index(name) for name in order for before in plans[name].after)
@@ -130,7 +130,7 @@ def test_every_study_that_a_claim_asks_is_planned_and_trained_behind_what_it_sta
 
 def test_what_is_only_shown_is_trained_as_well():
     "Every study of the small budget is asked by some claim, and what is shown decides nothing"
-    assert set(selected_plans(selected_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
+    assert set(_selected_plans(selected_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
     alone = {s for c in claims.values() for s in c.studies} - {s for c in claims.values() for s in c.deciding}
     assert alone == {'MLM1', 'SERIES_LSTM', 'SERIES_TRANSFORMER'}
     assert not alone & {t['study'] for e in described()['effects'].values() for t in [*e['terms'], *e['gates']]}

@@ -48,7 +48,7 @@ def stand_ins(name, words):
     def made(seed, layers=1):
         return small_model(task, tokenizer, layers=1, heads=heads, hidden=8, seed=seed), tokenizer
     def classifier(seed, task, layers):
-        return language.new_classifier(['bad', 'good'], tokenizer, seed, 1, 4, 8), tokenizer
+        return language._new_classifier(['bad', 'good'], tokenizer, seed, 1, 4, 8), tokenizer
     if name != 'DOWN': return dict(model=made, data=lambda seed: rows(name, seed))
     return dict(model=classifier, data=lambda seed, task: rows(name, seed))
 
@@ -74,8 +74,8 @@ def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(na
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', [n for n in names if n != 'DOWN'])
 def test_the_papers_setting_trains_a_tiny_stand_in_with_each_arm(name, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(language, 'exact_match', lambda data: 0.)
-    monkeypatch.setattr(language, 'bleu', lambda data: 0.)
+    monkeypatch.setattr(language, '_exact_match', lambda data: 0.)
+    monkeypatch.setattr(language, '_bleu', lambda data: 0.)
     study = made(tmp_path, name, 'full', words, seeds=[100], epochs=1, batch_size=8,
                  **dict(layers=(1,)) if name in ('MLM', 'MLM1') else {})
     table = study.run()
@@ -96,10 +96,10 @@ def test_a_pair_shares_rows_weights_and_order_and_seeds_differ(words, tmp_path):
 
 @pytest.mark.slow
 def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
-    few = {sign: language.rated_sentences(sign) for sign in (False, True)}
+    few = {sign: language._rated_sentences(sign) for sign in (False, True)}
     few = {sign: datasets.DatasetDict({k: d.select(range(200)) for k, d in data.items()}) for sign, data in few.items()}
-    monkeypatch.setattr(language, 'rated_sentences', lambda sign=True: few[sign])
-    _, pools = language.packed_sentences.__wrapped__(400, 64)
+    monkeypatch.setattr(language, '_rated_sentences', lambda sign=True: few[sign])
+    _, pools = language._packed_sentences.__wrapped__(400, 64)
     sets = {k: set(part['text']) for k, part in pools.items()}
     for a, b in (('train', 'validation'), ('train', 'test'), ('validation', 'test')): assert not sets[a] & sets[b]
     for seed in (0, 7):
@@ -108,7 +108,7 @@ def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
 
 @pytest.mark.slow
 def test_no_sentence_that_a_classifier_is_tested_on_was_in_pre_training():
-    rated, packed = language.rated_sentences(), language.rated_sentences(sign=False)
+    rated, packed = language._rated_sentences(), language._rated_sentences(sign=False)
     assert set(rated['test']['text']) <= set(packed['test']['text'])
     assert not set(rated['test']['text']) & (set(packed['train']['text']) | set(packed['validation']['text']))
 
@@ -144,11 +144,11 @@ def test_a_classifier_starts_with_the_body_of_the_language_model_of_its_seed(wor
 
 def test_a_model_of_the_size_of_roberta_is_one():
     tokenizer = train_tokenizer(texts, 200, max_length=16)
-    model = language.new_model('masked_lm', tokenizer, 0, layers=1, heads=12, hidden=768)
+    model = language._new_model('masked_lm', tokenizer, 0, layers=1, heads=12, hidden=768)
     out = model(**{k: v for k, v in tokenizer(['anna saw tom. '*9], truncation=True, return_tensors='pt').items()
                    if k != 'token_type_ids'})
     assert type(model).__name__ == 'RobertaForMaskedLM' and out.logits.shape == (1, 16, len(tokenizer))
-    again = language.new_classifier(['a', 'b', 'c'], tokenizer, 0, layers=1, heads=12, hidden=768)
+    again = language._new_classifier(['a', 'b', 'c'], tokenizer, 0, layers=1, heads=12, hidden=768)
     assert type(again).__name__ == 'RobertaForSequenceClassification' and again.config.num_labels == 3
 
 def test_the_line_is_the_loss_of_a_model_that_knows_frequencies_alone():
@@ -157,7 +157,7 @@ def test_the_line_is_the_loss_of_a_model_that_knows_frequencies_alone():
                                 validation=datasets.Dataset.from_dict(dict(text=['b a'])))
     ordinary = len(tokenizer) - len(tokenizer.all_special_ids)
     p = {word: (n + 1)/(5 + ordinary) for word, n in dict(a=3, b=1).items()}
-    assert language.unigram_entropy(data, tokenizer) == pytest.approx(-(math.log(p['a']) + math.log(p['b']))/2)
+    assert language._unigram_entropy(data, tokenizer) == pytest.approx(-(math.log(p['a']) + math.log(p['b']))/2)
 
 def test_steps_to_a_loss_are_those_of_a_loop_that_walks_along_the_curve():
     rng = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.replication import registry
 from salviz.replication.registry import claims, described, judged
-from salviz.replication.report import (_baselines_first, claim_words, find_all, groups, hardly_learnt, headline, reason,
-                                  report_html, verdicts_latex, write_report)
+from salviz.replication.report import (_baselines_first, _claim_words, find_all, groups, _hardly_learnt, headline, _reason,
+                                  report_html, _verdicts_latex, write_report)
 
 hostile = '<script>alert(1)</script> & "quotes" \'and\' \\% $x$ </style> ' + 'longword'*12
 
@@ -41,7 +41,7 @@ def test_every_effect_that_was_asked_for_a_verdict_has_it(findings):
     assert {name: came[name] for name in outcomes if name != 'D7'} == {k: v for k, v in outcomes.items() if k != 'D7'}
 
 def test_the_first_page_names_every_claim_once_in_words_with_its_verdict(page_text, findings):
-    board, words, named = part(page_text, '<div class="board">', '<h2>Scale'), claim_words(findings), []
+    board, words, named = part(page_text, '<div class="board">', '<h2>Scale'), _claim_words(findings), []
     for word in dict.fromkeys(words.values()):
         group = board[board.index(f'<h3>{groups[word][0]} '):].split('<div class="group')[0]
         here = re.findall(r'<a href="#([^"]*)">([^<]*)</a>', group)
@@ -83,11 +83,11 @@ def test_a_closed_gate_is_never_told_as_a_claim_that_does_not_hold(findings, pag
     closed = [f for f in findings if f.word == 'not testable at this scale']
     assert {f.claim.name for f in closed} == {'S4', 'S6'}
     for f in closed:
-        assert not f.has_interval and ('gate' in reason(f).lower() or 'dropped' in reason(f))
+        assert not f.has_interval and ('gate' in _reason(f).lower() or 'dropped' in _reason(f))
 
 def test_one_pair_gives_a_number_and_no_verdict(findings):
     g8 = next(f for f in findings if f.effect.name == 'G8')
-    assert g8.word == 'no verdict' and g8.verdict.pairs == 1 and '1 pair:' in reason(g8)
+    assert g8.word == 'no verdict' and g8.verdict.pairs == 1 and '1 pair:' in _reason(g8)
 
 @pytest.mark.slow
 def test_quick_gives_numbers_without_verdicts_and_says_so_on_top():
@@ -124,7 +124,7 @@ def test_what_changed_of_the_registry_since_the_first_run_is_printed(rows):
     assert 'the same as at the first run' in report_html(rows)
 
 def test_the_table_of_verdicts_compiles(findings, tmp_path):
-    (tmp_path/'a.tex').write_text(verdicts_latex(findings, standalone=True), encoding='utf-8')
+    (tmp_path/'a.tex').write_text(_verdicts_latex(findings, standalone=True), encoding='utf-8')
     if not shutil.which('pdflatex'): return
     done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'a.tex'], cwd=tmp_path,
                           capture_output=True, text=True, errors='replace')
@@ -179,7 +179,7 @@ def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_
     rows = invented_rows(asked=dict(outcomes, D1c='holds'))
     high = (rows.study == 'PRIOR') & (rows.method == 'high')
     idle = rows.assign(majority=rows.majority.where(~high, .5), test_score=rows.test_score.where(~high, .53))
-    named = [f.effect.name for f in find_all(idle) if any('high (0.530' in x for x in hardly_learnt(f.effect, idle))]
+    named = [f.effect.name for f in find_all(idle) if any('high (0.530' in x for x in _hardly_learnt(f.effect, idle))]
     assert named and set(named) <= {'D1a', 'D1b', 'D1c'}
     text = text_of(report_html(idle))
     assert 'high (0.530; largest class 0.500)' in text

@@ -7,7 +7,7 @@ import pytest
 
 from salviz.replication.plans import plans
 from salviz.replication.registry import claims
-from salviz.replication.reproduce import selected_claims, selected_plans
+from salviz.replication.reproduce import selected_claims, _selected_plans
 from salviz.replication.rows import identity, row_of
 from test_shipped import lines, machines, number
 
@@ -58,7 +58,7 @@ def allowed(name, measure, known):
 
 @pytest.mark.slow
 @pytest.mark.numeric
-@pytest.mark.parametrize('name', selected_plans(selected_claims()))
+@pytest.mark.parametrize('name', _selected_plans(selected_claims()))
 def test_a_cell_that_is_trained_again_gives_the_shipped_numbers(name, tmp_path):
     study = plans[name].study(tmp_path, 'small')
     cell = chosen(study, name)
@@ -71,7 +71,7 @@ def test_a_cell_that_is_trained_again_gives_the_shipped_numbers(name, tmp_path):
         assert x == pytest.approx(known, rel=1e-6) if same else abs(x - known) <= allowed(name, measure, known), measure
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', selected_plans(selected_claims()))
+@pytest.mark.parametrize('name', _selected_plans(selected_claims()))
 def test_the_cell_that_is_trained_again_is_one_that_decides(name, tmp_path):
     "A method's where it has arms of its own, not one that has learnt nothing; the tolerance is far below what seeds do"
     cell = chosen(plans[name].study(tmp_path, 'small'), name)

@@ -27,8 +27,8 @@ def test_every_budget_has_both_arms_on_all_layouts_and_the_papers_setting_trains
 def test_a_pair_shares_its_series_and_other_seeds_and_layouts_have_other_ones():
     known = {}
     for seed in (100, 101):
-        for task in (*series.ten_layouts, *series._starts):
-            made = (series.placed_series if task in series._starts else series.benchmark_series)(
+        for task in (*series._ten_layouts, *series._starts):
+            made = (series.placed_series if task in series._starts else series._benchmark_series)(
                 seed, task, rows=(4, 2, 2), normalise='none')
             for split, part in made.items():
                 known[seed, task, split] = part.with_format('numpy')['values'][0].ravel()[:9]

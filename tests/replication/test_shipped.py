@@ -16,9 +16,9 @@ import pytest
 from scipy import stats
 
 from salviz.replication.plans import plans
-from salviz.replication.registry import claims, conditions, constants, described, fingerprint_of, judged, unannounced
-from salviz.replication.report import find_all, headline, report_html, verdict_lines
-from salviz.replication.reproduce import selected_claims, selected_plans, shipped_rows
+from salviz.replication.registry import claims, _conditions, constants, described, fingerprint_of, judged, unannounced
+from salviz.replication.report import find_all, headline, report_html, _verdict_lines
+from salviz.replication.reproduce import selected_claims, _selected_plans, shipped_rows
 from salviz.replication.rows import identity, read_rows
 from traced import root
 
@@ -162,9 +162,9 @@ def test_the_registry_says_what_the_arms_of_the_studies_are_given(monkeypatch, t
         if 'small' not in plan.sizes: continue
         with pytest.raises(_Recorded) as stopped: plan.study(tmp_path, 'small')
         made = stopped.value.args[0]
-        assert list(made) == list(conditions[name])
+        assert list(made) == list(_conditions[name])
         for arm, spec in made.items():
-            kind, given = conditions[name][arm]
+            kind, given = _conditions[name][arm]
             if not hasattr(spec, 'args') or hasattr(spec, 'func'):
                 asks = inspect.signature(spec).parameters
                 known = dict(run_of=lambda arm: 'a run', start='plain', layers=6, seed=100)
@@ -174,10 +174,10 @@ def test_the_registry_says_what_the_arms_of_the_studies_are_given(monkeypatch, t
 
 @pytest.mark.slow
 def test_the_constant_of_replaced_tokens_is_that_of_the_data():
-    from salviz.replication.language import drawn, packed_sentences
+    from salviz.replication.language import drawn, _packed_sentences
     from salviz.data.texts import encode
     from salviz.models.corruption import token_counts
-    tokenizer, rows = packed_sentences()
+    tokenizer, rows = _packed_sentences()
     rows = encode(drawn(lambda: rows, (6400, 500, 100))(100), tokenizer, task='masked_lm')
     train, there = (token_counts(rows[k], tokenizer).numpy().astype(float) for k in ('train', 'validation'))
     share = .15*(1 - (train/train.sum()*there/there.sum()).sum()) # drawn anew by frequency, some as they were
@@ -216,11 +216,11 @@ def test_rows_are_cells_of_the_studies_and_name_their_machine(tmp_path):
 
 @pytest.mark.slow
 def test_all_studies_have_run(tmp_path):
-    count = {name: len(plans[name].study(tmp_path, 'small').cells) for name in selected_plans(selected_claims())}
+    count = {name: len(plans[name].study(tmp_path, 'small').cells) for name in _selected_plans(selected_claims())}
     assert {name: sum(e['study'] == name for e in lines) for name in count} == count
 
 def test_readme_says_what_the_rows_say():
     findings, readme = find_all(read_rows(file, 'small')), (root/'README.md').read_text()
     text = ' '.join(readme.split())
     assert ' '.join(headline(findings, 'small').split()) in text
-    for line in verdict_lines(findings, read_rows(file, 'small')): assert ' '.join(line.split()) in text, line
+    for line in _verdict_lines(findings, read_rows(file, 'small')): assert ' '.join(line.split()) in text, line

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.replication.verdicts import Gate, Verdict, rules, verdict, verdict_table, word_of, word_of_claim, words
+from salviz.replication.verdicts import Gate, Verdict, _rules, verdict, verdict_table, _word_of, word_of_claim, _words
 from salviz.metrics.effects import over_tasks, pitman_morgan
 
 def of_mean(mean, s, n=6, tasks=1):
@@ -30,16 +30,16 @@ def by_rule(low, high, rule, m):
 def test_words_follow_the_rules_at_all_ends_bounds_included():
     ends = [-.03, -.02, -.01, -1e-12, 0., 1e-12, .005, .01, .02, .03]
     for low, high in itertools.combinations_with_replacement(ends, 2):
-        for rule in rules: assert word_of(low, high, rule, .01) == by_rule(low, high, rule, .01), (low, high, rule)
+        for rule in _rules: assert _word_of(low, high, rule, .01) == by_rule(low, high, rule, .01), (low, high, rule)
     for bad in ((math.nan, 1.), (0., math.nan), (1., 0.)):
-        with pytest.raises(ValueError, match='low must be'): word_of(*bad, 'better', .01)
+        with pytest.raises(ValueError, match='low must be'): _word_of(*bad, 'better', .01)
 
 def test_every_word_is_reached():
     means = (.03, .01), (.005, .001), (0., .005), (-.03, .01), (0., .1)
     cases = [verdict(of_mean(*x), smallest=.01).word for x in means]
     cases += [verdict(of_mean(.03, .01), smallest=.01, gate=False).word,
               verdict(of_mean(.03, .01, 3), smallest=.01).word]
-    assert cases == list(words)
+    assert cases == list(_words)
 
 def test_a_claim_is_no_better_than_its_weakest_effect():
     order = ['does not hold', 'not testable at this scale', 'undecided', 'holds, small', 'holds']

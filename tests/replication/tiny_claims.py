@@ -2,7 +2,7 @@
 from datasets import Dataset, DatasetDict
 
 from salviz.replication.plans import plan, plans
-from salviz.replication.registry import Effect, claim, claims, minus
+from salviz.replication.registry import Effect, _claim, claims, _minus
 from salviz.core.runs import Run
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning
@@ -43,10 +43,10 @@ if 'TINY' not in plans:
             return method
         return Study(folder, model, methods=dict(FT=started), seeds=seeds, **shared)
 
-    claim('T1', 'ad_drop', 'A tiny claim', paper_says='nothing', ours='TINY',
-          effects=[Effect('T1', 'GA - FT', minus('TINY', 'GA', 'FT', 'test_accuracy'), .01)])
-    claim('T2', 'ad_drop', 'A tiny claim about what follows', paper_says='nothing', ours='AGAIN',
-          effects=[Effect('T2', 'AGAIN - TINY', (*minus('AGAIN', 'FT', 'FT', 'test_accuracy'),), .01)])
+    _claim('T1', 'ad_drop', 'A tiny claim', paper_says='nothing', ours='TINY',
+          effects=[Effect('T1', 'GA - FT', _minus('TINY', 'GA', 'FT', 'test_accuracy'), .01)])
+    _claim('T2', 'ad_drop', 'A tiny claim about what follows', paper_says='nothing', ours='AGAIN',
+          effects=[Effect('T2', 'AGAIN - TINY', (*_minus('AGAIN', 'FT', 'FT', 'test_accuracy'),), .01)])
 
 def forget():
     "What was registered here is taken out again"

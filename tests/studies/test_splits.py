@@ -7,7 +7,7 @@ import torch
 from salviz.core.runs import Run, runs_table
 from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subset
 from salviz.metrics.methods_text import methods_text, model_card
-from salviz.metrics.statistics import is_measure, measure_of, runs_frame
+from salviz.metrics.statistics import is_measure, measure_of, _runs_frame
 from salviz.methods import FineTuning
 from salviz.studies.search import Search
 from salviz.studies.study import Study
@@ -37,7 +37,7 @@ def test_a_fourth_split_is_scored_in_the_run_and_shown_wherever_test_is(tmp_path
     table = runs_table(tmp_path)
     assert table.columns.get_loc('ood_accuracy') > table.columns.get_loc('test_macro_f1')
     assert table.ood_accuracy[0] == pytest.approx(expected)
-    assert runs_frame(dict(plain=[run]), ['ood_accuracy']).ood_accuracy[0] == pytest.approx(expected)
+    assert _runs_frame(dict(plain=[run]), ['ood_accuracy']).ood_accuracy[0] == pytest.approx(expected)
     assert '| accuracy | ood |' in model_card(run)
     with pytest.raises(ValueError, match="'test', 'ood', got 'odd'"): run.scores('odd')
     with pytest.raises(ValueError, match='test_SCORE, ood_SCORE and gap_SCORE'): measure_of(run, 'odd_accuracy')

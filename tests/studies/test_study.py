@@ -29,7 +29,7 @@ from salviz.core.run_files import sealed, write_manifest, write_whole
 from salviz.core.runs import Run
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
-from salviz.studies.study import Study, measure_version, named_measures
+from salviz.studies.study import Study, _measure_version, _named_measures
 from salviz.studies.trials import Trial, arguments_of, fresh_method, study_cells
 
 # One design in a file of its own: this process and one that will be killed read it alike.
@@ -236,12 +236,12 @@ def test_a_measures_version_follows_its_source_its_values_and_the_end_of_the_run
     def one(run): return 1
     def two(run): return 2
     def with_default(run, a=1): return a
-    versions = [measure_version(f, run) for f in ('gap', 'test_accuracy', one, two, with_default, Scorer, Scorer(1))]
+    versions = [_measure_version(f, run) for f in ('gap', 'test_accuracy', one, two, with_default, Scorer, Scorer(1))]
     assert len(set(versions)) == len(versions)
     with_default.__defaults__ = (2,)
-    assert measure_version(with_default, run) != versions[4]
+    assert _measure_version(with_default, run) != versions[4]
     (tmp_path/'run'/'summary.json').write_text(json.dumps(dict(ended='later')))
-    assert measure_version('gap', run) != versions[0] and measure_version(one, run) != versions[2]
+    assert _measure_version('gap', run) != versions[0] and _measure_version(one, run) != versions[2]
 
 class Scorer:
     "An object of one's own that can be called"
@@ -258,11 +258,11 @@ def test_a_measures_version_tells_apart_the_values_that_it_was_made_with(tmp_pat
     run = Run.create(tmp_path/'run', {})
     run.finish()
     values = [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, [[1], [2]], [[1, 2]], b'1', Path('a')]
-    versions = [measure_version(make(x), run) for x in values]
-    assert versions == [measure_version(make(x), run) for x in values] and len(set(versions)) == len(versions)
+    versions = [_measure_version(make(x), run) for x in values]
+    assert versions == [_measure_version(make(x), run) for x in values] and len(set(versions)) == len(versions)
     for x in (np.arange(3), torch.ones(2), pd.DataFrame(), {1, 2}, [object()], run):
         with pytest.raises(ValueError, match='made with values that no short text tells apart; give it a version'):
-            measure_version(make(x), run)
+            _measure_version(make(x), run)
 
 def test_a_measure_without_source_needs_a_version_and_its_version_is_all_that_counts(tmp_path):
     run, around = Run.create(tmp_path/'run', {}), {}
@@ -271,13 +271,13 @@ def test_a_measure_without_source_needs_a_version_and_its_version_is_all_that_co
     for f in (around['m'], len):
         match = "the source of measure '(m|len)' cannot be read; give it a version: measure"
         with pytest.raises(ValueError, match=match):
-            measure_version(f, run)
+            _measure_version(f, run)
     around['m'].version = '1'
-    first = measure_version(around['m'], run)
+    first = _measure_version(around['m'], run)
     around['helper'] = lambda: 2
-    assert measure_version(around['m'], run) == first # globals are not followed, as the notebook says
+    assert _measure_version(around['m'], run) == first # globals are not followed, as the notebook says
     around['m'].version = '2'
-    assert measure_version(around['m'], run) != first
+    assert _measure_version(around['m'], run) != first
 
 def test_a_number_of_another_version_is_not_shown(made, whole):
     def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'm': f})
@@ -295,7 +295,7 @@ def test_a_number_of_another_version_is_not_shown(made, whole):
     (dict(a=lambda net: 0), 'asks for net; a measure can ask for run, model, tokenizer, data'),
     (dict(seed='gap'), 'column already')])
 def test_measures_that_cannot_be_are_refused(measures, said):
-    with pytest.raises(ValueError, match=said): named_measures(measures)
+    with pytest.raises(ValueError, match=said): _named_measures(measures)
 
 def test_a_measure_that_fails_loses_no_training_and_is_tried_again(made, whole):
     def broken(run): return 'many'

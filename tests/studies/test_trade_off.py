@@ -12,13 +12,13 @@ import forked
 from salviz.attribution.explanations import explain_data
 from salviz.core.text import find_words
 from salviz.data.texts import subset
-from salviz.metrics.front import between, front_of
+from salviz.metrics.front import _between, front_of
 from salviz.metrics.plausibility import plausibility
 from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.leases import Lease
 from salviz.studies.study import Study
-from salviz.studies.trade_off import RationalePlausibility, marked_words, pareto
+from salviz.studies.trade_off import RationalePlausibility, _marked_words, pareto
 
 sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
 
@@ -83,7 +83,7 @@ def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
         at = np.array([[right(w), plausible(w)] for w in values])
         at = (at - at.min(0))/np.ptp(at, axis=0)
         k = int(np.argmax(np.hypot(*np.diff(at, axis=0).T)))
-        values = sorted([*values, between(values[k], values[k + 1])])
+        values = sorted([*values, _between(values[k], values[k + 1])])
     assert whole.values == values
 
 
@@ -157,7 +157,7 @@ def test_plausibility_of_a_run_reads_texts_as_far_as_the_run_did(data):
     model = small_model('classification', tokenizer, seed=0, **sizes)
     measure, seen = RationalePlausibility('input_x_gradient', splits=['test']), []
     for length in (None, 5):
-        encoded, flags = marked_words(model, tokenizer, data['test'], length)
+        encoded, flags = _marked_words(model, tokenizer, data['test'], length)
         assert (max(encoded['length']) == 5) == (length == 5)
         run = types.SimpleNamespace(config=dict(settings=dict(max_length=length)))
         seen.append(measure(model, tokenizer, data, run))
@@ -181,7 +181,7 @@ def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
     values = explain_data(model, part, 'input_x_gradient', tokenizer=tokenizer, words='sum', progress=False)
     expected = plausibility(values, part['rationale'])
     assert scores == dict(test_token_f1=expected['token_f1'], test_auprc=expected['auprc'])
-    encoded, flags = marked_words(model, tokenizer, data['test'])
+    encoded, flags = _marked_words(model, tokenizer, data['test'])
     assert [f.astype(int).tolist() for f in flags] == part['rationale'] and len(encoded) == len(kept)
 
 
@@ -193,7 +193,7 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     one = data['test'].select([0]).remove_columns('rationale')
     shares = [.75, .25, *[0.]*(len(find_words(text)) - 2)]
     for rationale in (shares, [[first[0], first[1]]]):
-        (flags,) = marked_words(model, tokenizer, one.add_column('rationale', [rationale]))[1]
+        (flags,) = _marked_words(model, tokenizer, one.add_column('rationale', [rationale]))[1]
         assert flags.tolist() == [True, *[False]*(len(flags) - 1)]
 
 

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from salviz.cli import parser
+from salviz.cli import _parser
 from salviz.core.runs import Run
 from salviz.methods import ADDrop, FineTuning
 from salviz.training import job, trainer
@@ -148,7 +148,7 @@ def test_a_resumed_run_goes_on_with_its_kernel_whatever_is_faster_now(tmp_path, 
 
 
 def test_the_command_line_asks_for_it_by_name():
-    asked = parser().parse_args(['train', '--precision', 'bf16', '--attention-kernel', 'eager'])
+    asked = _parser().parse_args(['train', '--precision', 'bf16', '--attention-kernel', 'eager'])
     assert (asked.precision, asked.attention_kernel) == ('bf16', 'eager')
-    usual = parser().parse_args(['train'])
+    usual = _parser().parse_args(['train'])
     assert (usual.precision, usual.attention_kernel) == ('fp32', None)

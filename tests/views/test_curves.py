@@ -7,9 +7,9 @@ import pytest
 from matplotlib.cbook import boxplot_stats
 
 import invented
-from salviz.views.curves import (accuracy_drop_curves, attention_entropy, attention_to_special, by_seed, common_grid,
-                           confidence, gradient_boxes, gradient_histogram, head_map, loss_curves,
-                           metric_table, named_runs, number_over_steps, perturbation_curves, running_mean,
+from salviz.views.curves import (accuracy_drop_curves, _attention_entropy, _attention_to_special, by_seed, _common_grid,
+                           _confidence, gradient_boxes, _gradient_histogram, head_map, loss_curves,
+                           metric_table, _named_runs, number_over_steps, perturbation_curves, _running_mean,
                            sensitivity_grid, spread, styles_of)
 from salviz.views.effects import bars
 from salviz.views.settings import over_setting
@@ -66,10 +66,10 @@ def test_smoothing_is_the_mean_of_the_rows_around_each_one_and_is_stated(seeds):
     y = seeds[1][0]
     for window in (1, 3, 5, 99):
         slow = [np.mean([y[j] for j in range(len(y)) if abs(j - i) <= window//2]) for i in range(len(y))]
-        np.testing.assert_allclose(running_mean(y, window), slow)
+        np.testing.assert_allclose(_running_mean(y, window), slow)
     view = loss_curves(seeds[0], smooth=5)
     assert 'running mean of each run over 5 logged rows' in view.subtitle and 'drawn faint' in view.caption
-    np.testing.assert_allclose(view.frame.value, np.mean([running_mean(o, 5) for o in seeds[1]], 0))
+    np.testing.assert_allclose(view.frame.value, np.mean([_running_mean(o, 5) for o in seeds[1]], 0))
     np.testing.assert_allclose(view.raw.value, seeds[1].ravel())
     with pytest.raises(ValueError, match='smooth must be an odd number of rows'): loss_curves(seeds[0], smooth=2)
 
@@ -82,7 +82,7 @@ def test_runs_of_different_lengths_are_averaged_as_far_as_all_of_them_go(tmp_pat
 
 def test_other_steps_are_interpolated_linearly():
     lines = [(np.array([0., 10]), np.array([0., 1])), (np.array([0., 4, 10]), np.array([2., 2, 8]))]
-    grid, values, alike = common_grid(lines)
+    grid, values, alike = _common_grid(lines)
     assert grid.tolist() == [0, 4, 10] and not alike
     np.testing.assert_allclose(values, [[0, .4, 1], [2, 2, 8]])
 
@@ -103,12 +103,12 @@ def test_a_step_that_was_logged_twice_counts_once_with_its_last_row(tmp_path):
 def test_a_list_is_sorted_into_lines_by_everything_but_the_seed(tmp_path):
     runs = [run(tmp_path/f'{m}{lr}{s}', [1., 2.], s, m, lr=lr) for m in ('FineTuning', 'ADDrop') for lr in (1, 2)
             for s in (0, 1)]
-    named = named_runs(runs, 'x')
+    named = _named_runs(runs, 'x')
     assert {k: [r.path.name for r in v] for k, v in named.items()} == {
         'Fine-tuning (FineTuning10)': ['FineTuning10', 'FineTuning11'],
         'Fine-tuning (FineTuning20)': ['FineTuning20', 'FineTuning21'],
         'AD-DROP (ADDrop10)': ['ADDrop10', 'ADDrop11'], 'AD-DROP (ADDrop20)': ['ADDrop20', 'ADDrop21']}
-    assert list(named_runs([tmp_path/'ADDrop10'], 'x')) == ['AD-DROP']
+    assert list(_named_runs([tmp_path/'ADDrop10'], 'x')) == ['AD-DROP']
 
 def test_a_seed_that_comes_twice_is_refused(seeds):
     with pytest.raises(ValueError, match='loss_curves: Fine-tuning has runs with seeds 0, 0; each seed counts once'):
@@ -163,7 +163,7 @@ def test_numbers_of_snapshots_are_means_over_probes_and_then_over_seeds(tmp_path
                                        np.mean([np.mean([fn(s) for s in r.snapshots(step=int(step))]) for r in runs]),
                                        rtol=1e-4)
     snap = runs[0].snapshot(10)
-    np.testing.assert_allclose([attention_entropy(snap), attention_to_special(snap), confidence(snap)],
+    np.testing.assert_allclose([_attention_entropy(snap), _attention_to_special(snap), _confidence(snap)],
                                [slow[k](snap) for k in ('entropy', 'to_special', 'confidence')], rtol=1e-4)
 
 def test_a_number_that_is_not_to_be_had_is_refused_by_name(tmp_path):
@@ -272,11 +272,11 @@ def test_a_logarithmic_axis_is_taken_where_values_span_decades_and_zeros_are_cou
 
 def test_a_histogram_counts_every_value_once_in_common_bins():
     frame = pd.DataFrame(dict(method=['a']*4 + ['b']*2, gradient=[0., .1, .6, 1., 2., 1.9]))
-    view = gradient_histogram(frame, bins=4)
+    view = _gradient_histogram(frame, bins=4)
     assert view.frame.query('name == "a"').value.tolist() == [.5, .25, .25, 0]
     assert view.frame.query('name == "b"').value.tolist() == [0, 0, 0, 1]
     assert view.frame.middle.tolist()[:4] == [.25, .75, 1.25, 1.75]
-    wide = gradient_histogram(pd.DataFrame(dict(method='a', gradient=[1e-3, 1e-2, .1, 1., 10.])), bins=4)
+    wide = _gradient_histogram(pd.DataFrame(dict(method='a', gradient=[1e-3, 1e-2, .1, 1., 10.])), bins=4)
     assert wide.log_x and wide.frame.value.tolist() == [.2, .2, .2, .4]
     np.testing.assert_allclose(wide.frame.middle, 10**np.array([-2.5, -1.5, -.5, .5]))
 
@@ -321,7 +321,7 @@ def test_captions_are_sentences_with_plain_names_and_what_the_frame_says_of_itse
     assert view.names == ('integrated gradients', 'random')
     assert view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.')
     assert 'inputs; no seeds given, so no band' in view.caption
-    for view in (gradient_boxes(frame), head_map(frame, 'comprehensiveness'), gradient_histogram(frame)):
+    for view in (gradient_boxes(frame), head_map(frame, 'comprehensiveness'), _gradient_histogram(frame)):
         assert view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.')
         assert '_' not in ' '.join(view.names if hasattr(view, 'names') else ())
         assert view.caption[0].isupper()

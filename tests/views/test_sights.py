@@ -15,13 +15,13 @@ import invented
 import salviz.figures.maps
 from overlap import check_legible
 from PIL import Image
-from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, rendered, sequential, signed, signed_scale
+from salviz.figures.drawing import bodies, drawable_view, _drawn, lightness, rendered, sequential, signed, signed_scale
 from salviz.explorer.static_images import Selection, picture
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.views.maps import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
                            masked_pairs, pattern_residual, same_scale, telling_entry, triptych,
-                           units_of)
+                           _units_of)
 from salviz.views.base import guided_heads, masked_sentence
 from invented import invent
 
@@ -40,7 +40,7 @@ kinds = dict(map=lambda s: attention_map(s, overlays=['candidates', 'discarded',
 def draw(view, width=6.75):
     "The figure of `view`, as `figure` draws it"
     view = drawable_view(view)
-    return drawn(view, bodies[type(view)](view, width), width)
+    return _drawn(view, bodies[type(view)](view, width), width)
 
 
 def by_hand(values, word_ids):
@@ -363,7 +363,7 @@ def test_hostile_tokens_are_drawn_literally_and_endless_ones_are_cut_visibly():
                 assert '$x^2$' in texts
                 assert 'xx…' in texts
                 assert not any(o.get_parse_math() for o in fig.findobj(Text) if '$x' in o.get_text())
-    assert units_of(snap).labels[4] == 'x'*59 + '…'
+    assert _units_of(snap).labels[4] == 'x'*59 + '…'
 
 
 @pytest.mark.slow
