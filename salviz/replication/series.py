@@ -44,7 +44,8 @@ def found_by_gradient(model, data): return found(model, data, 'gradient')
 def found_by_shap(model, data): return found(model, data, 'gradient_shap')
 
 series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='seconds', average_loss='average_loss',
-                       majority=commonest_class_accuracy, IG=found, gradient=found_by_gradient, GradientSHAP=found_by_shap)
+                       majority=commonest_class_accuracy, IG=found, gradient=found_by_gradient,
+                       GradientSHAP=found_by_shap)
 
 def saliency_guided(**arguments):
     "Saliency guided training"
