@@ -459,16 +459,16 @@ def _recording_fraction(
     saliency_recordings=20, # of these, those with saliency
 ) -> dict:
     "What recording costs in an epoch, from the rows that a run wrote"
-    seen, trained = [[r for r in metrics if r['kind'] == kind] for kind in ('record', 'train')]
+    seen = [r for r in metrics if r['kind'] == 'record']
     seconds = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
-    saliency, step = (float(np.median([r[name] for r in rows]))
-                      for rows, name in ((seen, 'saliency_seconds'), (trained, 'seconds')))
+    saliency = float(np.median([r['saliency_seconds'] for r in seen]))
+    step = float(np.median([r['seconds'] for r in metrics if r['kind'] == 'train']))
     return dict(look_seconds=seconds, saliency_seconds=saliency, step_seconds=step, looks=recordings,
                 steps=steps_per_epoch, goal=.05, share=recordings * seconds / (steps_per_epoch * step),
                 saliency_share=saliency_recordings * saliency / (steps_per_epoch * step))
 
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
-    "What `looks` at `probes` cost in a training on the packaged sentences, from a short one in which `taken` are made"
+    "Return what `recordings` of `probes` cost in a training on sentences, from a short one with `taken` recordings"
     say(f'recording: a training of {steps} steps of {_rows[name].title} with {probes} probes and {taken} looks')
     data = load_text('movie-sentences')
     part = subset(data, steps * _batch_size, validation_size=16, test_size=16)
@@ -503,8 +503,8 @@ def _region_agreement(model, batch, p=.3) -> float:
     for dtype in (None, torch.bfloat16):
         attribution, allowed = attention_attribution(model, inputs, dtype=dtype)
         regions.append([discard_candidates(attribution[l], allowed[l], p) for l in attribution])
-    both, first = (sum(int(x.sum()) for x in part) for part in ([a & b for a, b in zip(*regions)], regions[0]))
-    return both / first
+    both = sum(int((a & b).sum()) for a, b in zip(*regions))
+    return both / sum(int(a.sum()) for a in regions[0])
 
 def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
     "`_region_kept` of one batch"

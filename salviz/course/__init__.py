@@ -10,6 +10,6 @@ _rooms = {
     'marks': 'Marks',
     'classroom': 'class_marks class_page marks_teacher teach',
     'exercises': 'check hint'}
-_home = {name: room for room, names in _rooms.items() for name in names.split()}
+_home = {name: module for module, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
 __getattr__ = rooms_of(__name__, **_home)

@@ -32,15 +32,19 @@ class Bars:
         ends = [end for numbers in self.values.values() for end in numbers]
         low, high = min(0, *ends), max(0, *ends)
         place = lambda x: f'{100*(x - low)/(high - low or 1):.2f}%'
-        at = '' if self.reference is None else place(self.values[self.reference][0])
+        at, note = '', ''
+        if self.reference is not None:
+            at = place(self.values[self.reference][0])
+            note = f'; the dashed line is that of {html.escape(self.reference)}'
         rows = ''.join(_row(name, numbers, place, at) for name, numbers in self.values.items())
-        note = '' if self.reference is None else f'; the dashed line is that of {html.escape(self.reference)}'
         return (f'<table class="salviz-bars" style="width:100%;max-width:44em;border-collapse:collapse;font-size:.9em">'
                 f'<caption style="text-align:left;caption-side:bottom;opacity:.8">{html.escape(self.what)}: '
                 f'mean and interval{note}</caption><tbody>{rows}</tbody></table>')
 
 # %% ../../nbs/13_course/02_bars.ipynb #br07
-def _text(x): return f'{x:.2f}'.replace('0.', '.', 1) if abs(x) < 1 else f'{x:.2f}'
+def _text(x):
+    text = f'{x:.2f}'
+    return text.replace('0.', '.', 1) if abs(x) < 1 else text
 
 def _line(mean, low, high): return f'{_text(mean)} ({_text(low)} to {_text(high)})'
 

@@ -320,7 +320,8 @@ def _labels(labels, cell, left, top):
 def _cell(x, i, j, cell, left, top, largest, off, first):
     "SVG of one cell of a map; in the map of differences `x` is None"
     box = f'x="{left + cell*j:g}" y="{top + cell*i:g}" width="{cell - 1:g}" height="{cell - 1:g}"'
-    fill = _fill(x, largest) if x is not None else f'rgba({_red}, .65)' if off else f'rgba({_grey}, .12)'
+    if x is not None: fill = _fill(x, largest)
+    else: fill = f'rgba({_red}, .65)' if off else f'rgba({_grey}, .12)'
     line = ' stroke="currentColor" stroke-width="2"' if first else ''
     parts = [f'<rect {box} fill="{fill}"{line}/>']
     a, b, c, d = left + cell*(j + .28), top + cell*(i + .28), left + cell*(j + .66), top + cell*(i + .66)
@@ -343,7 +344,8 @@ def _map(
     rows, columns = off.shape
     labels = [labels for _, labels in axes] or [range(rows), range(columns)]
     cell = 30 if max(rows, columns) <= 6 else max(7, min(15, 240/max(rows, columns)))
-    left, top = (10 + 6*max(len(_cut(t)) for t in axis) for axis in labels)
+    def space(axis): return 10 + 6*max(len(_cut(t)) for t in axis)
+    left, top = map(space, labels)
     width, height = left + cell*columns + 2, top + cell*rows + 2
     cells = ''.join(_cell(None if x is None else x[i, j], i, j, cell, left, top, largest, off[i, j], (i, j) == first)
                     for i in range(rows) for j in range(columns))
@@ -375,10 +377,13 @@ def _row(label, yours, right, off, first):
     "A row of the table of answers"
     td = 'padding:1px 8px 1px 4px;text-align:right;background:none;border:0'
     number = not isinstance(right, (str, bool, np.bool_)) and not isinstance(yours, str)
-    gap = f'{float(yours) - float(right):+.2g}' if number and off else 'differs' if off else '0' if number else 'same'
-    mark = f'background:rgba({_red}, .22)' if off else 'background:none'
-    edge = ';outline:2px solid currentColor;outline-offset:-2px' if first else ''
-    three = _bare(yours), _bare(right), f'✗ {gap}' if off else gap
+    mark, edge = 'background:none', ''
+    gap = '0' if number else 'same'
+    if off:
+        gap = f'✗ {float(yours) - float(right):+.2g}' if number else '✗ differs'
+        mark = f'background:rgba({_red}, .22)'
+    if first: edge = ';outline:2px solid currentColor;outline-offset:-2px'
+    three = _bare(yours), _bare(right), gap
     cells = ''.join(f'<td style="{td}">{_text(x)}</td>' for x in three)
     return (f'<tr style="{mark}{edge}"><th scope="row" style="{td};text-align:left;font-weight:normal">'
             f'{_text(_cut(label, 24))}</th>{cells}</tr>')
@@ -387,17 +392,19 @@ def _bare(x): return x if isinstance(x, str) else _shown(x)
 
 def _table(case, value, off, first):
     "Yours, the right one and the difference as a table"
-    lone = off.ndim == 0
-    labels = [''] if lone else list(case.axes[0][1]) if case.axes else [str(i) for i in range(len(off))]
-    yours, right = ((x,) if lone else x for x in (value, case.truth))
-    flags = off.reshape(-1)
+    flags, yours, right, title = off.reshape(-1), value, case.truth, ''
+    if off.ndim == 0: labels, yours, right = [''], (value,), (case.truth,)
+    else: labels = list(map(str, range(len(off))))
+    if case.axes:
+        title = case.axes[0][0]
+        if off.ndim: labels = list(case.axes[0][1])
     at = first[0] if first else 0
     start = max(0, min(at - 2, len(flags) - _most_rows))
     rows = [_row(labels[i], yours[i], right[i], flags[i], first is not None and i == at)
             for i in range(start, min(start + _most_rows, len(flags)))]
     th = 'padding:1px 8px 1px 4px;text-align:right;font-weight:600;background:none;border:0'
     heads = ''.join(f'<th scope="col" style="{th}">{_text(t)}</th>' for t in ('yours', _titled(case), 'difference'))
-    corner = f'<th scope="col" style="{th};text-align:left">{_text(case.axes[0][0] if case.axes else "")}</th>'
+    corner = f'<th scope="col" style="{th};text-align:left">{_text(title)}</th>'
     rest = len(flags) - len(rows)
     more = f'<div style="font-size:12px">{rest} more are not shown.</div>' if rest else ''
     style = 'border-collapse:collapse;border:0;margin:0;font-size:12px;font-variant-numeric:tabular-nums'
@@ -425,7 +432,7 @@ def framed(
 ) -> str:
     "A box with a coloured edge around what is said"
     edge = '22, 163, 74' if is_good else _amber
-    mark = mark if mark is not None else '✓ ' if is_good else '✗ '
+    if mark is None: mark = '✓ ' if is_good else '✗ '
     text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_with_code(p)}</div>'
                    for p in paragraphs if p)
     style = (f'border-left:4px solid rgb({edge});padding:6px 0 6px 12px;margin:4px 0;max-width:100%;overflow-x:auto;'

@@ -162,8 +162,9 @@ def _class_alpha(
     value = _alpha_of_counts(np.concatenate(counts))
     used = [c for c in counts if (c.sum(1) >= 2).any()]
     if value is None or len(used) < 2: return Alpha(value, None, None)
-    samples = (_alpha_of_counts(np.concatenate([used[i] for i in row])) for row in _drawn(len(used), times))
-    return Alpha(value, *_percentiles([x for x in samples if x is not None]))
+    def alpha_of(sample): return _alpha_of_counts(np.concatenate([used[i] for i in sample]))
+    alphas = map(alpha_of, _drawn(len(used), times))
+    return Alpha(value, *_percentiles([x for x in alphas if x is not None]))
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl17
 def _majority_of(votes, respondents:int): # flags; None if nobody was asked
@@ -184,8 +185,11 @@ class _MergedMarks:
     @cached_property
     def table(self) -> list: # of each sentence float [students, words], NaN: not done
         "Who marked what"
-        return [np.array([np.full(len(words), np.nan) if s.marks[i] is None else s.marks[i] for s in self.sheets],
-                         dtype=float).reshape(-1, len(words)) for i, words in enumerate(self.of.words)]
+        table = [np.full((len(self.sheets), len(words)), np.nan) for words in self.of.words]
+        for k, sheet in enumerate(self.sheets):
+            for i, flags in enumerate(sheet.marks):
+                if flags is not None: table[i][k] = flags
+        return table
 
     @cached_property
     def respondents(self) -> list: # of each sentence how many students have done it
@@ -392,24 +396,25 @@ def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_a
 def _summed_up(columns) -> dict:
     "Means over sentences and, of the two scores, the interval of resampled sentences"
     row, n = {}, len(columns['auprc'])
-    rows = _drawn(n, 1000) if n > 1 else np.zeros((0, 0), int)
+    samples = _drawn(n, 1000)
     for name, values in columns.items():
         row[name] = float(np.mean(values)) if n else np.nan
-        if name != 'random_auprc':
-            row[f'{name}_low'], row[f'{name}_high'] = _percentiles(np.asarray(values)[rows].mean(1)) if n > 1 else (
-                np.nan, np.nan)
+        if name == 'random_auprc': continue
+        low, high = np.nan, np.nan
+        if n > 1: low, high = _percentiles(np.asarray(values)[samples].mean(1))
+        row |= {f'{name}_low': low, f'{name}_high': high}
     return row | dict(sentences=n)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl34
 def _of_students(marks, reference) -> dict:
     "Each student against the majority of the others, a mean over students for each sentence"
-    each = {name: [[] for _ in marks.table] for name in ('auprc', 'random_auprc', 'token_f1')}
-    for i in range(len(marks)):
-        for s, (table, votes, respondents) in enumerate(zip(marks.table, marks.votes, marks.respondents)):
-            others = None if np.isnan(table[i][0]) else _majority_of(votes - table[i].astype(int), respondents - 1)
-            if others is None: continue
-            for name, values in _compared([table[i]], [others]).items(): each[name][s] += values
-    return {name: [float(np.mean(x)) for x in lists if x] for name, lists in each.items()}
+    means = dict(auprc=[], random_auprc=[], token_f1=[])
+    for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
+        done = [flags for flags in table if not np.isnan(flags[0])]
+        others = [_majority_of(votes - flags.astype(int), respondents - 1) for flags in done]
+        for name, values in _compared(done, others).items():
+            if values: means[name].append(float(np.mean(values)))
+    return means
 
 def _comparison(marks, explanations, by) -> pd.DataFrame:
     "The table of `ClassMarks.compare`"
@@ -418,7 +423,8 @@ def _comparison(marks, explanations, by) -> pd.DataFrame:
     if not marked: raise ValueError('the reference marks no word, so nothing can be compared with it')
     fraction = rationale_size(marked)
     priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in marks.of.words]
-    stops = [np.array([float(w.lower() in _stop_words) for w in words]) for words in marks.of.words]
+    def are_stop_words(words): return np.array([float(w.lower() in _stop_words) for w in words])
+    stops = list(map(are_stop_words, marks.of.words))
     table = {name: _summed_up(_compared(values, reference, fraction)) for name, values in explanations.items()}
     table['words rated by themselves'] = _summed_up(_compared(priors, reference, fraction))
     table['stop words'] = _summed_up(_compared(stops, reference))
@@ -470,7 +476,7 @@ def _taught_data(marks, by, names, held=()):
         if label in range(len(names)) and label is not None: return int(label)
         raise ValueError(f'sentences need a label to be trained on: one of {", ".join(names)}, got {shown(label)}')
     def part(texts, labels, flags):
-        rationale = [None if f is None or not np.any(f) else [float(x) for x in f] for f in flags]
+        rationale = [None if f is None or not np.any(f) else np.asarray(f, float).tolist() for f in flags]
         columns = dict(text=list(texts), label=[number(x) for x in labels], rationale=rationale)
         kinds = dict(text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32')))
         info = DatasetInfo(features=Features(kinds), dataset_name='marks of a class')
@@ -564,8 +570,9 @@ def class_page(
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
             raise ValueError(f'rows: {name!r} must hold one number for each word of each of the {len(of)} sentences')
-    rows = [dict(name=name, values=[np.abs(v).tolist() for v in values]) for name, values in (rows or {}).items()]
-    questions = lesson_questions() if questions is None else questions
+    def sizes(values): return [np.abs(v).tolist() for v in values]
+    rows = [dict(name=name, values=sizes(values)) for name, values in (rows or {}).items()]
+    if questions is None: questions = lesson_questions()
     described = [one.described() for one in questions.values()]
     content = json_text(dict(set=of.described(), rows=rows, questions=described))
     truths = packed({name: one.truth() for name, one in questions.items()})

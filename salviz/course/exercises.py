@@ -102,7 +102,8 @@ def _predict_of(sentence):
     "What the packaged classifier said of `sentence` and of what is left of it, as a function of words"
     whole, without, without_all = _measured[sentence]
     words = sentence.split()
-    measured = {tuple(words): whole} | {tuple(w for w in words if w != x): p for x, p in without_all.items()}
+    def rest(x): return tuple(w for w in words if w != x)
+    measured = {tuple(words): whole} | {rest(x): p for x, p in without_all.items()}
     measured |= {(*words[:i], *words[i + 1:]): p for i, p in enumerate(without)}
     def predict(words):
         p = measured.get(tuple(words))
@@ -220,7 +221,8 @@ _krippendorff = '''1 2 3 3 2 1 4 1 2 . . .
 1 2 3 3 2 4 4 1 2 5 1 .'''
 
 def _table(text):
-    return np.array([[np.nan if x == '.' else float(x) for x in line.split()] for line in text.split('\n')])
+    def numbers(line): return [np.nan if x == '.' else float(x) for x in line.split()]
+    return np.array(list(map(numbers, text.split('\n'))))
 
 def _disagreement_case(values, place, whose='by hand'):
     truth = np.array(solutions.disagreements(values))
@@ -236,8 +238,9 @@ def _marks_of(snapshots, k=3):
 
 @cache
 def _snapshots_by_probe(name):
-    probes = sorted({s.probe for s in _snapshots(name)})
-    return {p: [s for s in _snapshots(name) if s.probe == p] for p in probes}
+    by_probe = {}
+    for s in _snapshots(name): by_probe.setdefault(s.probe, []).append(s)
+    return dict(sorted(by_probe.items()))
 
 def _disagreement_run():
     def of(name):

@@ -142,8 +142,8 @@ def _grade_one(
     passed = {name.rpartition('.')[2] for name, entry in entries.items()
               if entry['kind'] == 'check' and entry.get('passed') is True}
     right = [name for name in assignments.checks if name in passed]
-    near = {which: _mean([_near(assignments.predictions[name], entry[which]) for name, entry in committed.items()])
-            for which in ('first', 'second')}
+    def near(which):
+        return _mean([_near(assignments.predictions[name], entry[which]) for name, entry in committed.items()])
     whys = [f'{name}: {entry[which]["why"]}' for name, entry in committed.items() for which in ('first', 'second')
             if entry[which] and entry[which]['why'].strip()]
     def points_for(done, of, most): return round(most*len(done)/len(of), 1) if of else np.nan
@@ -152,7 +152,7 @@ def _grade_one(
                 checks=points_for(right, assignments.checks, _points['checks']), reasons='', capstone='',
                 committed=f'{len(committed)} of {len(assignments.predictions)}',
                 passed=f'{len(right)} of {len(assignments.checks)}',
-                near_first=round(near['first'], 2), near_second=round(near['second'], 2),
+                near_first=round(near('first'), 2), near_second=round(near('second'), 2),
                 skipped=sum(bool(entry and entry['skipped']) for entry in answered.values()),
                 why=' | '.join(whys), notes='; '.join(notes))
 
@@ -165,13 +165,15 @@ class Grades:
 
     def table(self) -> pd.DataFrame:
         "Return one row per student; □ replaces an unpaired surrogate, which pandas cannot store"
-        return pd.DataFrame([{name: for_file(x) if isinstance(x, str) else x for name, x in row.items()}
-                             for row in self.rows])
+        def cell(x): return for_file(x) if isinstance(x, str) else x
+        def line(row): return {name: cell(x) for name, x in row.items()}
+        return pd.DataFrame(list(map(line, self.rows)))
 
     def write(self, path) -> Path:
         "Write the table as CSV"
         def whole(x): return int(x) if isinstance(x, (float, np.floating)) and float(x).is_integer() else x
-        rows = [{name: whole(x) for name, x in row.items()} for row in self.rows]
+        def line(row): return {name: whole(x) for name, x in row.items()}
+        rows = list(map(line, self.rows))
         write_whole(Path(path), csv_text(pd.DataFrame(rows, dtype=object)).encode('utf-8-sig'))
         return Path(path)
 

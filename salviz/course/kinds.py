@@ -108,7 +108,9 @@ def number(
 ) -> Query:
     "Ask for a number"
     low, high, step = _scale(low, high, step)
-    near, far = _numbers(near=(high - low)*.05 if near is None else near, far=(high - low)*.15 if far is None else far)
+    if near is None: near = (high - low)*.05
+    if far is None: far = (high - low)*.15
+    near, far = _numbers(near=near, far=far)
     if not 0 <= near <= far: raise ValueError(f'near must be from 0 to far, got near={near:g} and far={far:g}')
     return Query('number', dict(low=low, high=high, step=step, unit=_unit(unit), near=near, far=far))
 
@@ -126,8 +128,9 @@ def slope(
     low, high, step = _scale(low, high, step)
     start, = _numbers(start=start)
     if not low <= start <= high: raise ValueError(f'start must be from {low:g} to {high:g}, got {start:g}')
-    near, same = _numbers(near=(high - low)*.1 if near is None else near,
-                          same=(high - low)*.02 if same is None else same)
+    if near is None: near = (high - low)*.1
+    if same is None: same = (high - low)*.02
+    near, same = _numbers(near=near, same=same)
     if near < 0 or same < 0: raise ValueError(f'near and same must not be negative, got {near:g} and {same:g}')
     ends = _texts('ends', tuple(ends), 2)[:2]
     return Query('slope', dict(start=start, low=low, high=high, step=step, unit=_unit(unit), ends=ends, near=near,
@@ -177,16 +180,16 @@ def _place(name, text, texts):
     "Where `text` stands among `texts`; it must stand there once"
     places = [i for i, one in enumerate(texts) if one == text]
     if len(places) == 1: return places[0]
-    why = f'stands there {len(places)} times, at {", ".join(map(str, places))}: give its number' if places else (
-        f'is none of {", ".join(map(repr, texts))}')
+    why = f'is none of {", ".join(map(repr, texts))}'
+    if places: why = f'stands there {len(places)} times, at {", ".join(map(str, places))}: give its number'
     raise ValueError(f'{name}: {text!r} {why}')
 
 def _numbered(query, value):
     "`value` with numbers where texts of the question were given"
     texts = query.options.get({'words': 'words', 'choice': 'options', 'order': 'items'}.get(query.kind))
     if texts is None: return value
-    if isinstance(value, str): return _place(query.kind, value, texts) if query.kind == 'choice' else _numbered(
-        query, [value])
+    if isinstance(value, str) and query.kind == 'choice': return _place(query.kind, value, texts)
+    if isinstance(value, str): value = [value]
     if not isinstance(value, (list, tuple)): return value
     return [_place(query.kind, v, texts) if isinstance(v, str) else v for v in value]
 
@@ -197,12 +200,11 @@ def answer_of(
     "`value` as plain JSON"
     return checked_value(query, _numbered(query, value))
 
-
 # %% ../../nbs/13_course/03_kinds.ipynb #kd19
 def _interval(name, x):
     "A number or a pair (low, high) as [low, high]"
-    low, high = _numbers(**{f'{name} (low)': x[0], f'{name} (high)': x[1]}) if _is_pair(x) else _numbers(
-        **{name: x})*2
+    if _is_pair(x): low, high = _numbers(**{f'{name} (low)': x[0], f'{name} (high)': x[1]})
+    else: low, high = _numbers(**{name: x})*2
     if low > high: raise ValueError(f'{name}: an interval must begin below its end, got {low:g} to {high:g}')
     return [low, high]
 
@@ -239,7 +241,6 @@ def truth_of(
     "`truth` as plain JSON; intervals are pairs (low, high)"
     return _truths[query.kind](truth, **query.options)
 
-
 # %% ../../nbs/13_course/03_kinds.ipynb #kd22
 def _score_words(value, truth, **_):
     both = len(set(value) & set(truth))
@@ -247,7 +248,8 @@ def _score_words(value, truth, **_):
 
 def _score_head(value, truth, **_):
     places = [[layer, head] for layer, head, _ in truth]
-    return 0. if list(value) not in places[:5] else 1. if list(value) == places[0] else .5
+    if list(value) in places[:1]: return 1.
+    return .5 if list(value) in places[:5] else 0.
 
 def _score_order(value, truth, **_):
     "Pairs in the right order less those in the wrong one, of all pairs whose intervals do not overlap"
@@ -264,7 +266,8 @@ def _distance(value, truth):
 
 def _score_number(value, truth, low, high, near, far, **_):
     rounding, distance = 1e-9*(high - low), _distance(value, truth)
-    return 1. if distance <= near + rounding else .5 if distance <= far + rounding else 0.
+    if distance <= near + rounding: return 1.
+    return .5 if distance <= far + rounding else 0.
 
 def _direction(start, same, low, high):
     "1 up, -1 down, 0 neither, of a line from `start` to the interval from `low` to `high`"
@@ -289,13 +292,13 @@ def score(
     "How near an answer is to what is true"
     return _scores[query.kind](value, truth, **query.options)
 
-
 # %% ../../nbs/13_course/03_kinds.ipynb #kd25
 def _text_of_number(x, unit='', step=.01):
     "At least two places behind the point, more where steps are finer; none before it if it is 0"
     digits = min(6, max(2, math.ceil(-math.log10(step) - 1e-9)))
     text = f'{x:.{digits}f}'.rstrip('0').rstrip('.')
-    text = '0' if text in ('-0', '') else text.replace('0.', '.', 1) if abs(x) < 1 else text
+    if text in ('-0', ''): text = '0'
+    elif abs(x) < 1: text = text.replace('0.', '.', 1)
     return f'{text} {unit}'.strip()
 
 def _text_of_interval(low, high, unit='', step=.01):
@@ -339,4 +342,3 @@ def truth_text(
 ) -> str:
     "What is true as a line of text"
     return _truth_texts[query.kind](truth, **query.options)
-

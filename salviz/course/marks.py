@@ -41,7 +41,8 @@ class MarkSet:
 
     @cached_property
     def words(self) -> list: # of lists of str
-        return [[text[a:b] for a, b in find_words(text)] for text in self.texts]
+        def words_in(text): return [text[a:b] for a, b in find_words(text)]
+        return list(map(words_in, self.texts))
 
     @cached_property
     def id(self) -> str: # six signs

@@ -214,9 +214,11 @@ class _Session:
         "What the class has answered to the question of `predict`, None if nothing is known"
         of_class = self.classmates.get(predict.name)
         if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
-        columns = 'first', 'second', 'confidence'
-        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.query, row[:2])]
-        return of_class | {column: [row[i] for row in rows] for i, column in enumerate(columns)}
+        fitting = dict(first=[], second=[], confidence=[])
+        for first, second, confidence in zip(of_class['first'], of_class['second'], of_class['confidence']):
+            if not _all_fit(predict.query, (first, second)): continue
+            for column, x in zip(fitting.values(), (first, second, confidence)): column.append(x)
+        return of_class | fitting
 
     def waiting(self, names) -> list:
         "Those of `names` that nobody has committed or skipped"
@@ -236,7 +238,6 @@ class _Session:
 
 _listeners = []
 _session = _Session()
-
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr20
 class _Gate(CourseWidget):

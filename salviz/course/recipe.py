@@ -299,18 +299,18 @@ def _measure_course(
     readings = {name: _read_words(every[name], tokenizer, course_sentences() + held) for name in ('base', 'sallm')}
     lexicon = [lexicon_marks(text) for text in texts]
     subset, compared = data['test'].select(range(128)), ('gradient_norm', 'input_x_gradient', 'integrated_gradients')
-    masked = {name: {by: _without_the_lowest(every[name], subset, tokenizer, by)
-                     for by in compared}
-              for name in ('base', 'plain', 'guided', 'guided-input')}
-    marking = {name: [_after_marking(base, tokenizer, name, mark, folder, data['test'], draw) for draw in draws]
-               for name, mark in (('marks', lexicon_marks), ('stop-words', _stop_word_marks))}
+    masked, marking = {}, {}
+    for name in ('base', 'plain', 'guided', 'guided-input'):
+        masked[name] = {by: _without_the_lowest(every[name], subset, tokenizer, by) for by in compared}
+    for name, mark in (('marks', lexicon_marks), ('stop-words', _stop_word_marks)):
+        marking[name] = [_after_marking(base, tokenizer, name, mark, folder, data['test'], draw) for draw in draws]
+    def probe_words(probe): return {by: _masked_words(base, tokenizer, course_probes[probe], by) for by in compared}
     return dict(
         accuracy={name: _accuracy(model, data['test'], tokenizer) for name, model in every.items()},
         comprehensiveness=_comprehensiveness(base, texts, tokenizer),
         agreement={name: _agreement(x) for name, x in readings.items()},
         plausibility=_on_marks(readings['base'], lexicon), marking=marking, masked=masked,
-        masked_words={probe: {by: _masked_words(base, tokenizer, course_probes[int(probe)], by) for by in compared}
-                      for probe in '23'},
+        masked_words={str(probe): probe_words(probe) for probe in (2, 3)},
         prior=_prior(base, tokenizer, data, seed),
         heads={name: _head_attention(every[name], _as_split(held), tokenizer) for name in ('base', 'prev', 'first')})
 

@@ -90,9 +90,11 @@ def checked_entry(
                          ) from None
     if first is None: second = None
     is_revealed = entry['state'] == 'revealed'
-    state = 'revealed' if is_revealed else 'discussed' if second else 'committed' if first else 'open'
-    return dict(id=id, kind=query.kind, state=state, first=first, second=second,
-                revealed=str(entry.get('revealed') or _now()) if is_revealed else None,
+    state, revealed = 'open', None
+    if first: state = 'committed'
+    if second: state = 'discussed'
+    if is_revealed: state, revealed = 'revealed', str(entry.get('revealed') or _now())
+    return dict(id=id, kind=query.kind, state=state, first=first, second=second, revealed=revealed,
                 skipped=is_revealed and first is None)
 
 def follows(
@@ -103,7 +105,6 @@ def follows(
     is_forward = states.index(after['state']) >= states.index(before['state'])
     is_closed = before['state'] == 'revealed' and after != before
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
-
 
 # %% ../../nbs/13_course/04_session.ipynb #se27
 _most_entries, _most_answers = 1000, 2000 # of a file, and of a class to one question
@@ -190,7 +191,7 @@ def answers_file(
     answered:dict=None, # entries by name; None: those of this session
 ) -> dict:
     "What an answers file holds"
-    answered = entries if answered is None else answered
+    if answered is None: answered = entries
     return dict(salviz='answers', version=1, nickname=_check_nickname(nickname), lesson=_lesson_of(answered),
                 set=_set_of(answered), written=_now(), entries=dict(sorted(answered.items())))
 
@@ -251,7 +252,8 @@ def place_of(
     answered:dict=None, # entries; None: those of this session
 ) -> tuple: # (path, entries that stand there already)
     "Where `nickname`'s answers go: the first of answers-NICK.json, answers-NICK-2.json … that is nobody else's"
-    answered, number = entries if answered is None else answered, 1
+    if answered is None: answered = entries
+    number = 1
     while True:
         path = Path(folder)/f'answers-{_check_nickname(nickname)}{f"-{number}" if number > 1 else ""}.json'
         if not path.exists(): return path, {}
@@ -272,7 +274,7 @@ def write_answers(
     answered:dict=None, # entries; None: those of this session
 ) -> Path:
     "Write answers-NICK.json, or a numbered one where that is another person's"
-    answered = entries if answered is None else answered
+    if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
     file = checked_file(answers_file(nickname, joined_entries(recorded, answered)), path.name) # it can be read again
     text = json.dumps(file, indent=1, ensure_ascii=False).encode()

@@ -8,6 +8,6 @@ _rooms = {
     'rows': 'read_rows',
     'reproduce': 'reproduce',
     'report': 'write_report'}
-_home = {name: room for room, names in _rooms.items() for name in names.split()}
+_home = {name: module for module, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
 __getattr__ = rooms_of(__name__, **_home)

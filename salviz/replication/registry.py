@@ -766,8 +766,8 @@ _pools = { # shares of train, validation and test from which seeds draw
 def _plain(effect) -> dict:
     "An effect as a plain value; what gates had no word for at first is left out where they do not use it"
     later = dict(below=None, after_run='')
-    gates = [{k: x for k, x in asdict(g).items() if k not in later or x != later[k]} for g in effect.gates]
-    return {**asdict(effect), 'gates': gates}
+    def used(gate): return {k: x for k, x in asdict(gate).items() if k not in later or x != later[k]}
+    return {**asdict(effect), 'gates': list(map(used, effect.gates))}
 
 def described(
     budget:str='small',
@@ -800,7 +800,7 @@ def unannounced(
 ) -> list: # of phrases
     "What differs between two registries beside gates that say they came after the run, and what arms are given"
     def before(registry): # as it was without them
-        effects = {name: {**e, 'gates': [g for g in e['gates'] if not g.get('after_run')]}
-                   for name, e in registry['effects'].items()}
+        def first_gates(effect): return [g for g in effect['gates'] if not g.get('after_run')]
+        effects = {name: {**e, 'gates': first_gates(e)} for name, e in registry['effects'].items()}
         return {k: x for k, x in dict(registry, effects=effects).items() if k in was or k not in ('arms', 'pools')}
     return _registry_changes(before(was), before(now))

@@ -302,7 +302,8 @@ def _strip(finding) -> Markup:
 _forest_ticks = (-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100)
 
 def _by_paper(findings) -> dict: # {paper: its findings}
-    by_paper = {paper: [f for f in findings if f.claim.paper == paper] for paper in papers}
+    by_paper = {paper: [] for paper in papers}
+    for f in findings: by_paper[f.claim.paper].append(f)
     return {paper: group for paper, group in by_paper.items() if group}
 
 def _ways_lane(axis):
@@ -389,15 +390,16 @@ def _dumbbells(
 # %% ../../nbs/14_replication/09_report.ipynb #rt-22
 def _condition_names(terms, budget='small') -> list:
     "What tells the terms of an effect apart, and the condition"
-    wheres = [{k: str(v.get(budget) if isinstance(v, dict) else v) for k, v in t.where} for t in terms]
-    differ = [k for k in ('study', 'measure') if len({getattr(t, k) for t in terms}) > 1]
-    def differing(term, k): return _measure_words(term.measure) if k == 'measure' else term.study
-    settings = {k for where in wheres for k in where}
-    varied = {k for k in settings if len({where.get(k) for where in wheres}) > 1}
+    parts = []
+    for term in terms:
+        settings = {k: str(v.get(budget) if isinstance(v, dict) else v) for k, v in term.where}
+        parts.append(dict(study=term.study, measure=_measure_words(term.measure), **settings))
+    frame = pd.DataFrame(parts)
+    varied = [k for k in frame if frame[k].nunique(dropna=False) > 1]
+    def words(k, value): return value if k in ('study', 'measure') else _setting_words(k, value)
     names = []
-    for term, where in zip(terms, wheres):
-        names.append(', '.join([term.arm, *(differing(term, k) for k in differ),
-                                *(_setting_words(k, v) for k, v in where.items() if k in varied)]))
+    for term, part in zip(terms, parts):
+        names.append(', '.join([term.arm, *(words(k, part[k]) for k in varied if k in part)]))
     return names
 
 def _condition_values(
@@ -518,7 +520,8 @@ def _curve_panels(effect, runs): # rows of its study -> panels
     columns, conditions = _curve_columns(runs, base), list(dict.fromkeys(runs.method))
     if len(columns) < 2 or not base.endswith('curve'): return
     setting = next((k for k in (effect.task, 'layers', 'learning_rate') if k in runs), None)
-    compared = [name for name in conditions if name in {t.arm for t in effect.terms}]
+    names = {t.arm for t in effect.terms}
+    compared = [name for name in conditions if name in names]
     kind = 'training loss' if base.startswith('train') else 'validation loss'
     for value, part in (runs.groupby(setting) if setting else [('', runs)]):
         means = part.groupby('method', sort=False)[columns].mean().reindex(conditions).dropna(how='all')
@@ -573,7 +576,7 @@ def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 
     a thin line lies at `level`, and `along` stands below"""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
-    at = range(means.shape[1]) if at is None else at
+    if at is None: at = range(means.shape[1])
     def height(y): return f'{100*(high - y)/((high - low) or 1):.1f}'
     def points(row):
         finite = [((x - at[0])/(at[-1] - at[0]), y) for x, y in zip(at, row) if math.isfinite(y)]
@@ -814,7 +817,9 @@ _deviations = [ # (paper, of what, theirs, ours)
 
 # %% ../../nbs/14_replication/09_report.ipynb #rt-33
 def _named(findings) -> dict: # {word: findings whose effects count}
-    named = {word: [f for f in findings if f.effect.primary and f.word == word] for word in groups}
+    named = {word: [] for word in groups}
+    for f in findings:
+        if f.effect.primary: named[f.word].append(f)
     return {word: group for word, group in named.items() if group}
 
 def headline(findings, budget) -> str:
@@ -846,8 +851,10 @@ def _by_word(findings) -> dict: # {word: {name of the claim: its findings that d
 def _outcome_table(findings):
     "How many claims of each paper came out how"
     by_word = _by_word(findings)
-    def count(paper, named): return sum(group[0].claim.paper == paper for group in named.values()) or '–'
-    lines = [(_chip(word), *(count(k, named) for k in papers), len(named)) for word, named in by_word.items()]
+    lines = []
+    for word, named in by_word.items():
+        of_papers = [group[0].claim.paper for group in named.values()]
+        lines.append((_chip(word), *(of_papers.count(paper) or '–' for paper in papers), len(named)))
     return _table(['claims', *papers.values(), 'all'], lines, 'outcome', 1)
 
 def _says_an_effect(finding): return finding.word in ('holds', 'holds, small', 'reversed')
@@ -874,8 +881,8 @@ def _group(word, items, heading, meaning): return dict(word=word, claims=items, 
 def _groups(findings, budget) -> list:
     "Every claim with its title, and what came out, one group after the other; with the quick budget every effect"
     if budget != 'quick':
-        return [_group(word, [_claim_item(claim, budget) for claim in named.values()], *groups[word])
-                for word, named in _by_word(findings).items()]
+        def items(named): return [_claim_item(claim, budget) for claim in named.values()]
+        return [_group(word, items(named), *groups[word]) for word, named in _by_word(findings).items()]
     ran = [f for f in findings if f.effect.primary and f.word != 'not run']
     items = [dict(paper=papers[f.claim.paper], name=f.claim.name, title=f.claim.title, part=_part_of(f),
                   numbers=_outcome_numbers(f), notes=[]) for f in ran]
@@ -935,7 +942,7 @@ def _first_page(findings, rows, budget) -> Markup:
     "Scope, outcome, and what it does not say"
     idle = [f'{c.short} ({c.name}, {papers[c.paper]})' for c in _idle_claims(findings, rows)]
     waiting = list(dict.fromkeys(f.claim.name for f in findings if f.word == 'not run'))
-    later_gates = {c.name for c in claims.values() for e in c.effects if any(g.after_run for g in e.gates)}
+    later_gates = {c.name for c in claims.values() for e in c.effects for g in e.gates if g.after_run}
     closed = {f.claim.name for f in findings if f.word == 'not testable at this scale'}
     undecided = [f for f in findings if f.word == 'undecided' and f.effect.primary]
     blunt = sum(f.verdict.detectable > 2*f.effect.smallest for f in undecided)
@@ -1071,7 +1078,7 @@ def report_html(
     findings=None, # see `find_all`; None: found here
 ) -> str:
     "The report as one page"
-    findings = find_all(rows, budget) if findings is None else findings
+    if findings is None: findings = find_all(rows, budget)
     first = next((r for r in rows.attrs.get('registries', ()) if r['budget'] == budget), None)
     machines, rows = rows.attrs.get('machines', {}), bare(rows)
     decided = [f for f in findings if f.has_interval and f.word != 'undecided']

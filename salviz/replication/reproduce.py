@@ -48,11 +48,11 @@ def selected_claims(
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'no claim is called {unknown[0]!r}; there are {", ".join(claims)}')
     out = [claims[n] for n in names] or [c for c in claims.values() if c.quick or budget != 'quick']
-    lacking = [c.name for c in out if any(budget not in plans[s].sizes for s in c.deciding)]
+    def is_complete(claim): return all(budget in plans[s].sizes for s in claim.deciding)
+    lacking = [c.name for c in out if not is_complete(c)]
     if lacking and names:
-        raise ValueError(f'{", ".join(lacking)}: not in the budget {budget!r}; there are '
-                         + ', '.join(c.name for c in claims.values() if c.name not in lacking
-                                     and all(budget in plans[s].sizes for s in c.deciding)))
+        available = ', '.join(c.name for c in claims.values() if is_complete(c))
+        raise ValueError(f'{", ".join(lacking)}: not in the budget {budget!r}; there are {available}')
     return [c for c in out if c.name not in lacking]
 
 def _selected_plans(

@@ -42,7 +42,8 @@ def _found_by_gradient(model, data): return _found(model, data, 'gradient')
 def _found_by_shap(model, data): return _found(model, data, 'gradient_shap')
 
 _series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='seconds', average_loss='average_loss',
-                       majority=commonest_class_accuracy, IG=_found, gradient=_found_by_gradient, GradientSHAP=_found_by_shap)
+                       majority=commonest_class_accuracy, IG=_found, gradient=_found_by_gradient,
+                       GradientSHAP=_found_by_shap)
 
 def _saliency_guided(**arguments):
     "Saliency guided training"

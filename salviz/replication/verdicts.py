@@ -35,7 +35,9 @@ def _word_of(
     "The word of `rule` for an interval; ends that lie on a bound do not pass it"
     check_choice('rule', rule, _rules)
     if not low <= high: raise ValueError(f'low must be a number and at most high, got {low!r} and {high!r}')
-    if rule == 'no harm': return 'holds' if low > -smallest else 'does not hold' if high < -smallest else 'undecided'
+    if rule == 'no harm':
+        if low > -smallest: return 'holds'
+        return 'does not hold' if high < -smallest else 'undecided'
     if low > 0: return 'holds, small' if high < smallest else 'holds'
     if high < 0: return 'reversed'
     return 'does not hold' if high < smallest else 'undecided'
@@ -70,8 +72,8 @@ class Gate:
 
 def _failed(gate) -> list:
     "What `gate` (None, a truth value, a `Gate` or several) says against a test"
-    if gate is None: return []
-    if isinstance(gate, bool): return [] if gate else ['the gate']
+    if gate is None or gate is True: return []
+    if gate is False: return ['the gate']
     gates = [gate] if isinstance(gate, Gate) else list(gate)
     if any(not isinstance(g, Gate) for g in gates):
         raise ValueError(f'gate must be None, True, False, a Gate or a list of them, got {gate!r}')
