@@ -201,14 +201,14 @@ def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
         drop[l] = (x >= threshold) & allowed & (torch.rand(x.shape) < q)
     with observe(model, [], drop): return _loss(model(ids, use_cache=False).logits, labels)
 
-def _causal_guided(model, ids, labels, masked_share=.5):
+def _causal_guided(model, ids, labels, mask_fraction=.5):
     "The loss of saliency guided training: the less salient half of the tokens is replaced by the token before it"
     model.eval()
     x = model.get_input_embeddings()(ids).detach().requires_grad_()
     logits = model(inputs_embeds=x, use_cache=False).logits
     saliency = torch.autograd.grad(-_loss(logits, _said(logits, labels)), x)[0].norm(dim=-1)
     model.train()
-    low = saliency.argsort(-1).argsort(-1) < int(masked_share*ids.shape[1])
+    low = saliency.argsort(-1).argsort(-1) < int(mask_fraction*ids.shape[1])
     masked = torch.where(low, ids.roll(1, 1), ids)
     logits, others = (model(i, use_cache=False).logits for i in (ids, masked))
     log_p, log_q = logits.log_softmax(-1), others.log_softmax(-1)
@@ -239,7 +239,7 @@ def training_causal(model, tokenizer, tokens=64, size=8):
     data, works, optimizer = bench_data(tokenizer, tokens, size).remove_columns('label'), {}, None
     with tempfile.TemporaryDirectory() as folder:
         for number, (what, (method, args, loss, options)) in enumerate(_causal_steps.items()):
-            trainer = trainer_for(method(**args), model, tokenizer, data, tokens, Path(folder)/str(number))
+            trainer = trainer_for(method.from_args(args), model, tokenizer, data, tokens, Path(folder)/str(number))
             trainer.method.prepare(trainer)
             optimizer = trainer.optimizer = optimizer or trainer.create_optimizer()
             step = Step(trainer, trainer.first_batch())

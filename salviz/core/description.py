@@ -41,17 +41,28 @@ def different(values) -> list:
 # %% ../../nbs/01_core/16_description.ipynb #de-7
 @lru_cache
 def default_arguments() -> dict: # {method: {argument: default}}
-    "The defaults of the methods of this library"
-    out = {}
+    "The defaults of the methods of this library, those of the options of their variants among them"
+    out, variants = {}, {}
     for file in sorted((Path(find_spec('salviz').origin).parent/'methods').glob('*.py')):
         for kind in ast.parse(file.read_text(encoding='utf-8')).body:
             if not isinstance(kind, ast.ClassDef): continue
-            made = [x.args for x in kind.body if isinstance(x, ast.FunctionDef) and x.name == '__init__']
-            if not made: continue
-            names, defaults = [x.arg for x in made[0].args], made[0].defaults
-            known = zip(names[len(names) - len(defaults):], defaults)
-            out[kind.name] = {k: json.loads(json.dumps(ast.literal_eval(x))) for k, x in known if _is_literal(x)}
+            constructors = [x.args for x in kind.body if isinstance(x, ast.FunctionDef) and x.name == '__init__']
+            if kind.name.endswith('Variant'): variants[kind.name] = _plain_defaults(_fields_of(kind))
+            elif constructors: out[kind.name] = _plain_defaults(_defaults_of(constructors[0]))
+    for name, defaults in out.items():
+        if defaults.pop('variant', None): defaults |= variants.get(f'{name}Variant', {})
     return out
+
+def _defaults_of(arguments):
+    names, defaults = [x.arg for x in arguments.args], arguments.defaults
+    return zip(names[len(names) - len(defaults):], defaults)
+
+def _fields_of(kind):
+    fields = [x for x in kind.body if isinstance(x, ast.AnnAssign) and x.value is not None]
+    return [(x.target.id, x.value) for x in fields if not ast.unparse(x.annotation).startswith('ClassVar')]
+
+def _plain_defaults(pairs) -> dict:
+    return {name: json.loads(json.dumps(ast.literal_eval(x))) for name, x in pairs if _is_literal(x)}
 
 def _is_literal(node):
     try: ast.literal_eval(node)

@@ -43,6 +43,7 @@ from safetensors import SafetensorError
 from .validation import check_choice
 from .examples import example_folder, example_names
 from .maths import pack_bits, unpack_bits
+from .renamed import renamed_config, renamed_info
 
 # %% ../../nbs/01_core/10_runs.ipynb #006
 _leases = {} # {folder or file: the `Lease` of this process, without which nothing may be written there}
@@ -481,7 +482,7 @@ def decode_snapshot(data:bytes) -> Snapshot:
             raise ValueError('holds arrays that are not those that were written (checksum)')
         if set(stored) != set(meta['stored']): raise ValueError('holds other arrays than its header describes')
         arrays = {k: grow(stored[k], **how) for k, how in meta['stored'].items()}
-        return Snapshot(arrays=arrays, **{k: meta[k] for k in _fields})
+        return Snapshot(arrays=arrays, **{k: renamed_info(meta[k]) if k == 'info' else meta[k] for k in _fields})
     except (SafetensorError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as e:
         raise ValueError(f'does not fit together ({e})') from None
 
@@ -521,7 +522,7 @@ class Run:
             raise FileNotFoundError(f'{self.path} is not a run, or a damaged one: there is no file {file}')
         try:
             data = _read_file(file)
-            self.config = _unsealed(data)
+            self.config = renamed_config(_unsealed(data))
             self.sealed = _is_sealed(json.loads(data)) # earlier versions wrote no seals and no manifests
             if self.config.get('format') == 2 and not self.sealed:
                 raise ValueError('is not what was written (its seal is gone)')

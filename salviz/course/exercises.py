@@ -289,7 +289,7 @@ def _saliency_hand():
 def _asked(s): return s.info['methods']['SalLM']
 
 def _saliency_run():
-    return [Case((s.arrays['method_saliency'], s.is_special, _asked(s)['top_share']), s.arrays['saliency_target'],
+    return [Case((s.arrays['method_saliency'], s.is_special, _asked(s)['top_fraction']), s.arrays['saliency_target'],
                  _where(s), _tokens_axis(s)) for s in _looks('sallm')]
 
 def _target_otherwise(saliency, is_special, top_share, size=False, count='ordinary', ties='first', specials=False):
@@ -433,7 +433,7 @@ def _is_low(s): return _shares_of_words(s, s.arrays['is_masked']) > 0
 def _guided(s): return s.info['methods']['SaliencyGuided']
 
 def _lowest_run():
-    return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['masked_share']), _is_low(s), _where(s),
+    return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['mask_fraction']), _is_low(s), _where(s),
                  _words_axis(s)) for s in _looks('guided')]
 
 def _lowest_otherwise(saliency, word_ids, share, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):

@@ -22,6 +22,7 @@ from ..core.description import different, model_fact, plain_value
 from ..core.validation import refuse_misfits
 from ..core.names import known_as
 from ..core.provenance import study_facts
+from ..core.renamed import renamed_design
 from ..core.runs import Run, read_object
 from .statistics import (
     better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds, result_table)
@@ -61,10 +62,12 @@ def read_study(folder) -> dict:
     "What `study.json` in the folder of a study says"
     file = folder/'study.json'
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: there is no file {file.name}')
-    try: return read_object(file)
+    try: study = read_object(file)
     except ValueError as e:
         raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, '
                          'and move runs/ and cells/ there') from None
+    if isinstance(study.get('design'), dict): study['design'] = renamed_design(study['design'])
+    return study
 
 @patch
 def _record(self:StudyResults, name) -> dict:

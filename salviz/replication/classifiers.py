@@ -234,7 +234,7 @@ def _chosen(arms, names):
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-25
 def ad_arms(p=.3, q=.3) -> dict: # {name: method}
     "Fine-tuning and the arms of AD-DROP's Table 2"
-    from salviz.methods import ADDrop, FineTuning
+    from salviz.methods import ADDrop, ADDropVariant, FineTuning
     shared = dict(p=p, q=q)
     return dict(FT=FineTuning(), GA=ADDrop(**shared), IGA=ADDrop(attribution='integrated_gradients', **shared),
                 AA=ADDrop(attribution='attention', **shared), RD=ADDrop(attribution='random', **shared),
@@ -294,7 +294,8 @@ def prior_arms(rate=.3, layers=0) -> dict: # {name: method}
     from salviz.methods import ADDrop
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
-    pseudo = {f'{region}_pseudo': ADDrop(p=rate, q=1., layers=layers, cross_tuning=False, region=region)
+    pseudo = {f'{region}_pseudo': ADDrop(p=rate, q=1., layers=layers, cross_tuning=False,
+                                         variant=ADDropVariant(region=region))
               for region in ('high', 'low')}
     return gold | pseudo
 
@@ -333,7 +334,7 @@ def grid(folder, after, seeds, tasks, shares, rows, epochs, learning_rate, layer
 def sallm_arms(steps=8) -> dict: # {name: method, or function(run_of) -> method}
     "Vanilla fine-tuning, and SalLM in the three forms of the poster"
     from salviz.methods import FineTuning, SalLM
-    def taught(**how): return lambda run_of: SalLM(teacher=run_of('FT'), steps=steps, **how)
+    def taught(**how): return lambda run_of: SalLM.from_args(dict(teacher=run_of('FT'), steps=steps, **how))
     return dict(FT=FineTuning(), SalLM=taught(), FineTuned=taught(start='teacher'), Iterative=taught(refresh=2))
 
 def attention_kl(run, model, tokenizer, data, rows=200, steps=8) -> float:
@@ -382,7 +383,7 @@ faithfulness.version = '1'
 def guided_arms(share, **how) -> dict: # {name: method}
     "Plain training, and saliency guided training that masks this `share`"
     from salviz.methods import FineTuning, SaliencyGuided
-    return dict(FT=FineTuning(), SGT=SaliencyGuided(masked_share=share, **how))
+    return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=share, **how)))
 
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-36
 @functools.cache

@@ -49,7 +49,7 @@ series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='se
 def saliency_guided(**arguments):
     "Saliency guided training"
     from salviz.methods.saliency_guided import SaliencyGuided
-    return SaliencyGuided(**arguments)
+    return SaliencyGuided.from_args(arguments)
 
 # %% ../../nbs/14_replication/05_series.ipynb #ser-11
 def series_study(
@@ -67,7 +67,7 @@ def series_study(
     def made(seed, net, task):
         from salviz.models.nets import small_net
         return small_net(net, drawn(seed, task), seed=seed, **more)
-    methods = dict(FT=unguided(), SGT=partial(saliency_guided, masked_share=.5))
+    methods = dict(FT=unguided(), SGT=partial(saliency_guided, mask_fraction=.5))
     return made_study(folder, seeds, methods, model or made, drawn, series_measures,
                       settings=dict(net=list(nets), task=list(tasks)), **train)
 

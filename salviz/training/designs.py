@@ -119,7 +119,7 @@ def _method_kinds() -> dict: # {name: class}
 def _taught(kind, run_of, **given):
     "The method `kind`, with the runs that its arguments ask for"
     runs = {k: run_of(x['run_of']) for k, x in given.items() if isinstance(x, dict)}
-    return kind(**{**given, **runs})
+    return kind.from_args({**given, **runs})
 
 def _method_of(name, table, file, settings=()):
     "A method, or a `Recipe` that makes it once the run that it asks for is there"
@@ -136,7 +136,7 @@ def _method_of(name, table, file, settings=()):
     if asks: return Recipe(partial(_taught, known[kind]), given, ['run_of', *(k for k in takes if k in settings)], kind)
     lacking = [k for k, needed in takes.items() if needed and k not in given]
     if given and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
-    return known[kind](**given) if given else known[kind]
+    return known[kind].from_args(given) if given else known[kind]
 
 # %% ../../nbs/06_training/11_designs.ipynb #ds017
 def _from_table(file) -> Study:

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from ..core.validation import door
 from ..core.leases import Lease, Leased
+from ..core.renamed import recorded_names, renamed_settings
 from ..core.runs import Run, RunInUse, read_object, sealed, to_json, write_whole
 from ..metrics.statistics import checked_better, known_measure, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
@@ -45,6 +46,8 @@ _by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 def arguments_of(x) -> dict: # {name: is it needed?}
     "The arguments of a function or class, or of the constructor of an object"
+    kind = x if inspect.isclass(x) else type(x)
+    if hasattr(kind, 'accepted'): return kind.accepted() # of a method, those of its variant and earlier names too
     parameters = inspect.signature(x if callable(x) else type(x)).parameters
     return {k: p.default is p.empty for k, p in parameters.items() if p.kind in _by_name}
 
@@ -53,9 +56,9 @@ def fresh_method(
     given:dict, # arguments that replace those of `spec`
 ):
     "A method that no training has used yet"
+    if inspect.isclass(spec) and hasattr(spec, 'from_args'): return spec.from_args(given)
     if callable(spec): return spec(**given)
-    if not given: return copy.deepcopy(spec)
-    return type(spec)(**{**{k: getattr(spec, k) for k in arguments_of(spec)}, **given})
+    return spec.replaced(**given) if given else copy.deepcopy(spec)
 
 # %% ../../nbs/06_training/09_study.ipynb #009
 def _slug(x): return re.sub(r'[^\w.+=-]+', '-', str(x)).strip('-.') or 'x'
@@ -205,10 +208,12 @@ class Study(StudyResults):
         self.live, self._made = True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
+        recorded = read_study(self.folder) if (self.folder/'study.json').exists() else {}
+        self.settings = recorded_names(self.settings, recorded.get('design', {}).get('settings', {}))
         self._shared = self._check()
         _check_better(better, self.measures)
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-        grown = read_study(self.folder).get('grown') if (self.folder/'study.json').exists() else None
+        grown = recorded.get('grown')
         self._take_in(grown or {})
         if callable(data): named_measures(measures, self._data(self.cells[0]))
         self.manifest = dict(format=1, design=self._design(), cells=[c.described() for c in self.cells],
@@ -291,8 +296,8 @@ def _weights_of(method) -> dict: # {argument: checksum}
     "The weights of models that `method` was given, such as its teacher, of which its arguments say the class alone"
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
-    given = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
-    return {k: weights_checksum(x) for k, x in given.items() if isinstance(x, Module)}
+    values = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
+    return {k: weights_checksum(x) for k, x in values.items() if isinstance(x, Module)}
 
 @patch
 def _design(self:Study) -> dict:
@@ -304,10 +309,10 @@ def _design(self:Study) -> dict:
     for name, spec in self.methods.items():
         asks = callable(spec) and 'run_of' in arguments_of(spec) # what it makes depends on a run that is not there yet
         m = None if asks else self._method(first[name])
-        made = ({} if asks else dict(name=m.name,
-                                     args={k: v for k, v in plain(m.args()).items() if k not in self.settings}))
+        varied = {*self.settings} if asks else {*renamed_settings(m.name, self.settings)}
+        made = ({} if asks else dict(name=m.name, args={k: v for k, v in plain(m.args()).items() if k not in varied}))
         if m: self._completed[name] = m.completed
-        weights = {k: x for k, x in (_weights_of(m) if m else {}).items() if k not in self.settings}
+        weights = {k: x for k, x in (_weights_of(m) if m else {}).items() if k not in varied}
         if weights: made['weights'] = weights
         methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
     data = self._data(self.cells[0])

@@ -686,13 +686,14 @@ def pattern_name(
 def own_patterns(snapshot) -> dict: # {(layer, head): name}
     "Heads that are guided towards a pattern of the user's own"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
-    own, patterns, layers = args.get('own') or {}, args.get('patterns') or {}, snapshot.layers.get('pattern_target', [])
+    custom, patterns = args.get('custom') or {}, args.get('patterns') or {}
+    layers = snapshot.layers.get('pattern_target', [])
     # of the model's layers: all are observed
     count = 1 + max([*snapshot.layers.get('attention', []), *layers], default=-1)
     if patterns and all(isinstance(v, dict) for v in patterns.values()):
         by_layer = {int(k) % count if count else int(k): v for k, v in patterns.items()}
     else: by_layer = {l: patterns for l in layers}
-    return {(layer, h): name for layer, given in by_layer.items() for name, heads in given.items() if name in own
+    return {(layer, h): name for layer, given in by_layer.items() for name, heads in given.items() if name in custom
             for h in ([heads] if isinstance(heads, int) else heads)}
 
 # %% ../../nbs/09_views/00_base.ipynb #068

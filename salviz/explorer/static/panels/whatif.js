@@ -27,8 +27,8 @@ class WhatIfMask extends WhatIfGroup {
   }
 
   get now() {
-    const {masked_share: share = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
-    return {maskedShare: settings.maskedShare ?? share, ranking: settings.ranking ?? ranking,
+    const {mask_fraction: fraction = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
+    return {maskedShare: settings.maskedShare ?? fraction, ranking: settings.ranking ?? ranking,
       first: settings.first ?? first};
   }
 

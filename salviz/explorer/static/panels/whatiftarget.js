@@ -119,8 +119,8 @@ export class WhatIfTarget extends WhatIfGroup {
   }
 
   get now() {
-    const {top_share: share = .1, binarised = true} = this.args;
-    return {topShare: this.settings.topShare ?? share, binarised: this.settings.binarised ?? binarised};
+    const {top_fraction: fraction = .1, binarised = true} = this.args;
+    return {topShare: this.settings.topShare ?? fraction, binarised: this.settings.binarised ?? binarised};
   }
 
   get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
