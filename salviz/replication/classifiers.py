@@ -234,7 +234,7 @@ def _chosen(arms, names):
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-25
 def ad_arms(p=.3, q=.3) -> dict: # {name: method}
     "Fine-tuning and the arms of AD-DROP's Table 2"
-    from salviz.methods import ADDrop, ADDropVariant, FineTuning
+    from salviz.methods import ADDrop, FineTuning
     shared = dict(p=p, q=q)
     return dict(FT=FineTuning(), GA=ADDrop(**shared), IGA=ADDrop(attribution='integrated_gradients', **shared),
                 AA=ADDrop(attribution='attention', **shared), RD=ADDrop(attribution='random', **shared),
@@ -291,7 +291,7 @@ def ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mor
 # %% ../../nbs/14_replication/03_classifiers.ipynb #cc-28
 def prior_arms(rate=.3, layers=0) -> dict: # {name: method}
     "The strategies of section 2.2 by the gold label, and two of them by the predicted one"
-    from salviz.methods import ADDrop
+    from salviz.methods import ADDrop, ADDropVariant
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
     pseudo = {f'{region}_pseudo': ADDrop(p=rate, q=1., layers=layers, cross_tuning=False,
