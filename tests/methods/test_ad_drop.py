@@ -498,7 +498,8 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(q='a'), "got 'a'"),
     (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"),
     (dict(region='top'), 'region must be one of'),
-    (dict(first_pass=None), 'first_pass must be one of'), (dict(cross_tuning='yes'), 'cross_tuning must be True or False'),
+    (dict(first_pass=None), 'first_pass must be one of'),
+    (dict(cross_tuning='yes'), 'cross_tuning must be True or False'),
     (dict(protect_special=None), 'protect_special must be True or False'),
     (dict(unread_rows='drop'), "unread_rows must be one of 'tie', 'left_out', got 'drop'")])
 def test_arguments_out_of_range_are_refused(kwargs, message):

@@ -511,7 +511,8 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(head_fraction=1.2), 'head_fraction must be between 0 and 1'), (dict(alpha=-1), 'alpha must be None or a finite number'),
+    (dict(head_fraction=1.2), 'head_fraction must be between 0 and 1'),
+    (dict(alpha=-1), 'alpha must be None or a finite number'),
     (dict(alpha=math.nan), 'alpha must be None or a finite number'), (dict(alpha=True), 'alpha must be None'),
     (dict(boundary='wrap'), "boundary must be one of 'uniform', 'zero'"),
     (dict(multiple='sum'), "multiple must be one of 'uniform', 'indicator'"),

@@ -261,7 +261,7 @@ def test_what_is_kept_is_what_the_teacher_says_in_the_step(tmp_path, tiny_data, 
         method = Distillation(teacher.double())
         runs.append(train(without_dropout(student), tokens, tiny_data, method, tmp_path/str(epochs),
                           **{**quick, 'epochs': epochs, 'args': dict(lr_scheduler_type='constant')}))
-        assert (method._kept is not None) == (epochs == 2)
+        assert (method._cached is not None) == (epochs == 2)
     for name in ('distillation', 'explanation', 'teacher_agreement'):
         few, many = ([r[name] for r in run.train_rows[:5]] for run in runs)
         assert few == pytest.approx(many, rel=1e-8)

@@ -136,7 +136,8 @@ def test_a_method_that_is_derived_from_one_with_a_variant_keeps_its_own_argument
     method = Mine(.3, variant='released')
     assert method.variant.boundary == method.boundary == 'zero' and method.args() == dict(share=.3)
     assert Mine.from_args(dict(share=.2)).share == .2 and Mine.accepted() == dict(share=True)
-    with pytest.warns(DeprecationWarning, match='AttentionGuidance'): assert Mine(.3, boundary='zero').boundary == 'zero'
+    with pytest.warns(DeprecationWarning, match='AttentionGuidance'): method = Mine(.3, boundary='zero')
+    assert method.boundary == 'zero'
 
 
 def test_a_variant_cannot_be_changed_and_a_method_can_be_copied_with_changes():
