@@ -19,9 +19,12 @@ from .models.checkpoints import load_model as load_model
 from .attribution.saliency import input_saliency as input_saliency
 from .attribution.attention import attention_attribution as attention_attribution
 from .attribution.explanations import explain as explain, explain_data as explain_data, explainers as explainers
-from .methods import (FineTuning as FineTuning, SalLM as SalLM, SaliencyGuided as SaliencyGuided, ADDrop as ADDrop,
-                      AttentionGuidance as AttentionGuidance, RationaleGuided as RationaleGuided,
-                      Distillation as Distillation, Method as Method, Plan as Plan, Term as Term)
+from .methods import (FineTuning as FineTuning, SalLM as SalLM, SalLMVariant as SalLMVariant,
+                      SaliencyGuided as SaliencyGuided, SaliencyGuidedVariant as SaliencyGuidedVariant,
+                      ADDrop as ADDrop, ADDropVariant as ADDropVariant, AttentionGuidance as AttentionGuidance,
+                      AttentionGuidanceVariant as AttentionGuidanceVariant, RationaleGuided as RationaleGuided,
+                      RationaleGuidedVariant as RationaleGuidedVariant, Distillation as Distillation,
+                      DistillationVariant as DistillationVariant, Method as Method, Plan as Plan, Term as Term)
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
 from .studies.study import Study as Study

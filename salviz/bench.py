@@ -207,7 +207,7 @@ def _method_of(name, model, precision='fp32'):
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
     if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
         args['attribution_dtype'] = 'bfloat16'
-    return row.method(**args)
+    return row.method.from_args(args)
 
 def _steps_of(
     names,            # of `rows`

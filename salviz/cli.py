@@ -140,9 +140,12 @@ def _load_head(name, data, seed):
     return salviz.load_model_for(data_task(data), name, labels=data_classes(data), seed=seed)
 
 def _make_method(kind, settings):
-    "`kind(**settings)`, with an unknown argument named together with those that exist"
-    _refuse_unknown(settings, kind.__init__, apart=('args', 'kwargs'), who=kind.__name__)
-    return kind(**settings)
+    "Return a method of `settings`, named as files record them; an unknown one is named with those that exist"
+    accepted = kind.accepted()
+    if unknown := [k for k in settings if k not in accepted]:
+        raise ValueError(f'{kind.__name__} has no argument {", ".join(unknown)}; '
+                         f'available: {", ".join(accepted) or "none"}')
+    return kind.from_args(settings)
 
 # %% ../nbs/12_cli/02_cli.ipynb #010
 def _run_runs(a):

@@ -238,7 +238,7 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
     data, works, optimizer = bench_data(tokenizer, tokens, size).remove_columns('label'), {}, None
     with tempfile.TemporaryDirectory() as folder:
         for number, (what, (method, args, loss, options)) in enumerate(_causal_steps.items()):
-            trainer = trainer_for(method(**args), model, tokenizer, data, tokens, Path(folder)/str(number))
+            trainer = trainer_for(method.from_args(args), model, tokenizer, data, tokens, Path(folder)/str(number))
             trainer.method.prepare(trainer)
             optimizer = trainer.optimizer = optimizer or trainer.create_optimizer()
             step = Step(trainer, trainer.first_batch())

@@ -48,9 +48,9 @@ def _example_methods(): # {name: function that makes the method}
     "The settings at which a method shows what it does, in eighty steps"
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
     return {'plain': FineTuning, 'sallm': lambda: SalLM(teacher='plain'),
-            'saliency-guided': lambda: SaliencyGuided(masked_share=.3),
+            'saliency-guided': lambda: SaliencyGuided(mask_fraction=.3),
             'ad-drop': lambda: ADDrop(p=.3, q=.3),
-            'attention-guidance': lambda: AttentionGuidance(share=.5)}
+            'attention-guidance': lambda: AttentionGuidance(head_fraction=.5)}
 
 def _make_run(
     name:str,          # one of `salviz.core.examples.example_names`

@@ -8,8 +8,8 @@ from salviz.core.runs import Run
 
 sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5),
-               SaliencyGuided=dict(masked_share=.3, first='next', ranking='signed'),
-               SalLM=dict(top_share=.1, binarised=True), RationaleGuided=dict(explanation='attention', loss='kl'),
+               SaliencyGuided=dict(mask_fraction=.3, first='next', ranking='signed'),
+               SalLM=dict(top_fraction=.1, binarised=True), RationaleGuided=dict(explanation='attention', loss='kl'),
                Distillation=dict(explanation='input_x_gradient', temperature=1.),
                FineTuning={})
 
@@ -92,8 +92,8 @@ def image(step=0, probe=0, height=10, width=12, channels=1, masked=True, seed=0)
                        masked_probabilities=np.array([.3, .6, .1], np.float32))
     return Snapshot(step=step, epoch=step/10, probe=probe, arrays=arrays, label=1, classes=['cat', 'dog', 'ship'],
                     losses=dict(task=.4),
-                    info=dict(method='SaliencyGuided', args=dict(masked_share=.5),
-                              methods=dict(SaliencyGuided=dict(masked_share=.5)), modality='image',
+                    info=dict(method='SaliencyGuided', args=dict(mask_fraction=.5),
+                              methods=dict(SaliencyGuided=dict(mask_fraction=.5)), modality='image',
                               task='image_classification', seed=0, drawn_step=step, example_id=probe,
                               saliency_method='gradient'))
 
@@ -167,7 +167,7 @@ def both(step=0, probe=0, own='diagonal', layers=2, heads=3):
     target[:, 0], target[:, 1, :, 0] = np.eye(n), 1
     guided = np.zeros((layers, heads), bool)
     guided[:, :2] = True
-    methods_ = dict(AttentionGuidance=dict(patterns={own: [0], 'first': [1]}, own={own: 'matrix'}, reduction='mean'),
+    methods_ = dict(AttentionGuidance=dict(patterns={own: [0], 'first': [1]}, custom={own: 'matrix'}, reduction='mean'),
                     ADDrop=methods['ADDrop'])
     arrays = s.arrays | dict(pattern_target=target, guided=guided)
     return Snapshot(**{**vars(s), 'arrays': arrays,

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..attribution.questions import encoded_for
 from ..core.names import measured_words
+from ..core.renamed import renamed_settings
 from ..core.runs import Run
 from ..data.texts import model_inputs
 from ..methods.sallm import Explanations, SalLM, explain
@@ -47,7 +48,7 @@ def _teacher(teacher, model, tokenizer):
     return explainer
 
 # %% ../../nbs/08_analysis/04_targets.ipynb #tg-9
-_sallm_settings = 'saliency target steps top_share binarised ranking layers heads per_head rows'.split()
+_sallm_settings = 'saliency target steps top_fraction binarised ranking layers heads per_head rows'.split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     "How far attention that is equal at all tokens that count is from `target` [batch, tokens]"
@@ -56,11 +57,12 @@ def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
 
 def _method(settings) -> SalLM:
     "The SalLM that asks what `settings` say"
+    settings = renamed_settings('SalLM', settings)
     unknown = [k for k in settings if k not in _sallm_settings]
     if unknown:
         raise ValueError(f'no setting is called {", ".join(unknown)}; those of SalLM that say what attention is '
                          f'compared with are {", ".join(_sallm_settings)}')
-    return SalLM(loss='kl', **settings)
+    return SalLM.from_args(dict(settings, loss='kl'))
 
 def target_divergences(
     model,           # whose attention is looked at
@@ -69,7 +71,7 @@ def target_divergences(
     teacher=None,    # who explains: a model, a run or its path; None: `model` itself
     batch_size=32,
     max_length=None, # tokens that a text may have
-    # of `SalLM`: saliency, target, steps, top_share, binarised, ranking; layers, heads, per_head, rows
+    # of `SalLM`: saliency, target, steps, top_fraction, binarised, ranking; layers, heads, per_head, rows
     **settings,
 ) -> pd.DataFrame: # index example; kl, uniform (of attention that is equal everywhere), tokens (that count), marked
     "KL divergence of `model`'s attention from the teacher's target, for each text"

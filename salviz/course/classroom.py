@@ -449,7 +449,8 @@ def _marks_teacher(
     tokenizer,
     by='majority',   # 'majority', 'votes' or a nickname
 ):                   # function of (model, batch, classes) -> [batch, tokens]
-    "Marks as a saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`; NaN: nobody marked"
+    """Marks as a saliency that teaches, for `SalLM(saliency=…, teacher=False)` with
+    `variant=SalLMVariant(binarised=False)`; NaN: nobody marked"""
     import torch
     from salviz.core.text import align_batch
     from salviz.data.columns import token_values

@@ -293,7 +293,7 @@ def _sallm_settings(s): return s.info['methods']['SalLM']
 
 def _saliency_run():
     def of(s):
-        args = s.arrays['method_saliency'], s.is_special, _sallm_settings(s)['top_share']
+        args = s.arrays['method_saliency'], s.is_special, _sallm_settings(s)['top_fraction']
         return Case(args, s.arrays['saliency_target'], _where(s), _tokens_axis(s))
     return [of(s) for s in _snapshots('sallm')]
 
@@ -438,7 +438,7 @@ def _is_low(s): return _fractions_of_words(s, s.arrays['is_masked']) > 0
 def _guided(s): return s.info['methods']['SaliencyGuided']
 
 def _lowest_run():
-    return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['masked_share']), _is_low(s), _where(s),
+    return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['mask_fraction']), _is_low(s), _where(s),
                  _words_axis(s)) for s in _snapshots('guided')]
 
 def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):

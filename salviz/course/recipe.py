@@ -108,19 +108,19 @@ _settings = {
     'prev': dict(data=320, epochs=2, learning_rate=1e-4), 'first': dict(data=320, epochs=2, learning_rate=2e-4)}
 
 def _method(name, model, tokenizer, marked):
-    from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
+    from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM, SalLMVariant
     def by(mark):
         texts = [s['text'] for s in marked]
         taught = _marks_as_saliency(texts, [mark(text) for text in texts], tokenizer)
-        return SalLM(teacher=False, saliency=taught, binarised=False)
+        return SalLM(teacher=False, saliency=taught, variant=SalLMVariant(binarised=False))
     makers = {
         'sallm': lambda: SalLM(teacher=copy.deepcopy(model), steps=5), 'plain': FineTuning,
         'marks': lambda: by(lexicon_marks), 'stop-words': lambda: by(_stop_word_marks),
-        'guided': lambda: SaliencyGuided(masked_share=.3, saliency='gradient_norm'),
-        'guided-input': lambda: SaliencyGuided(masked_share=.3, saliency='input_x_gradient'),
+        'guided': lambda: SaliencyGuided(mask_fraction=.3, saliency='gradient_norm'),
+        'guided-input': lambda: SaliencyGuided(mask_fraction=.3, saliency='input_x_gradient'),
         'ad-drop': lambda: ADDrop(p=.3, q=.3, cross_tuning=False),
         'prev': lambda: AttentionGuidance({layer: {'prev': [1]} for layer in range(6)}, alpha=1000.),
-        'first': lambda: AttentionGuidance(share=.5, alpha=1000.)}
+        'first': lambda: AttentionGuidance(head_fraction=.5, alpha=1000.)}
     return makers[name]()
 
 def _train_method(

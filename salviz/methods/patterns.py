@@ -65,11 +65,11 @@ def _delimiter_ids(tokenizer) -> set:
 def _one_delimiter_id(name, tokenizer) -> int:
     "Vocabulary id of the one delimiter that pattern `name` ('delim:TOKEN') looks at"
     ids = sorted(_delimiter_ids(tokenizer))
-    known = dict(zip(tokenizer.convert_ids_to_tokens(ids), ids))
+    token_ids = dict(zip(tokenizer.convert_ids_to_tokens(ids), ids))
     token = name.removeprefix('delim:')
-    if token in known: return known[token]
-    there = ', '.join(repr(f'delim:{t}') for t in known) or 'none'
-    raise ValueError(f'pattern {name!r}: {token!r} is no delimiter of {type(tokenizer).__name__}; it has {there}')
+    if token in token_ids: return token_ids[token]
+    available = ', '.join(repr(f'delim:{t}') for t in token_ids) or 'none'
+    raise ValueError(f'pattern {name!r}: {token!r} is no delimiter of {type(tokenizer).__name__}; it has {available}')
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #016a
 def pattern_ids(
@@ -128,11 +128,10 @@ def _function_pattern(
     target = torch.zeros(*ids.shape, ids.shape[1])
     guided = torch.zeros(len(ids), dtype=torch.bool)
     for b, at in enumerate(r.nonzero()[:, 0] for r in real):
-        made = function(tokenizer.convert_ids_to_tokens(ids[b, at].tolist()))
-        if made is None: continue
-        target[b, at[:, None], at] = as_pattern(made,
-                                                f'what {getattr(function, "__name__", "the pattern function")} returns',
-                                                len(at))
+        matrix = function(tokenizer.convert_ids_to_tokens(ids[b, at].tolist()))
+        if matrix is None: continue
+        target[b, at[:, None], at] = as_pattern(
+            matrix, f'what {getattr(function, "__name__", "the pattern function")} returns', len(at))
         guided[b] = True
     device = batch['input_ids'].device
     return target.to(device), guided.to(device)
@@ -163,10 +162,10 @@ def check_pattern(
     "Refuse a `name` that is no pattern of texts, or of images on `grid`"
     if name in patterns_of(grid) or grid is None and is_one_delimiter(name): return
     reason, of = why_not(name, grid), 'texts' if grid is None else 'images'
-    known = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
-    own = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
-    if reason: raise ValueError(f'{where}{name!r} is no pattern of {of}: {reason}. Available: {known}, {own}')
-    raise ValueError(f'{where}{name!r} is not known; available: {known}, {own}')
+    available = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
+    custom = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
+    if reason: raise ValueError(f'{where}{name!r} is no pattern of {of}: {reason}. Available: {available}, {custom}')
+    raise ValueError(f'{where}{name!r} is not known; available: {available}, {custom}')
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch05
 def _on_patches(
@@ -177,9 +176,9 @@ def _on_patches(
     "The pattern `name` on the patches of every image of `batch`"
     n, pixels = grid.first + grid.rows*grid.columns, batch['pixel_values']
     if isinstance(name, str): check_pattern(name, grid)
-    made = patch_pattern(name, *grid) if isinstance(name, str) else name(grid) if callable(name) else name
+    matrix = patch_pattern(name, *grid) if isinstance(name, str) else name(grid) if callable(name) else name
     what = f'the pattern {name.__name__}' if hasattr(name, '__name__') else 'the pattern'
-    target = as_pattern(made, f'{what} on {grid.rows} × {grid.columns} patches', n).to(pixels.device)
+    target = as_pattern(matrix, f'{what} on {grid.rows} × {grid.columns} patches', n).to(pixels.device)
     return target.expand(len(pixels), n, n), (target > 0).any().expand(len(pixels))
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #028

@@ -4,27 +4,27 @@
 
 # %% auto #0
 __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'kept_alone', 'as_many_of_the_rest', 'contrastive_loss',
-           'attention_sets', 'asked_attention', 'rolled_out', 'teachable', 'taught_saliency', 'RationaleGuided',
-           'check_asked_attention']
+           'attention_sets', 'explaining_attention', 'rolled_out', 'teachable', 'taught_saliency',
+           'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import math
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from fastcore.basics import patch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..data.texts import model_inputs
-from .base import Method, Plan, Term, check_choice, check_weight
+from .base import Limit, Method, Plan, Term, Variant, check_choice, is_count, is_positive, is_weight
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
@@ -107,11 +107,11 @@ def kept_alone(
 ) -> dict: # the same names
     "The texts of `inputs` without the tokens that are not in `keep`; what is left moves together"
     order = (~keep).long().argsort(dim=1, stable=True)
-    kept = keep.gather(1, order)
+    is_kept = keep.gather(1, order)
     def moved(name, x):
         if x.shape[:2] != keep.shape: return x
-        return torch.where(kept, x.gather(1, order), pad if name == 'input_ids' else 0)
-    return {name: moved(name, x) for name, x in inputs.items()} | dict(attention_mask=kept.long())
+        return torch.where(is_kept, x.gather(1, order), pad if name == 'input_ids' else 0)
+    return {name: moved(name, x) for name, x in inputs.items()} | dict(attention_mask=is_kept.long())
 
 def as_many_of_the_rest(
     is_marked:torch.Tensor,  # bool [batch, n]
@@ -120,12 +120,12 @@ def as_many_of_the_rest(
     times:int, seed:int=0, step:int=0,
 ) -> list: # of bool [batch, n]
     "As many tokens as are marked, or all there are, drawn `times` times from those that are not"
-    rest, some = counts & ~is_marked, []
+    rest, draws = counts & ~is_marked, []
     for k in range(times):
         u = keyed_uniform(example_id, (is_marked.shape[1],), seed, step, _rest_stream + k)
         rank = u.masked_fill(~rest, 2.).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        some.append(rest & (rank < (is_marked & counts).sum(1, keepdim=True)))
-    return some
+        draws.append(rest & (rank < (is_marked & counts).sum(1, keepdim=True)))
+    return draws
 
 def contrastive_loss(
     scores:torch.Tensor, # [1 + K, batch]: of the rationale alone, then of tokens that nobody marked
@@ -153,7 +153,7 @@ def attention_sets(
     if each: return A.flatten(1, 2), seen.flatten(1, 2)
     return torch.where(seen, A, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None], seen.any(2)
 
-def asked_attention(
+def explaining_attention(
     maps, model, batch:dict,
     layers=None,    # of `maps`; None: all
     rollout=False,  # of all of them, or each layer by itself
@@ -189,7 +189,7 @@ def teachable(
     name='input_ids', # what is read; None: whatever it is
 ) -> list: # of names
     "The attributions that a loss can train"
-    return [method for method, known in known_attributions(name).items() if known.is_trainable]
+    return [method for method, attribution in known_attributions(name).items() if attribution.is_trainable]
 
 nodes_at_once = 5 # of integrated gradients, whose graph is kept at a time
 
@@ -199,27 +199,27 @@ def _twice_differentiable(model):
     # fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad(): yield
 
-def _path_part(model, batch, target, steps, some, create_graph) -> torch.Tensor: # as `taught_saliency`
-    "What `some` of the nodes add to integrated gradients"
+def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor: # as `taught_saliency`
+    "What the `nodes` of a part add to integrated gradients"
     with _twice_differentiable(model):
         reading = Reading(model, batch, targets=[target], batch_size=10**9, create_graph=create_graph)
         start = begin(reading)
-        return reduced(reading.name, path_gradients(reading, start, some, steps)/steps, reading.x - start)[0]
+        return reduced(reading.name, path_gradients(reading, start, nodes, steps)/steps, reading.x - start)[0]
 
 class _SumOfParts(torch.autograd.Function):
-    "The sum of `part(some, create_graph)` over `parts`; one of their graphs exists at a time, made again to go back"
+    "The sum of `part(nodes, create_graph)` over `parts`; one of their graphs exists at a time, made again to go back"
     @staticmethod
     def forward(ctx, part, parts, *weights):
         ctx.part, ctx.parts, ctx.weights = part, parts, weights
-        return sum(part(some, False).detach() for some in parts)
+        return sum(part(nodes, False).detach() for nodes in parts)
 
     @staticmethod
     def backward(ctx, gradient):
         totals = [None]*len(ctx.weights)
-        for some in ctx.parts:
+        for nodes in ctx.parts:
             with torch.enable_grad():
-                made = torch.autograd.grad(ctx.part(some, True), ctx.weights, gradient, allow_unused=True)
-            totals = [b if a is None else a if b is None else a + b for a, b in zip(totals, made)]
+                gradients = torch.autograd.grad(ctx.part(nodes, True), ctx.weights, gradient, allow_unused=True)
+            totals = [b if a is None else a if b is None else a + b for a, b in zip(totals, gradients)]
         return None, None, *totals
 
 def taught_saliency(
@@ -242,182 +242,102 @@ def taught_saliency(
     if 'input_ids' in batch: saliency = torch.where(real_tokens(batch), saliency, 0.)
     return saliency if create_graph else saliency.detach()
 
-# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-051
-_rows = 'pooled', 'first', 'mean', 'all'
-
-class RationaleGuided(Method):
-    "Ask explanations to agree with people's rationales (Joshi et al. 2022; Chan et al. 2022; Resck et al. 2024)"
-    cite = 'joshi2022ertest'
-
-    def __init__(self,
-        explanation:str='attention', # what is taught: 'attention', 'rollout', or one of `teachable`
-        # 'mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin'; or 'contrastive', of no explanation
-        loss:Literal['mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin', 'contrastive']='kl',
-        weight:float=1., # λ
-        schedule:Literal['constant', 'linear']='constant', # of the weight: 'constant', or 'linear', which falls to 0
-        # see `normalised`; None: the table's
-        normalise:Literal['share', 'softmax', 'sigmoid', 'largest', 'none']|None=None,
-        layers:Sequence[int]|None=(-1,),            # attention: of these layers; None: all
-        heads:Sequence[int]|None=None,              # attention and rollout: of these heads; None: all
-        per_head:bool=False,                        # attention: ask each head by itself, or their mean
-        # attention and rollout: the row that the head reads, the 'first', the 'mean', 'all'
-        rows:Literal['pooled', 'first', 'mean', 'all']='pooled',
-        specials:bool=False,                        # do special tokens count? They cannot be marked
-        # saliency: what speaks for the answer should be marked; or its 'magnitude'
-        ranking:Literal['signed', 'magnitude']='signed',
-        target:Literal['gold', 'predicted']='gold', # saliency of the 'gold' answer, or of the 'predicted' one
-        steps:int=3,                                # of integrated gradients
-        delta:float=.5,                             # of 'huber'
-        margin:float=1.,                            # of 'margin'
-        negatives:int=1,                            # K of 'contrastive'
-    ):
-        self.explanation, self.loss, self.weight, self.schedule = explanation, loss, weight, schedule
-        self.normalise, self.layers, self.heads, self.per_head = normalise, layers, heads, per_head
-        self.rows, self.specials, self.ranking, self.target = rows, specials, ranking, target
-        self.steps, self.delta, self.margin, self.negatives = steps, delta, margin, negatives
-        self.marked_share = 1. # of the training examples that have a rationale
-        self._check_arguments()
-        if loss == 'contrastive': self.cite = 'resck2024tradeoff'
-        elif loss == 'order': self.cite = ['joshi2022ertest', 'huang2021exploring']
-        elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
-
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
+class _Marked(Method):
+    "What is compared with rationales"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
     @property
     def scale(self) -> str:
         "How explanations are normalised"
-        return self.normalise or (_of_attention if self.of_attention else _of_saliency)[self.loss]
+        return self.variant.normalise or (_of_attention if self.of_attention else _of_saliency)[self.loss]
 
     def prescribes(self, model:torch.nn.Module) -> dict:
         if self.loss == 'contrastive' or self.explanation != 'attention': return {}
         heads = range(head_count(model)) if self.heads is None else self.heads
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
-# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
-@patch
-def _check_arguments(self:RationaleGuided):
-    "Refuse arguments that are out of range or contradict each other"
-    known = ['attention', 'rollout', *(name for name in teachable() if name not in ('attention', 'rollout'))]
-    name = self.explanation
-    plain = isinstance(name, str) and name in known_attributions() and name not in known
-    self.require(not plain, f'explanation={name!r} has no gradient that could train; '
-                            f'take one of {", ".join(map(repr, known))}')
-    check_choice(self, 'explanation', known)
-    check_choice(self, 'loss', (*_criteria, 'contrastive'))
-    check_weight(self)
-    check_choice(self, 'schedule', ('constant', 'linear'))
-    check_choice(self, 'normalise', (None, 'share', 'softmax', 'sigmoid', 'largest', 'none'))
-    check_choice(self, 'rows', _rows)
-    check_choice(self, 'ranking', ('signed', 'magnitude'))
-    check_choice(self, 'target', ('gold', 'predicted'))
-    for name in ('per_head', 'specials'):
-        x = getattr(self, name)
-        self.require(isinstance(x, bool), f'{name} must be True or False, got {x!r}')
-    for name in ('steps', 'negatives'):
-        x = getattr(self, name)
-        self.require(type(x) is int and x >= 1, f'{name} must be a whole number of at least 1, got {x!r}')
-    for name in ('delta', 'margin'):
-        x = getattr(self, name)
-        ok = isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf
-        self.require(ok, f'{name} must be a finite number above 0, got {x!r}')
-    heads = self.heads
-    ok = heads is None or isinstance(heads, (list, tuple, range)) and len(heads) and all(type(h) is int for h in heads)
-    self.require(ok, f'heads must be None (all) or a list of head numbers, got {heads!r}')
-    if self.loss != 'contrastive': self._check_scale()
+    def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
+        "The tokens that a rationale could mark; with `specials` all that are real"
+        real = batch['attention_mask'].bool()
+        return real if self.variant.specials else real & (batch['word_ids'] >= 0)
 
-@patch
-def _check_scale(self:RationaleGuided):
-    "Refuse a scale that the loss has no meaning on"
-    allowed, signed = _scales[self.loss], not self.of_attention and self.ranking == 'signed'
-    if allowed and signed: allowed = tuple(how for how in allowed if how != 'largest')
-    self.require(allowed is None or self.scale in allowed,
-                 f'loss={self.loss!r} needs values of at least 0 (in bce and kl also at most 1), which normalise='
-                 f'{self.normalise!r} does not give here; take one of {", ".join(map(repr, allowed or ()))}')
+    def marks(self, batch:dict) -> torch.Tensor: # [batch, n]
+        "The rationales of `batch`, 0 where there is none"
+        if 'rationale' not in batch: return torch.zeros_like(batch['input_ids'], dtype=torch.float32)
+        return torch.where(batch['has_rationale'][:, None], batch['rationale'].float(), 0.)
 
-# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
-@patch
-def counted(self:RationaleGuided, batch:dict) -> torch.Tensor: # bool [batch, n]
-    "The tokens that a rationale could mark; with `specials` all that are real"
-    real = batch['attention_mask'].bool()
-    return real if self.specials else real & (batch['word_ids'] >= 0)
+    def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
+        "What is compared with the rationales of `batch`"
+        marks, counts = self.marks(batch), self.counted(batch)
+        plan = Plan(targets=dict(rationale=model), evidence=dict(rationale_target=marks),
+                    axes=dict(rationale_target=('token',)))
+        if self.loss == 'contrastive': return self._copies(plan, model, batch, marks, counts, progress)
+        plan.axes['explanation'] = 'token',
+        if self.explanation == 'attention': plan.layers = check_layers(model, self.layers)
+        if self.explanation == 'rollout': plan.layers = check_layers(model)
+        return plan
 
-@patch
-def marks(self:RationaleGuided, batch:dict) -> torch.Tensor: # [batch, n]
-    "The rationales of `batch`, 0 where there is none"
-    if 'rationale' not in batch: return torch.zeros_like(batch['input_ids'], dtype=torch.float32)
-    return torch.where(batch['has_rationale'][:, None], batch['rationale'].float(), 0.)
-
-@patch
-def plan(self:RationaleGuided, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-    "What is compared with the rationales of `batch`"
-    marks, counts = self.marks(batch), self.counted(batch)
-    plan = Plan(targets=dict(rationale=model), evidence=dict(rationale_target=marks),
-                axes=dict(rationale_target=('token',)))
-    if self.loss == 'contrastive': return self._copies(plan, model, batch, marks, counts, progress)
-    plan.axes['explanation'] = 'token',
-    if self.explanation == 'attention': plan.layers = check_layers(model, self.layers)
-    if self.explanation == 'rollout': plan.layers = check_layers(model)
-    return plan
-
-@patch
-def _copies(self:RationaleGuided, plan, model, batch, marks, counts, progress) -> Plan:
-    "`plan` with a pass over the rationales alone and over as many other tokens"
-    is_marked = counts & (marks >= .5)
-    some = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.negatives, progress.seed,
-                                            progress.step)]
-    sided = is_marked.any(1) & (counts & ~is_marked).any(1)
-    real, special = batch['attention_mask'].bool(), batch['word_ids'] < 0
-    # a text without two sides stays as it is; its loss is 0
-    keeps = [torch.where(sided[:, None], keep | special, True) & real for keep in some]
-    copies = [kept_alone(model_inputs(batch, model), keep, model.config.pad_token_id) for keep in keeps]
-    plan.inputs['rationale_alone'] = {k: torch.cat([copy[k] for copy in copies]) for k in copies[0]}
-    plan.targets['sided'] = sided
-    return plan
+    def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
+        "`plan` with a pass over the rationales alone and over as many other tokens"
+        is_marked = counts & (marks >= .5)
+        texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
+                                                 progress.seed, progress.step)]
+        sided = is_marked.any(1) & (counts & ~is_marked).any(1)
+        real, special = batch['attention_mask'].bool(), batch['word_ids'] < 0
+        # a text without two sides stays as it is; its loss is 0
+        parts = [torch.where(sided[:, None], text | special, True) & real for text in texts]
+        copies = [kept_alone(model_inputs(batch, model), part, model.config.pad_token_id) for part in parts]
+        plan.inputs['rationale_alone'] = {k: torch.cat([copy[k] for copy in copies]) for k in copies[0]}
+        plan.targets['sided'] = sided
+        return plan
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
-@patch
-def explained(self:RationaleGuided, maps:'Maps',
-              plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
-    "The explanations that are compared with rationales"
-    model, counts = plan.targets['rationale'], self.counted(batch)
-    if not self.of_attention:
-        labels = batch['labels'] if self.target == 'gold' else 'predicted'
-        target = attribution_target(task_of(model), batch, labels, of_prediction=True)
-        values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
-        values = values.abs() if self.ranking == 'magnitude' else values
-        return values[:, None], counts[:, None]
-    rollout = self.explanation == 'rollout'
-    values, seen = asked_attention(maps, model, batch, None if rollout else self.layers, rollout, self.rows,
-                                   self.heads, self.per_head)
-    return values, seen & counts[:, None]
-
-@patch
-def terms(self:RationaleGuided, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-    "`rationale`: how far explanations are from rationales, 0 for an example that has none"
-    weight = self.weight * (1 - progress.fraction if self.schedule == 'linear' else 1.) / self.marked_share
-    marks = self.marks(batch)
-    has = batch['has_rationale'] if 'rationale' in batch else torch.zeros_like(marks[:, 0], dtype=torch.bool)
-    if self.loss == 'contrastive':
-        logits = outputs['rationale_alone'].logits.float().unflatten(0, (-1, len(has)))
-        of_class = batch['labels'][None, :, None].expand(len(logits), -1, -1)
-        losses, has = contrastive_loss(logits.gather(2, of_class)[..., 0]), has & plan.targets['sided']
-    else:
-        values, counts = self.explained(maps, plan, batch)
-        options = {k: getattr(self, k) for k in dict(huber=['delta'], margin=['margin']).get(self.loss, ())}
-        losses = rationale_loss(values, marks, counts, self.loss, self.scale, **options)
-        plan.evidence['explanation'] = lambda: _shown(values.detach(), counts)
-    return dict(rationale=Term(torch.where(has, losses, 0.), weight))
-
 def _shown(values, counts):
     "The mean over sets [batch, n], 0 where no set counts a token"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
+class _Comparing(_Marked):
+    "How far explanations are from rationales"
+    def explained(self, maps:'Maps',
+                  plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
+        "The explanations that are compared with rationales"
+        model, counts = plan.targets['rationale'], self.counted(batch)
+        if not self.of_attention:
+            labels = batch['labels'] if self.target == 'gold' else 'predicted'
+            target = attribution_target(task_of(model), batch, labels, own=True)
+            values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
+            values = values.abs() if self.variant.ranking == 'magnitude' else values
+            return values[:, None], counts[:, None]
+        rollout = self.explanation == 'rollout'
+        layers = None if rollout else self.layers
+        values, seen = explaining_attention(maps, model, batch, layers, rollout, self.variant.rows,
+                                       self.heads, self.variant.per_head)
+        return values, seen & counts[:, None]
+
+    def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
+        "`rationale`: how far explanations are from rationales, 0 for an example that has none"
+        left = 1 - progress.fraction if self.variant.schedule == 'linear' else 1.
+        weight = self.weight * left / self.marked_fraction
+        marks = self.marks(batch)
+        has = batch['has_rationale'] if 'rationale' in batch else torch.zeros_like(marks[:, 0], dtype=torch.bool)
+        if self.loss == 'contrastive':
+            logits = outputs['rationale_alone'].logits.float().unflatten(0, (-1, len(has)))
+            of_class = batch['labels'][None, :, None].expand(len(logits), -1, -1)
+            losses, has = contrastive_loss(logits.gather(2, of_class)[..., 0]), has & plan.targets['sided']
+        else:
+            values, counts = self.explained(maps, plan, batch)
+            options = {k: getattr(self.variant, k) for k in dict(huber=['delta'], margin=['margin']).get(self.loss, ())}
+            losses = rationale_loss(values, marks, counts, self.loss, self.scale, **options)
+            plan.evidence['explanation'] = lambda: _shown(values.detach(), counts)
+        return dict(rationale=Term(torch.where(has, losses, 0.), weight))
+
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-056a
-def check_asked_attention(
+def check_explaining_attention(
     method:Method, # who asks
-    model, layers, heads, rows, # see `asked_attention`
+    model, layers, heads, rows, # see `explaining_attention`
 ):
     "Refuse layers, heads and rows that `model` does not have"
     try: check_observable(model)
@@ -437,32 +357,122 @@ def check_asked_attention(
                    "rows='first': the first token of a decoder sees nothing but itself; take rows='pooled'")
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-057
-@patch
-def _name_cost(self:RationaleGuided):
-    "Warn of what a step takes with many nodes of integrated gradients, before training starts"
-    if self.loss == 'contrastive' or self.explanation != 'integrated_gradients' or self.steps <= nodes_at_once: return
-    # in forward passes: 3 for a plain step; for a node 2 without a graph, 2 with it and 4 back through both
-    times = 1 + self.steps*8/3
-    warnings.warn(f'RationaleGuided: a step of training with steps={self.steps} takes about {times:.0f} times a plain '
-                  f"step; steps=3 takes about 7 times, explanation='input_x_gradient' about 3 times", stacklevel=2)
+class _Checking(_Comparing):
+    "What is refused before training"
+    def _name_cost(self):
+        "Warn of what a step takes with many nodes of integrated gradients, before training starts"
+        integrates = self.loss != 'contrastive' and self.explanation == 'integrated_gradients'
+        if not integrates or self.steps <= nodes_at_once: return
+        # in forward passes: 3 for a plain step; for a node 2 without a graph, 2 with it and 4 back through both
+        times = 1 + self.steps*8/3
+        warnings.warn(f'RationaleGuided: a step of training with steps={self.steps} takes about '
+                      f'{times:.0f} times a plain '
+                      f"step; steps=3 takes about 7 times, explanation='input_x_gradient' about 3 times", stacklevel=2)
 
-@patch
-def check(self:RationaleGuided, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
-          epochs:int) -> None:
-    "Refuse data without rationales, and explanations that `model` does not have"
-    Method.check(self, model, tokenizer, data, epochs)
-    train = data['train']
-    self.require('rationale' in train.column_names,
-                 "needs a column 'rationale' in the training data: for each text flags of its words, spans of "
-                 'characters, shares of its annotators, or None; see load_rationales')
-    given = [x is not None for x in train['rationale']]
-    self.require(any(given), f'none of the {len(given)} training examples has a rationale; give some of them one')
-    self.marked_share = sum(given) / len(given)
-    self._name_cost()
-    if self.loss == 'contrastive':
-        task = task_of(model)
-        self.require(task == 'classification', f"loss='contrastive' compares logits of a class, and {task} has none")
-        self.require(getattr(model.config, 'pad_token_id', None) is not None,
-                     "loss='contrastive' makes shorter texts, which need a pad token; set model.config.pad_token_id")
-    elif self.of_attention: check_asked_attention(self, model, self.layers, self.heads, self.rows)
-    self.require(self.target == 'gold' or task_of(model) == 'classification', "target='predicted' is for classes")
+    def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
+              epochs:int) -> None:
+        "Refuse data without rationales, and explanations that `model` does not have"
+        Method.check(self, model, tokenizer, data, epochs)
+        train = data['train']
+        self.require('rationale' in train.column_names,
+                     "needs a column 'rationale' in the training data: for each text flags of its words, spans of "
+                     'characters, shares of its annotators, or None; see load_rationales')
+        has = [x is not None for x in train['rationale']]
+        self.require(any(has), f'none of the {len(has)} training examples has a rationale; give some of them one')
+        self.marked_fraction = sum(has) / len(has)
+        self._name_cost()
+        if self.loss == 'contrastive':
+            task = task_of(model)
+            self.require(task == 'classification', "loss='contrastive' compares logits of a class, "
+                                                   f"and {task} has none")
+            self.require(getattr(model.config, 'pad_token_id', None) is not None,
+                         "loss='contrastive' makes shorter texts, which need a pad token; "
+                         "set model.config.pad_token_id")
+        elif self.of_attention: check_explaining_attention(self, model, self.layers, self.heads, self.variant.rows)
+        self.require(self.target == 'gold' or task_of(model) == 'classification', "target='predicted' is for classes")
+
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rgv-1
+@dataclass(frozen=True, repr=False)
+class RationaleGuidedVariant(Variant):
+    """Options of rationale-guided training beyond its main arguments; 'paper' has their defaults
+
+    'released' is the code of ER-Test (Joshi et al. 2022): the threshold of 'huber', and a softmax over attention.
+    Without an option, and so not part of it: KL divided by the number of tokens; marked tokens that weigh more in BCE;
+    losses pooled over the tokens of a batch, all but 'order'."""
+    presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
+    limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
+
+    schedule:Literal['constant', 'linear']='constant' # of the weight: 'constant', or 'linear', which falls to 0
+    # see `normalised`; None: the table's
+    normalise:Literal['share', 'softmax', 'sigmoid', 'largest', 'none']|None=None
+    per_head:bool=False # attention: compare each head by itself, or their mean
+    # attention and rollout: the row that the head reads, the 'first', the 'mean', 'all'
+    rows:Literal['pooled', 'first', 'mean', 'all']='pooled'
+    specials:bool=False # do special tokens count? They cannot be marked
+    # saliency: what speaks for the answer should be marked; or its 'magnitude'
+    ranking:Literal['signed', 'magnitude']='signed'
+    delta:float=.5   # of 'huber'
+    margin:float=1.  # of 'margin'
+    negatives:int=1  # K of 'contrastive'
+
+    @classmethod
+    def preset(cls, name:str, arguments:dict) -> dict:
+        "Return the options of the preset `name` that mean something to the explanation"
+        options = cls.presets[name]
+        if arguments.get('explanation', 'attention') in ('attention', 'rollout'): return options
+        return {k: x for k, x in options.items() if k != 'normalise'}
+
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
+def _is_heads(x) -> bool:
+    "Is `x` None, or a list of heads?"
+    return x is None or isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int for h in x)
+
+def check_trainable(
+    method:Method, # with an argument `explanation`
+    reads,         # what its models read; None: whatever it is
+):
+    "Refuse an `explanation` of `method` that no loss can train"
+    names = list(dict.fromkeys(['attention', 'rollout', *teachable(reads)]))
+    name = method.explanation
+    untrainable = isinstance(name, str) and name in known_attributions() and name not in names
+    method.require(not untrainable, f'explanation={name!r} has no gradient that could train; '
+                                    f'take one of {", ".join(map(repr, names))}')
+    check_choice(method, 'explanation', names)
+
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-051
+class RationaleGuided(_Checking):
+    "Ask explanations to agree with people's rationales (Joshi et al. 2022; Chan et al. 2022; Resck et al. 2024)"
+    cite = 'joshi2022ertest'
+    limits = dict(weight=is_weight, steps=is_count,
+                  heads=Limit(_is_heads, 'None (all) or a list of head numbers'))
+
+    def __init__(self,
+        explanation:str='attention', # what is taught: 'attention', 'rollout', or one of `teachable`
+        # 'contrastive' compares no explanation
+        loss:Literal['mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin', 'contrastive']='kl',
+        weight:float=1.,                            # λ
+        layers:Sequence[int]|None=(-1,),            # attention: of these layers; None: all
+        heads:Sequence[int]|None=None,              # attention and rollout: of these heads; None: all
+        target:Literal['gold', 'predicted']='gold', # saliency of the 'gold' answer, or of the 'predicted' one
+        steps:int=3,                                # of integrated gradients
+        variant:RationaleGuidedVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
+    ):
+        self.explanation, self.loss, self.weight, self.layers = explanation, loss, weight, layers
+        self.heads, self.target, self.steps = heads, target, steps
+        self.variant = self.as_variant(variant)
+        self.marked_fraction = 1. # of the training examples that have a rationale
+        self._check_arguments()
+        if loss == 'contrastive': self.cite = 'resck2024tradeoff'
+        elif loss == 'order': self.cite = ['joshi2022ertest', 'huang2021exploring']
+        elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
+
+    def _check_arguments(self):
+        "Refuse an explanation that cannot train, and a scale that the loss has no meaning on"
+        check_trainable(self, 'input_ids')
+        if self.loss == 'contrastive': return
+        allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'
+        if allowed and signed: allowed = tuple(how for how in allowed if how != 'largest')
+        self.require(allowed is None or self.scale in allowed,
+                     f'loss={self.loss!r} needs values of at least 0 (in bce and kl also at most 1), which normalise='
+                     f'{self.variant.normalise!r} does not give here; take one of '
+                     f'{", ".join(map(repr, allowed or ()))}')

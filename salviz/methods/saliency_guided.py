@@ -4,23 +4,23 @@
 
 # %% auto #0
 __all__ = ['mask_words', 'fill_values', 'mask_cells', 'default_saliency', 'consistency_loss', 'consistency_loss_per_class',
-           'maskable_words', 'SaliencyGuided']
+           'maskable_words', 'SaliencyGuidedVariant', 'SaliencyGuided']
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #003
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fastcore.basics import patch
 
-from ..attribution.reading import real_tokens, score_by, scores, target_scores, what_is_read
+from ..attribution.reading import real_tokens, score_by, target_scores, what_is_read
 from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from .base import Method, Plan, Term, check_choice, check_share, check_weight
+from .base import Method, Plan, Term, Variant, check_choice, is_count, is_fraction, is_weight
 from ..models.random import keyed_uniform
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 def _lowest_features(
     saliency:torch.Tensor,   # of words, pixels or cells [batch, features]
     is_feature:torch.Tensor, # bool [batch, features]: the columns that hold one
-    share:float,             # k as a share of the features
+    fraction:float,             # k as a share of the features
     ranking='signed',        # 'signed': most negative first; 'magnitude': closest to zero first
 ) -> torch.Tensor: # bool [batch, features]
-    "The floor(`share` · features) features of each example with the lowest `saliency`"
-    counts = torch.as_tensor(np.floor(np.arange(is_feature.shape[1] + 1) * share + 1e-6), dtype=torch.int64,
+    "The floor(`fraction` · features) features of each example with the lowest `saliency`"
+    counts = torch.as_tensor(np.floor(np.arange(is_feature.shape[1] + 1) * fraction + 1e-6), dtype=torch.int64,
                              device=is_feature.device)
     k = counts[is_feature.sum(1, keepdim=True)]
     value = saliency.abs() if ranking == 'magnitude' else saliency
@@ -59,10 +59,10 @@ def _fill_source(
     "Column of the word that replaces each `low` word, -1 where there is none"
     W = low.shape[1]
     column = torch.arange(W, device=low.device).expand_as(low)
-    kept = is_word & ~low
+    remaining = is_word & ~low
     def usable(source): return (source >= 0) & (source < W) & (block.gather(1, source.clamp(0, W - 1)) == block)
-    earlier = torch.where(kept, column, -1).cummax(1).values
-    later = torch.where(kept, column, W).flip(1).cummin(1).values.flip(1)
+    earlier = torch.where(remaining, column, -1).cummax(1).values
+    later = torch.where(remaining, column, W).flip(1).cummin(1).values.flip(1)
     source = torch.where(usable(earlier), earlier, torch.where(usable(later), later, -1) if first == 'next' else -1)
     return torch.where(low, source, -1)
 
@@ -91,20 +91,20 @@ def mask_words(
     saliency:torch.Tensor,   # [batch, n]
     word_ids:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
     segments:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
-    masked_share:float,      # k, as a share of the words
+    mask_fraction:float,      # k, as a share of the words
     # for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
     first='next',
     ranking='signed',        # see `_lowest_features`
     mask_token_id:int=None,  # needed by first='mask'
 ) -> tuple: # (int64 [batch, n], bool [batch, n]: masked input and which of its positions were replaced)
-    """Replace the share `masked_share` of each example's words that has the lowest `saliency` by the kept word
+    """Replace the share `mask_fraction` of each example's words that has the lowest `saliency` by the kept word
     before them"""
     if first == 'mask' and mask_token_id is None:
         raise ValueError("first='mask' needs mask_token_id; with a tokenizer that has no mask token use 'next' or "
                          "'keep'")
     table, n = _word_table(saliency, word_ids, segments), input_ids.shape[1]
     is_word = table['pieces'] > 0
-    low = _lowest_features(table['saliency'], is_word, masked_share, ranking)
+    low = _lowest_features(table['saliency'], is_word, mask_fraction, ranking)
     source = _fill_source(low, is_word, table['block'], first)
     is_masked = low if first == 'mask' else low & (source >= 0)
     belongs, column = table['column'] < n, table['column'].clamp(max=n - 1)
@@ -156,14 +156,14 @@ def mask_cells(
     x:torch.Tensor,        # images [batch, channels, height, width] or series [batch, time, features]
     saliency:torch.Tensor, # images [batch, height, width], series [batch, time, features]
     filled:torch.Tensor,   # what stands in for masked values, see `fill_values`; shape of `x`
-    masked_share:float,    # k, as a share of the pixels, cells or patches
+    mask_fraction:float,    # k, as a share of the pixels, cells or patches
     ranking='signed',      # see `_lowest_features`
     patch_size:tuple=None, # (height, width) of patches that are masked as a whole; None: pixels or cells
 ) -> tuple: # (shape of `x`, bool with the shape of `saliency`): the masked copy and what was replaced
-    "Replace the share `masked_share` of each example's pixels, cells or patches that has the lowest `saliency`"
+    "Replace the share `mask_fraction` of each example's pixels, cells or patches that has the lowest `saliency`"
     value = saliency if patch_size is None else _patch_sums(saliency, patch_size, ranking)
     flat = value.flatten(1)
-    is_masked = _lowest_features(flat, torch.ones_like(flat, dtype=torch.bool), masked_share, ranking).view_as(value)
+    is_masked = _lowest_features(flat, torch.ones_like(flat, dtype=torch.bool), mask_fraction, ranking).view_as(value)
     if patch_size: is_masked = is_masked.repeat_interleave(patch_size[0], 1).repeat_interleave(patch_size[1], 2)
     return torch.where(is_masked[:, None] if x.dim() == 4 else is_masked, filled, x), is_masked
 
@@ -205,188 +205,109 @@ def maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 wher
     "`word_ids` of `batch` without those of answers, which are the second texts of a causal language model"
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
-# %% ../../nbs/05_methods/03_saliency_guided.ipynb #040
-class SaliencyGuided(Method):
-    "Saliency guided training: the same prediction without the least salient words, pixels or cells"
-    cite = 'ismail2021saliency'
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-1
+@dataclass(frozen=True, repr=False)
+class SaliencyGuidedVariant(Variant):
+    """Options of saliency guided training beyond its main arguments; 'paper' has their defaults
 
-    def __init__(self,
-        masked_share:float=.3,  # k: share of the words, pixels or cells that is masked, rounded down
-        weight:float=1.,        # λ: weight of the consistency term
-        saliency:str|None=None, # the name of an attribution, see `known_attributions`; None: see `default_saliency`
-        # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
-        ranking:Literal['signed', 'magnitude']='signed',
-        # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
-        first:Literal['next', 'keep', 'mask']='next',
-        target:Literal['gold', 'predicted']='gold', # class that the saliency explains: 'gold' or 'predicted'
-        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
-        fill:Literal['uniform', 'mean']|float|torch.Tensor='uniform',
-        # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
-        fill_range:Literal['feature', 'sample']='feature',
-        # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
-        passes:Literal['eval', 'reuse']='eval',
-        steps:int=20,           # m: nodes of integrated gradients, which need as many passes
-        score:Literal['logit', 'log_probability']='logit', # of the class; the released digits take 'log_probability'
-        # what is masked as a whole: None: words, pixels or cells; 'patch': the patches of a vision transformer
-        unit:Literal['patch']|None=None,
-    ):
-        self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = (
-            masked_share, weight, saliency, ranking, first, target)
-        self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
-        self.unit = unit
-        self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
-        self.recorded = None # the default that a run was started with, if it is resumed
-        check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
-        check_weight(self)
-        check_choice(self, 'saliency', (None, *known_attributions()))
-        check_choice(self, 'ranking', ('signed', 'magnitude'))
-        check_choice(self, 'first', ('next', 'keep', 'mask'))
-        check_choice(self, 'target', ('gold', 'predicted'))
-        check_choice(self, 'score', scores)
-        check_choice(self, 'unit', (None, 'patch'))
-        check_choice(self, 'fill_range', ('feature', 'sample'))
-        check_choice(self, 'passes', ('eval', 'reuse'))
-        number = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
-                  and torch.as_tensor(fill).isfinite().all())
-        self.require(number or isinstance(fill, str) and fill in ('uniform', 'mean'),
-                     f"fill must be 'uniform', 'mean', or the background as a finite number or tensor, got {fill!r}")
-        chosen = None if saliency is None else attribution_named(saliency)
-        self.require(passes == 'eval' or chosen is None or chosen.of_gradient,
-                     "passes='reuse' has the gradient at the input only, and "
-                     f"{saliency} needs more; use passes='eval', or another saliency")
-        self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
-        self.require(steps == 20 or chosen is not None and 'steps' in chosen.options,
-                     f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps "
-                     "out, or choose that saliency")
+    'released' is the authors' training loop for digits, and 'released_colour' the one for coloured images, which needs
+    no option; neither has texts or series. Without an option: for coloured images, digits' loop masks the first channel
+    only and counts values of all channels, and fills without noise by the value of the batch's first pixel."""
+    presets:ClassVar[dict] = dict(paper={}, released=dict(fill_range='sample', score='log_probability'),
+                                  released_colour={})
+    limits:ClassVar[dict] = dict(steps=is_count)
 
-    def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
-        """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, of
-        the run that is resumed or found out at the first `batch`"""
-        if self.saliency or self.recorded: return self.saliency or self.recorded
-        if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
-        return self.chosen[type(model)]
-
-# %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm4
-@patch
-def question(self:SaliencyGuided, model:torch.nn.Module, batch:dict) -> str|torch.Tensor|Callable[..., torch.Tensor]:
-    """Return what the saliency explains: the class, the classes that hold in multi-label classification, or of a
-    causal language model the tokens that it is asked about"""
-    labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
-    task = tasks[task_of(model)]
-    sets = task.several and not isinstance(labels, str)
-    return attribution_target(task, batch, labels) if task.causal or sets else labels
-
-@patch
-def terms(self:SaliencyGuided, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-    "`consistency`: how far the predictions for the input and for its masked copy are apart"
-    divergence = plan.targets.get('divergence', consistency_loss)
-    loss = divergence(outputs['main'].logits, outputs['masked'].logits)
-    if loss.dim() > 1: loss = example_mean(loss, batch['labels'] != -100)
-    return dict(consistency=Term(loss, self.weight))
+    # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
+    first:Literal['next', 'keep', 'mask']='next'
+    # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
+    fill_range:Literal['feature', 'sample']='feature'
+    # the saliency comes from a further pass in 'eval' mode, or from the training pass ('reuse')
+    passes:Literal['eval', 'reuse']='eval'
+    steps:int=20 # m: nodes of integrated gradients, which need as many passes
+    score:Literal['logit', 'log_probability']='logit' # of the class; the released digits take 'log_probability'
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
-@patch
-def patch_size(self:SaliencyGuided, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
-    "Size of the patches of the images `x` [..., height, width] that `model` reads, where whole ones are masked"
-    if self.unit is None: return None
-    grid = patch_grid(model)
-    return x.shape[-2] // grid.rows, x.shape[-1] // grid.columns
+class _FitsInputs(Method):
+    "Which options go with the inputs of a model"
+    def patch_size(self, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
+        "Size of the patches of the images `x` [..., height, width] that `model` reads, where whole ones are masked"
+        if self.unit is None: return None
+        grid = patch_grid(model)
+        return x.shape[-2] // grid.rows, x.shape[-1] // grid.columns
 
-@patch
-def _check_unit(self:SaliencyGuided, model):
-    "Refuse `unit` of a model that reads no patches, and a share of them that is less than one"
-    if self.unit is None: return
-    self.require(reads_patches(model), f"unit='patch' is for vision transformers; {type(model).__name__} reads no "
-                                       'patches: leave it out')
-    grid = patch_grid(model)
-    count = grid.rows*grid.columns
-    self.require(int(self.masked_share*count + 1e-6) >= 1,
-                 f'masked_share={self.masked_share:g} of {count} patches is less than one patch, so nothing would be '
-                 f'masked; choose at least {1/count:.3g}')
+    def _check_unit(self, model):
+        "Refuse `unit` of a model that reads no patches, and a share of them that is less than one"
+        if self.unit is None: return
+        self.require(reads_patches(model), f"unit='patch' is for vision transformers; {type(model).__name__} reads no "
+                                           'patches: leave it out')
+        grid = patch_grid(model)
+        count = grid.rows*grid.columns
+        self.require(int(self.mask_fraction*count + 1e-6) >= 1,
+                     f'mask_fraction={self.mask_fraction:g} of {count} patches is less than one patch, '
+                     'so nothing would be '
+                     f'masked; choose at least {1/count:.3g}')
 
-# %% ../../nbs/05_methods/03_saliency_guided.ipynb #043
-@patch
-def one_example(self:SaliencyGuided, model:torch.nn.Module,
-                tokenizer:'Tokenizer|None', row:dict) -> dict: # model inputs
-    "The encoded example `row` alone; options that do not go with it are refused"
-    name = what_is_read(row)
-    if name == 'input_ids':
-        self.require(isinstance(self.fill, str) and (self.fill, self.fill_range) == ('uniform', 'feature'),
-                     'fill and fill_range are for images and series; in text a low word is replaced by '
-                     'a kept one, see first')
-        self.require(self.first != 'mask' or tokenizer.mask_token_id is not None,
-                     f"first='mask' needs a mask token, which {type(tokenizer).__name__} has not; use 'next' or 'keep'")
-        ids = torch.tensor([row['input_ids']], device=device_of(model))
-        return dict(input_ids=ids, attention_mask=torch.ones_like(ids))
-    self.require(self.first == 'next',
-                 f'first={self.first!r} is for text; in images and series fill says what stands in for a masked value')
-    self.require(self.saliency is None or self.saliency in known_attributions(name),
-                 f"saliency={self.saliency!r} is for the embeddings of text; for images and "
-                 "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or "
-                 "'integrated_gradients'")
-    x = torch.as_tensor(np.asarray(row[name]), dtype=next(model.parameters()).dtype, device=device_of(model))
-    shape = list(self.fill.shape) if isinstance(self.fill, torch.Tensor) else []
-    fits = len(shape) <= x.dim() and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1]))
-    self.require(fits,
-                 f'fill has the shape {shape}, which does not expand to that of a sample, {list(x.shape)}; give one '
-                 'value, or one for each of its values')
-    return {name: x[None]}
-
-@patch
-def check(self:SaliencyGuided, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
-          epochs:int) -> None:
-    "Refuse a model whose saliency cannot be had in the way that is asked for, and options that do not go with `data`"
-    Method.check(self, model, tokenizer, data, epochs)
-    checkpointed = self.passes == 'reuse' and any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
-    self.require(not checkpointed,
-                 "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
-                 "use passes='eval', or call model.gradient_checkpointing_disable() first")
-    self._check_unit(model)
-    inputs, task = self.one_example(model, tokenizer, data['train'][0]), tasks[task_of(model)]
-    self.require(self.score == 'logit' or not task.causal,
-                 f'score={self.score!r} is for classes; that of next tokens is their log-probability, leave it out')
-    self.require(self.score == 'logit' or not task.several or self.target == 'predicted',
-                 f"score={self.score!r} is for one class, and in {task.name} several may hold; leave it out, or take "
-                 "target='predicted'")
-    self.chosen.clear()
-    self.recorded = None
-    known = {**inputs, 'labels': task.unlabelled(inputs)} if task.causal else inputs
-    try: input_saliency(model, inputs, self.saliency_for(model, inputs), self.question(model, known), steps=1,
-                        score=self.score)
-    except ValueError as e: self.require(False, str(e))
-
-@patch
-def prepare(self:SaliencyGuided, trainer:'MethodTrainer') -> None:
-    """Take the mask token from the `trainer`'s tokenizer, and write into its run by which saliency is masked; a run
-    that is resumed keeps the default that it was started with"""
-    self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)
-    self.recorded = trainer.run.state.get('saliency_method')
-    known = self.saliency or self.recorded or type(trainer.model) in self.chosen
-    trainer.run.set_state(saliency_method=self.saliency_for(trainer.model, None if known else trainer.first_batch()))
+    def one_example(self, model:torch.nn.Module,
+                    tokenizer:'Tokenizer|None', row:dict) -> dict: # model inputs
+        "The encoded example `row` alone; options that do not go with it are refused"
+        name = what_is_read(row)
+        if name == 'input_ids':
+            self.require(isinstance(self.fill, str) and (self.fill, self.variant.fill_range) == ('uniform', 'feature'),
+                         'fill and fill_range are for images and series; in text a low word is replaced by '
+                         'a kept one, see first')
+            self.require(self.variant.first != 'mask' or tokenizer.mask_token_id is not None,
+                         f"first='mask' needs a mask token, which {type(tokenizer).__name__} has not; "
+                         "use 'next' or 'keep'")
+            ids = torch.tensor([row['input_ids']], device=device_of(model))
+            return dict(input_ids=ids, attention_mask=torch.ones_like(ids))
+        self.require(self.variant.first == 'next',
+                     f'first={self.variant.first!r} is for text; '
+                     'in images and series fill says what stands in for a masked value')
+        self.require(self.saliency is None or self.saliency in known_attributions(name),
+                     f"saliency={self.saliency!r} is for the embeddings of text; for images and "
+                     "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or "
+                     "'integrated_gradients'")
+        x = torch.as_tensor(np.asarray(row[name]), dtype=next(model.parameters()).dtype, device=device_of(model))
+        shape = list(self.fill.shape) if isinstance(self.fill, torch.Tensor) else []
+        fits = len(shape) <= x.dim() and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1]))
+        self.require(fits,
+                     f'fill has the shape {shape}, which does not expand to that of a sample, '
+                     f'{list(x.shape)}; give one '
+                     'value, or one for each of its values')
+        return {name: x[None]}
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
-@patch
-def masked_inputs(
-    self:SaliencyGuided, model:torch.nn.Module, batch:dict,
-    saliency:torch.Tensor, # of tokens [batch, n], pixels [batch, height, width] or cells [batch, time, features]
-    progress:'Progress',   # whose seed and step the noise belongs to
-    evidence:dict,         # what was masked is written here
-) -> dict: # model inputs
-    "The masked copy of `batch`"
-    name = what_is_read(batch)
-    if name == 'input_ids':
-        words = maskable_words(batch) if tasks[task_of(model)].causal else batch['word_ids']
-        masked, is_masked = mask_words(batch['input_ids'], saliency, words, batch['segments'],
-                                       self.masked_share, self.first, self.ranking,
-                                       self.mask_token_id)
-        evidence.update(saliency=saliency, masked_input=masked, is_masked=is_masked)
-        return {**model_inputs(batch, model), 'input_ids': masked}
-    x = batch[name].detach()
-    filled = fill_values(x, self.fill, self.fill_range, batch.get('example_id'), progress.seed, progress.step)
-    masked, is_masked = mask_cells(x, saliency, filled, self.masked_share, self.ranking,
-                                   self.patch_size(model, x))
-    evidence.update(saliency_map=saliency, masked_map=masked, is_masked_map=is_masked)
-    return {**model_inputs(batch, model), name: masked}
+class _Masking(_FitsInputs):
+    "The masked copy of a batch"
+    def masked_inputs(
+        self, model:torch.nn.Module, batch:dict,
+        saliency:torch.Tensor, # of tokens [batch, n], pixels [batch, height, width] or cells [batch, time, features]
+        progress:'Progress',   # whose seed and step the noise belongs to
+        evidence:dict,         # what was masked is written here
+    ) -> dict: # model inputs
+        "The masked copy of `batch`"
+        name = what_is_read(batch)
+        if name == 'input_ids':
+            words = maskable_words(batch) if tasks[task_of(model)].causal else batch['word_ids']
+            masked, is_masked = mask_words(batch['input_ids'], saliency, words, batch['segments'],
+                                           self.mask_fraction, self.variant.first, self.ranking,
+                                           self.mask_token_id)
+            evidence.update(saliency=saliency, masked_input=masked, is_masked=is_masked)
+            return {**model_inputs(batch, model), 'input_ids': masked}
+        x = batch[name].detach()
+        filled = fill_values(x, self.fill, self.variant.fill_range, batch.get('example_id'), progress.seed,
+                             progress.step)
+        masked, is_masked = mask_cells(x, saliency, filled, self.mask_fraction, self.ranking,
+                                       self.patch_size(model, x))
+        evidence.update(saliency_map=saliency, masked_map=masked, is_masked_map=is_masked)
+        return {**model_inputs(batch, model), name: masked}
+
+    def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
+        "`consistency`: how far the predictions for the input and for its masked copy are apart"
+        divergence = plan.targets.get('divergence', consistency_loss)
+        loss = divergence(outputs['main'].logits, outputs['masked'].logits)
+        if loss.dim() > 1: loss = example_mean(loss, batch['labels'] != -100)
+        return dict(consistency=Term(loss, self.weight))
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #047
 def _pass_saliency(
@@ -406,19 +327,110 @@ def _pass_saliency(
     return torch.where(real_tokens(batch), saliency, 0.) if name == 'input_ids' else saliency
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051
-@patch
-def plan(self:SaliencyGuided, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-    "The masked copy of `batch`, and the saliency that it comes from: at once, or as soon as the main pass is done"
-    target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
-    score = score_by(model, self.score)
-    if tasks[task_of(model)].several: plan.targets['divergence'] = consistency_loss_per_class
-    if self.passes == 'reuse':
-        plan.main_embeddings = True
-        def masked(outputs):
-            saliency = _pass_saliency(outputs, batch, method, target, score)
-            return self.masked_inputs(model, batch, saliency, progress, plan.evidence)
-        plan.later['masked'] = masked
-    else:
-        saliency = input_saliency(model, batch, method, target, self.steps, score=self.score)
-        plan.inputs['masked'] = self.masked_inputs(model, batch, saliency, progress, plan.evidence)
-    return plan
+class _Explaining(_Masking):
+    "Which saliency ranks the features, of what, and in which pass"
+    def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
+        """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, of
+        the run that is resumed or found out at the first `batch`"""
+        if self.saliency or self.recorded: return self.saliency or self.recorded
+        if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
+        return self.chosen[type(model)]
+
+    def question(self, model:torch.nn.Module, batch:dict) -> str|torch.Tensor|Callable[..., torch.Tensor]:
+        """Return what the saliency explains: the class, the classes that hold in multi-label classification, or of a
+        causal language model the tokens that it is asked about"""
+        labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
+        task = tasks[task_of(model)]
+        sets = task.several and not isinstance(labels, str)
+        return attribution_target(task, batch, labels) if task.causal or sets else labels
+
+    def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
+        "The masked copy of `batch`, and the saliency that it comes from: at once, or as soon as the main pass is done"
+        target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
+        score = score_by(model, self.variant.score)
+        if tasks[task_of(model)].several: plan.targets['divergence'] = consistency_loss_per_class
+        if self.variant.passes == 'reuse':
+            plan.main_embeddings = True
+            def masked(outputs):
+                saliency = _pass_saliency(outputs, batch, method, target, score)
+                return self.masked_inputs(model, batch, saliency, progress, plan.evidence)
+            plan.later['masked'] = masked
+        else:
+            saliency = input_saliency(model, batch, method, target, self.variant.steps, score=self.variant.score)
+            plan.inputs['masked'] = self.masked_inputs(model, batch, saliency, progress, plan.evidence)
+        return plan
+
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-2
+class _Prepared(_Explaining):
+    "What is settled before training"
+    def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
+              epochs:int) -> None:
+        "Refuse a model whose saliency cannot be computed as requested, and options that do not go with `data`"
+        Method.check(self, model, tokenizer, data, epochs)
+        reuse = self.variant.passes == 'reuse'
+        checkpointed = any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
+        self.require(not (reuse and checkpointed),
+                     "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
+                     "use passes='eval', or call model.gradient_checkpointing_disable() first")
+        self._check_unit(model)
+        inputs, task = self.one_example(model, tokenizer, data['train'][0]), tasks[task_of(model)]
+        self.require(self.variant.score == 'logit' or not task.causal,
+                     f'score={self.variant.score!r} is for classes; '
+                     'that of next tokens is their log-probability, leave it out')
+        self.require(self.variant.score == 'logit' or not task.several or self.target == 'predicted',
+                     f"score={self.variant.score!r} is for one class, and in {task.name} several may hold; "
+                     "leave it out, or take "
+                     "target='predicted'")
+        self.chosen.clear()
+        self.recorded = None
+        labelled = {**inputs, 'labels': task.unlabelled(inputs)} if task.causal else inputs
+        try: input_saliency(model, inputs, self.saliency_for(model, inputs), self.question(model, labelled), steps=1,
+                            score=self.variant.score)
+        except ValueError as e: self.require(False, str(e))
+
+    def prepare(self, trainer:'MethodTrainer') -> None:
+        """Take the mask token from the `trainer`'s tokenizer, and write into its run by which saliency is masked; a run
+        that is resumed keeps the default that it was started with"""
+        self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)
+        self.recorded = trainer.run.state.get('saliency_method')
+        is_settled = self.saliency or self.recorded or type(trainer.model) in self.chosen
+        batch = None if is_settled else trainer.first_batch()
+        trainer.run.set_state(saliency_method=self.saliency_for(trainer.model, batch))
+
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #040
+class SaliencyGuided(_Prepared):
+    "Saliency guided training: the same prediction without the least salient words, pixels or cells"
+    cite = 'ismail2021saliency'
+    limits = dict(mask_fraction=is_fraction('share of the words, pixels or cells that is masked'), weight=is_weight)
+
+    def __init__(self,
+        mask_fraction:float=.3, # k: fraction of the words, pixels or cells that is masked, rounded down
+        weight:float=1.,        # λ: weight of the consistency term
+        saliency:str|None=None, # the name of an attribution, see `known_attributions`; None: see `default_saliency`
+        # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
+        ranking:Literal['signed', 'magnitude']='signed',
+        target:Literal['gold', 'predicted']='gold', # class that the saliency explains
+        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
+        fill:Literal['uniform', 'mean']|float|torch.Tensor='uniform',
+        # what is masked as a whole: None: words, pixels or cells; 'patch': the patches of a vision transformer
+        unit:Literal['patch']|None=None,
+        # further options, or the name of a preset
+        variant:SaliencyGuidedVariant|Literal['paper', 'released', 'released_colour']='paper',
+    ):
+        self.mask_fraction, self.weight, self.saliency, self.ranking = mask_fraction, weight, saliency, ranking
+        self.target, self.fill, self.unit = target, fill, unit
+        self.variant = self.as_variant(variant)
+        self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
+        self.recorded = None # the default that a run was started with, if it is resumed
+        check_choice(self, 'saliency', (None, *known_attributions()))
+        is_background = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
+                         and torch.as_tensor(fill).isfinite().all())
+        self.require(is_background or isinstance(fill, str) and fill in ('uniform', 'mean'),
+                     f"fill must be 'uniform', 'mean', or the background as a finite number or tensor, got {fill!r}")
+        chosen, steps = None if saliency is None else attribution_named(saliency), self.variant.steps
+        self.require(self.variant.passes == 'eval' or chosen is None or chosen.of_gradient,
+                     "passes='reuse' has the gradient at the input only, and "
+                     f"{saliency} needs more; use passes='eval', or another saliency")
+        self.require(steps == 20 or chosen is not None and 'steps' in chosen.options,
+                     f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps "
+                     "out, or choose that saliency")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
-           'token_saliency', 'asked_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'joined', 'explain',
-           'contents', 'taken_over', 'parts_of', 'Unfinished', 'SalLM']
+           'token_saliency', 'query_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'joined', 'explain',
+           'contents', 'taken_over', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
 import hashlib
@@ -15,13 +15,13 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fastcore.basics import patch
 from fastcore.meta import delegates
 from safetensors import SafetensorError
 from tqdm import tqdm
@@ -35,7 +35,8 @@ from ..attribution.reading import real_tokens
 from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-from .base import FineTuning, Method, Plan, Term, check_choice, check_weight
+from .base import (
+    FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction, is_weight, optional)
 from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 from ..models.loading import device_of, pooled_rows, undisturbed
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 def saliency_target(
     saliency:torch.Tensor, # [batch, tokens]
     counts:torch.Tensor,   # bool [batch, tokens]: real tokens that are not special
-    top_share=.1,          # k: share of the counted tokens that is marked, if `binarised`
+    top_fraction=.1,          # k: share of the counted tokens that is marked, if `binarised`
     binarised=True,        # mark the most positive tokens, or keep positive saliency in proportion
 ) -> torch.Tensor: # [batch, tokens], sums to 1; all zero where nothing is known or (not binarised) nothing is positive
     "The distribution that attention is asked to follow (Lake 2021)"
@@ -62,7 +63,7 @@ def saliency_target(
         order = torch.where(counts, saliency, -math.inf).sort(descending=True, stable=True).indices
         # a table, since products in float32 miss whole numbers; the 1e-6 keeps e.g. .07 * 100 = 7.000000000000001 from
         # becoming 8
-        many = torch.tensor([max(1, math.ceil(m*top_share - 1e-6)) for m in range(counts.shape[-1] + 1)],
+        many = torch.tensor([max(1, math.ceil(m*top_fraction - 1e-6)) for m in range(counts.shape[-1] + 1)],
                             device=counts.device)
         first = torch.arange(counts.shape[-1], device=counts.device) < many[counts.sum(-1, keepdim=True)]
         chosen = (counts & torch.zeros_like(counts).scatter(-1, order, first)).to(saliency.dtype)
@@ -131,7 +132,7 @@ def pooled_attention(
     return attention[torch.arange(len(rows), device=rows.device), :, rows].mean(1)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #023
-def _asked_attention(
+def _compared_attention(
     attention:torch.Tensor, # [batch, heads, query, key]
     rows,                   # int64 [batch]: the pooled query of each example; None: mean over its real queries
     real:torch.Tensor,      # bool [batch, query]
@@ -150,15 +151,15 @@ def layer_loss(
     seen:torch.Tensor,      # bool [batch, 1 or heads, query, key]: what each query could look at, see `Maps.seen`
     target:torch.Tensor,    # [batch, key]: from `saliency_target`
     counts:torch.Tensor,    # bool [batch, key]: real tokens that are not special
-    rows, real,             # see `_asked_attention`
+    rows, real,             # see `_compared_attention`
     heads=None, per_head=False,
     loss='kl',              # one of `_agreement_losses`
     after_dropout=False,    # was `attention` captured after dropout, so that a 0 may be its work?
     padded_to:int=None,     # of 'released' alone, see `_released_loss`
 ) -> torch.Tensor: # [batch]
     "How far a layer's attention is from the explanation"
-    a = _asked_attention(attention, rows, real, heads, per_head)
-    seen = _asked_attention(seen.float().expand(-1, attention.shape[1], -1, -1), rows, real, heads, per_head) > 0
+    a = _compared_attention(attention, rows, real, heads, per_head)
+    seen = _compared_attention(seen.float().expand(-1, attention.shape[1], -1, -1), rows, real, heads, per_head) > 0
     if after_dropout and loss == 'kl': seen = seen & (a > 0)
     wanted = target.repeat_interleave(a.shape[1], 0)
     losses = agreement_loss(a.flatten(0, 1), wanted, (seen & counts[:, None]).flatten(0, 1), loss, padded_to)
@@ -189,12 +190,12 @@ def _class_saliency(
 
 def _by_function(teacher, batch, function, classes) -> torch.Tensor: # [batch, tokens], 0 at pads
     "What a `function` of one's own says"
-    made = function(teacher, batch, classes)
-    if not isinstance(made, torch.Tensor) or made.shape != batch['input_ids'].shape:
-        got = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
+    result = function(teacher, batch, classes)
+    if not isinstance(result, torch.Tensor) or result.shape != batch['input_ids'].shape:
+        got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise ValueError('SalLM: the function given as saliency must return one number for each token, '
                          f'{list(batch["input_ids"].shape)}, got {got}')
-    return torch.where(real_tokens(batch), made.detach().float(), 0.)
+    return torch.where(real_tokens(batch), result.detach().float(), 0.)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #033
 _explained_targets = ('gold', 'predicted', 'all', 'all_released')
@@ -246,43 +247,41 @@ def token_saliency(
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5
 _word_stream = 0x7a66 # keeps this draw apart from those of steps
 
-def asked_rows(
+def query_rows(
     model,
     batch:dict, # with labels where `model` answers at tokens
 ) -> torch.Tensor: # int64 [batch]
     "The query whose attention is asked: it says the class or score, the tag of one word, or an answer's first token"
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
-    is_asked = batch['labels'] != -100
-    if task.causal: return is_asked.long().argmax(1)
+    has_label = batch['labels'] != -100
+    if task.causal: return has_label.long().argmax(1)
     real = batch['attention_mask'].long()
     place = (real.cumsum(1) - 1).clamp(min=0)
     # a number for the text, in which what surrounds it has no say
     token = ((batch['input_ids'] + 1) * 0x9e3779b1 + place * 0x85ebca77) & 0xffffffff
     text = (real * ((token ^ (token >> 15)) * 0x2c1b3c6d & 0xffffffff)).sum(1)
     drawn = keyed_uniform(text, (place,), seed=0, step=0, stream=_word_stream)
-    return torch.where(is_asked, drawn, -1.).argmax(1)
+    return torch.where(has_label, drawn, -1.).argmax(1)
 
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
     "The tokens that a target may mark: real ones that are not special, of a prompt with its answer the prompt's alone"
     counts = real_tokens(batch) & ~batch['is_special']
     return counts & (batch['segments'] == 0) if tasks[task_of(model)].causal else counts
 
-
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
 def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
-    "What each token does to the log-probability of the answer in `asked_rows`"
-    task, rows = tasks[task_of(teacher)], asked_rows(teacher, batch)
-    said = batch['labels']
+    "What each token does to the log-probability of the answer in `query_rows`"
+    task, rows = tasks[task_of(teacher)], query_rows(teacher, batch)
+    answers = batch['labels']
     if target == 'predicted':
-        with undisturbed(teacher), torch.no_grad(): said = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
-    here = F.one_hot(rows, said.shape[1]).bool()
-    labels = torch.where(here, said, -100)
+        with undisturbed(teacher), torch.no_grad(): answers = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
+    here = F.one_hot(rows, answers.shape[1]).bool()
+    labels = torch.where(here, answers, -100)
     if callable(saliency):
         with undisturbed(teacher):
             return _by_function(teacher, {**batch, 'asked_row': rows}, saliency, labels[here])
     return _class_saliency(teacher, batch, saliency, attribution_target(task, dict(labels=labels), labels), steps, rows)
-
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #038
 class Explanations:
@@ -311,9 +310,9 @@ class Explanations:
         real, ids = batch['attention_mask'].bool(), batch['example_id']
         self.to(ids.device)
         at = torch.searchsorted(self.example_id, ids).clamp(max=len(self) - 1)
-        known = (self.example_id[at] == ids) & (self.length[at] == real.sum(1))
+        is_found = (self.example_id[at] == ids) & (self.length[at] == real.sum(1))
         place = (self.start[at][:, None] + real.cumsum(1) - 1).clamp(0, len(self.saliency) - 1)
-        return torch.where(real, torch.where(known[:, None], self.saliency[place], math.nan), 0.)
+        return torch.where(real, torch.where(is_found[:, None], self.saliency[place], math.nan), 0.)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
@@ -337,8 +336,8 @@ def explain_batches(
         if device is not None: batch = {k: v.to(device) for k, v in batch.items()}
         real = batch['attention_mask'].bool()
         saliency_of_tokens = token_saliency(teacher, batch, saliency, target, steps)
-        made = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
-        yield {name: x.cpu().numpy() for name, x in made.items()}
+        arrays = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
+        yield {name: x.cpu().numpy() for name, x in arrays.items()}
 
 def joined(parts:list) -> dict:
     "The arrays of several dicts, one after the other"
@@ -352,27 +351,27 @@ def explain(teacher, examples, collate, steps=20, **kwargs) -> dict: # arrays ex
 # %% ../../nbs/05_methods/05_sallm.ipynb #046
 def contents(examples) -> np.ndarray: # int64 [examples]
     "What there is to explain in each of the encoded `examples`, its tokens and its labels, as a number"
-    given = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
+    values = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
     # a score is explained as the teacher gives it, whatever the label
-    labels = [x if isinstance(x, list) else [-1 if isinstance(x, float) else x] for x in given]
+    labels = [x if isinstance(x, list) else [-1 if isinstance(x, float) else x] for x in values]
     def digest(row): return hashlib.blake2b(np.array(row, np.int64).tobytes(), digest_size=8).digest()
     return np.array([int.from_bytes(digest([*label, *ids]), 'little', signed=True)
                      for label, ids in zip(labels, examples['input_ids'])], np.int64)
 
 def taken_over(
-    made:dict, # arrays example_id, length, saliency and content of another run
-    examples,  # encoded examples of this one
+    recorded:dict, # arrays example_id, length, saliency and content of another run
+    examples,      # encoded examples of this one
 ) -> tuple: # (the same arrays for those of `examples` that are explained there, how many are not)
     "Explanations of `examples`, found by their content"
-    content, order = contents(examples), np.argsort(made['content'], kind='stable')
-    at = order[np.searchsorted(made['content'][order], content).clip(max=len(order) - 1)]
-    known = made['content'][at] == content
-    at, end = at[known], made['length'].cumsum()
-    saliency = [made['saliency'][end[i] - made['length'][i]:end[i]] for i in at]
-    kept = dict(example_id=np.asarray(examples['example_id'], np.int64)[known], length=made['length'][at],
-                 content=content[known],
-                 saliency=np.concatenate([made['saliency'][:0], *saliency]))
-    return kept, int((~known).sum())
+    content, order = contents(examples), np.argsort(recorded['content'], kind='stable')
+    at = order[np.searchsorted(recorded['content'][order], content).clip(max=len(order) - 1)]
+    is_found = recorded['content'][at] == content
+    at, end = at[is_found], recorded['length'].cumsum()
+    saliency = [recorded['saliency'][end[i] - recorded['length'][i]:end[i]] for i in at]
+    arrays = dict(example_id=np.asarray(examples['example_id'], np.int64)[is_found], length=recorded['length'][at],
+                  content=content[is_found],
+                  saliency=np.concatenate([recorded['saliency'][:0], *saliency]))
+    return arrays, int((~is_found).sum())
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050
 def _check_explanations(arrays:dict, file):
@@ -468,52 +467,554 @@ def _question_of(part:dict): # None in parts that an earlier version wrote, and 
     "What was asked when `part` was made"
     return json.loads(part['question'].tobytes()) if 'question' in part else None
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
+_companion_stream = 0x51de # keeps these draws apart from those of other methods in the same step
+
+class _Unlabelled(Method):
+    "The texts without labels that come along with a batch"
+    def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None without any
+        "The texts without labels, as one Dataset"
+        x = self.variant.unlabelled
+        if x is None: return None
+        if isinstance(x, Dataset): return x.select_columns([c for c in ('text', 'text_pair') if c in x.column_names])
+        if all(isinstance(text, str) for text in x): return Dataset.from_dict(dict(text=list(x)))
+        return Dataset.from_dict(dict(zip(('text', 'text_pair'), map(list, zip(*x)))))
+
+    def _encoded(
+        self, tokenizer,
+        first_id:int,    # number of the first of them
+        max_length=None, # as for `encode_texts`
+        paired=False,    # do the labelled examples have two texts?
+    ): # a Dataset as `encode_texts` makes it
+        "The texts without labels, encoded"
+        more = self._unlabelled_texts()
+        has = 'text_pair' in more.column_names
+        self.require(has == paired, f'unlabelled holds {"pairs of texts" if has else "texts"}, '
+                                    'the labelled examples are '
+                                    f'{"pairs" if paired else "single texts"}; give both the same form')
+        try: return encode_texts(list(more['text']), tokenizer, list(more['text_pair']) if has else None, max_length,
+                                 first_id)
+        except ValueError as e: self.require(False, f'unlabelled: {e}')
+
+    def companions(self, batch:dict, progress:'Progress') -> dict: # a batch of unlabelled_ratio times as many
+        "The texts without labels that the examples of `batch` bring into the step at `progress`"
+        examples, collate = self._more
+        drawn = keyed_uniform(batch['example_id'], (self.variant.unlabelled_ratio,), progress.seed, progress.step,
+                              _companion_stream)
+        at = (drawn.double() * len(examples)).long().flatten().tolist()
+        columns = examples[at]
+        rows = [dict(zip(columns, x)) for x in zip(*columns.values())]
+        return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
+
+    def _prepare_unlabelled(self, trainer):
+        "Encode the texts without labels as those of `trainer` are, with ids that follow on"
+        taken = [*trainer.encoded.values(), trainer.probe_set]
+        first_id = 1 + max(max(part['example_id']) for part in taken)
+        paired = 'text_pair' in trainer.data['train'].column_names
+        examples = self._encoded(trainer.tokenizer, first_id, trainer.feed.longest, paired)
+        longest = max(examples['length'])
+        self.require(self.variant.padded_to is None or longest <= self.variant.padded_to,
+                     f'padded_to={self.variant.padded_to} is less than the {longest} tokens of the longest '
+                     'text in unlabelled; '
+                     f'give {longest} or more')
+        self._more = examples, Collator(trainer.tokenizer)
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #058
+class _Agreeing(_Unlabelled):
+    "How far attention is from explanations"
+    def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
+        "Return the heads whose attention has a target"
+        heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
+        return {l: tuple(heads) for l in check_layers(model, self.layers)}
+
+    def _target_of(self, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
+        "What the attention of `model` is compared with in `batch`, as `layer_loss` takes it"
+        saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
+        rows = query_rows(model, batch) if self.variant.rows == 'pooled' else None
+        counts = counted_tokens(model, batch)
+        default = 'magnitude' if task_of(model) == 'regression' else 'signed'
+        ranked = saliency.abs() if (self.variant.ranking or default) == 'magnitude' else saliency
+        target = saliency_target(ranked, counts, self.top_fraction, self.variant.binarised)
+        return saliency, (target, counts, rows, real)
+
+    def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
+        "Observe the layers that should agree with the explanations of `batch`"
+        self.require(self.explanations is not None,
+                     'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
+                     'method.explanations = Explanations(**explain(teacher, examples, collate))')
+        saliency, target = self._target_of(model, batch)
+        plan = Plan(layers=check_layers(model, self.layers), after_dropout=self.variant.after_dropout,
+                    targets=dict(sallm=target), evidence=dict(saliency=saliency, saliency_target=target[0]))
+        if tasks[task_of(model)].per_token:
+            plan.evidence['asked_row'] = F.one_hot(target[2], saliency.shape[1]).bool()
+            plan.axes['asked_row'] = 'token',
+        if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
+        return plan
+
+    def _agreement(self, maps, layers, target) -> torch.Tensor: # [batch]
+        "Mean over `layers` of how far their attention is from the `target`"
+        options = self.variant
+        how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
+        return torch.stack([layer_loss(maps[l], maps.seen(l), *target, *how) for l in layers]).mean(0)
+
+    def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
+        "The attention loss, and that of the texts without labels"
+        terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
+        if 'unlabelled' in plan.targets:
+            model, companions = plan.targets['unlabelled']
+            with observe(model, list(plan.layers), after_dropout=self.variant.after_dropout) as seen:
+                model(**model_inputs(companions, model))
+            losses = self._agreement(seen, plan.layers, self._target_of(model, companions)[1])
+            weight = self.weight if self.variant.unlabelled_weight is None else self.variant.unlabelled_weight
+            losses = losses.unflatten(0, (-1, self.variant.unlabelled_ratio)).mean(1)
+            terms['unlabelled_agreement'] = Term(losses, weight)
+        return terms
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #062
+class _Questioning(_Agreeing):
+    "What explanations answer, and whether those of another run answer the same"
+    def _question(self, tokenizer) -> dict:
+        "What the explanations answer, for the run's state"
+        name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
+        vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
+        takes_steps = not callable(self.saliency) and 'steps' in attribution_named(self.saliency).options
+        steps = self.steps if takes_steps else None
+        return dict(saliency=name, target=self.variant.target, steps=steps, vocabulary=vocabulary)
+
+    def _require_same_question(self, tokenizer, answered, run):
+        "Refuse explanations in `run` that `answered` another question than this method's (None: unknown)"
+        if answered is None: return
+        question = self._question(tokenizer)
+        differs = [k for k in question if k != 'vocabulary' and question[k] != answered.get(k)]
+        before, now = (', '.join(f'{k}={x.get(k)!r}' for k in differs) for x in (answered, question))
+        self.require(not differs, f'the explanations in {run.path} were made with {before}, '
+                                  f'this method asks for {now}; make both the same')
+        self.require(question['vocabulary'] == answered.get('vocabulary'),
+                     f'the explanations in {run.path} were made with another vocabulary; use the same tokenizer')
+
+    def _taken_over(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
+        """The explanations of the run that was given for `parts` {name: encoded examples}, or an error that says why
+        they cannot serve"""
+        run = self.source if isinstance(self.source, Run) else Run(self.source)
+        answered = run.state.get('explained')
+        self.require(answered is not None, f'{run.path} holds no explanations; '
+                                           'name a run of SalLM that has made its own')
+        self._require_same_question(tokenizer, answered, run)
+        recorded, found = _load_explanations(run, 'explanations'), []
+        for name, examples in parts.items():
+            arrays, missing = taken_over(recorded, examples)
+            same_probes = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'"
+            same_texts = 'they serve the same texts, labels and max_length, or a part of them'
+            hint = same_probes if name == 'probes' else same_texts
+            self.require(not missing,
+                         f'the explanations in {run.path} do not cover {missing} of the {len(examples)} '
+                         f'examples in {name}; {hint}')
+            found.append(arrays)
+        return {k: np.concatenate([part[k] for part in found]) for k in recorded}
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #064
+def _teacher_state(path) -> tuple: # (can its training go on?, is it finished?)
+    "What there is of a teacher in the folder `path`; a folder in which training never began is removed"
+    if not path.exists(): return False, False
+    names = {p.name for p in path.iterdir() if not p.name.startswith('.')}
+    never_began = not names
+    if names:
+        run = Run(path)
+        if run.finished: return True, True
+        never_began = names <= {'config.json', 'state.json'} and 'first_weights' not in run.state
+    if never_began: shutil.rmtree(path)
+    return not never_began, False
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-tch
+class _Teaching(_Questioning):
+    "The teacher: given, or trained first"
+    def _teacher_in(self, path) -> tuple: # (state, None) or (None, why there is none)
+        "`_teacher_state`, or what is wrong in that folder"
+        try: return _teacher_state(path), None
+        except (OSError, ValueError) as e: return None, str(e)
+
+    def _train_teacher(self, trainer) -> tuple: # (model, tokenizer)
+        "A plainly fine-tuned copy of `trainer`'s model"
+        from salviz.models.loading import weights_checksum
+        path = trainer.home/'teacher'
+        again = f'delete the folder {path}, and resume=True trains the teacher again'
+        state, wrong = trainer.share(self._teacher_in(path) if trainer.is_world_process_zero() else None)
+        self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
+        resumable, done = state
+        if not done: trainer.train_copy(FineTuning(), path, resume=resumable)
+        try:
+            model, tokenizer = load_model(path, base=trainer.adapted)
+            teacher = unwrapped(model), tokenizer
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
+            why = f'{type(e).__name__}: {e}'
+            raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be '
+                             f'read ({why}); {again}') from None
+        now = weights_checksum(teacher[0])
+        before = trainer.share(trainer.run.state.get('teacher_weights')) if done else None
+        self.require(before in (None, now),
+                     f'the weights of the teacher in {path} are not those that its training ended with; {again}')
+        trainer.run.set_state(teacher_weights=now)
+        return teacher
+
+    def _load_teacher(self) -> tuple: # (model, tokenizer or None)
+        "The teacher that was given; a run's best checkpoint is loaded once"
+        if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
+        if self._loaded is None:
+            model, tokenizer = load_model(self.teacher)
+            self._loaded = unwrapped(model), tokenizer
+        return self._loaded
+
+    def _start_from(self, teacher, trainer):
+        """Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first
+        checkpoint"""
+        from salviz.models.loading import weights_checksum
+        now, before = weights_checksum(teacher), trainer.share(trainer.run.state.get('teacher_weights'))
+        self.require(before in (None, now),
+                     'the teacher no longer has the weights that this run started from; '
+                     'give the same teacher as before')
+        trainer.model.load_state_dict(teacher.state_dict())
+        trainer.run.set_state(teacher_weights=now)
+
+    def _goes_on(self, teacher, begun):
+        "Refuse a `teacher` other than the one that has `begun` (checksum of its weights) to explain"
+        self.require(begun in (None, _checksum(teacher)),
+                     'the teacher does not have the weights of the one whose explanations were begun in this run; '
+                     'give the same teacher as before, or start a new run')
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #066
+def _checksum(teacher) -> int: # 0 where nobody is asked
+    from salviz.models.loading import weights_checksum
+    return 0 if teacher is None else weights_checksum(teacher)
+
+class _Explaining(_Teaching):
+    "The explanations of all examples, written into the run"
+    def _splits(self, trainer) -> dict: # {name: encoded examples}
+        "All that is explained"
+        more = dict(unlabelled=self._more[0]) if self._more else {}
+        return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
+
+    def _begun(self, name, teacher, trainer, splits) -> tuple: # (`Unfinished`, content of all examples by id)
+        "What an earlier process has left of the explanations of `splits`, for `teacher` to go on with"
+        unfinished = Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
+        content, ids = {}, []
+        for examples in splits:
+            content |= zip(examples['example_id'], contents(examples))
+            ids.append(np.asarray(examples['example_id'], np.int64)[_shortest_first(examples)])
+        for part in unfinished.parts: self._require_same_question(trainer.tokenizer, _question_of(part), trainer.run)
+        if unfinished.parts:
+            arrays, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
+            same = (np.array_equal(arrays['example_id'], ids)
+                    and arrays['content'].tolist() == [content[i] for i in ids.tolist()])
+            self.require(same, f'the explanations that were begun in {trainer.run.path} are of other tokens or labels; '
+                               'go on with the data and the tokenizer that the run was started with')
+        return unfinished, content
+
+    def _explain_all(self, teacher, trainer, name='explanations', **state):
+        "Write `teacher`'s explanations of all examples into the run, as arrays `name`, and then `state`"
+        if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
+        run, splits = trainer.run, [*self._splits(trainer).values()]
+        unfinished, content = self._begun(name, teacher, trainer, splits)
+        skip = len(unfinished)
+        bar = tqdm(total=sum(map(len, splits)), initial=skip, desc='SalLM: explanations', unit='example',
+                   disable=not trainer.show_progress)
+        try:
+            for examples in splits:
+                for part in explain_batches(teacher, examples, trainer.collate, self.steps,
+                                            trainer.args.train_batch_size, self.saliency, self.variant.target, skip):
+                    unfinished.add({**part, 'content': np.array([content[i] for i in part['example_id'].tolist()])})
+                    bar.update(len(part['length']))
+                skip = max(0, skip - len(examples))
+        except BaseException: unfinished.write(); raise
+        finally: bar.close()
+        run.save_arrays(name, unfinished.whole())
+        spent = run.state.get('explanation_seconds', 0.) + unfinished.seconds
+        makers = {**run.state.get('explained_by', {}), name: unfinished.maker}
+        run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer), explained_by=makers,
+                      **state)
+        _remove_parts(run, name)
+
+    def _copy_explanations(self, trainer):
+        "Write the explanations of the run that was given into this one, which then needs the other no more"
+        start = time.perf_counter()
+        arrays = self._taken_over(trainer.tokenizer, self._splits(trainer))
+        trainer.run.save_arrays('explanations', arrays)
+        spent = time.perf_counter() - start
+        trainer.run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer))
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #068
+# in epoch 1, those of the teacher
+def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-epoch-{epoch}'
+
+class _Refreshing(_Explaining):
+    "Which explanations an epoch follows"
+    def _use(self, trainer, epoch):
+        "Use the explanations that were made when `epoch` began"
+        arrays = _load_explanations(Run(trainer.home), _arrays_of(epoch))
+        self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length',
+                                                               'saliency'))).to(device_of(trainer.model))
+        self.explained_epoch = epoch
+
+    def _damage(self, run, epoch): # None if there is none
+        "What is wrong with the explanations in `run` that were made when `epoch` began"
+        try: _load_explanations(run, _arrays_of(epoch))
+        except ValueError as e: return str(e)
+
+    def _explaining_epoch(self, epoch) -> int:
+        "The epoch that made the explanations which `epoch` follows"
+        return 1 if self.variant.refresh is None else epoch - (epoch - 1) % self.variant.refresh
+
+    def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
+        """Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its
+        explanations already"""
+        from salviz.models.loading import full_precision
+        explained = self._explaining_epoch(epoch)
+        if explained == self.explained_epoch: return
+        before = trainer.run.state.get('refreshed', [])
+        damage = self._damage(trainer.run, explained) if explained in before else None
+        if trainer.share(explained not in before or damage is not None):
+            if trainer.is_world_process_zero():
+                if damage: warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=2)
+                refreshed = sorted({*before, explained})
+                with full_precision(trainer.model):
+                    self._explain_all(trainer.model, trainer, _arrays_of(explained), refreshed=refreshed)
+            trainer.share(None)
+        self._use(trainer, explained)
+
+    def _remove_leftovers(self, run):
+        "Remove parts of explanations that are whole: their process was killed just before it did so"
+        for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []):
+            _remove_parts(run, _arrays_of(epoch))
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #071x
+class _Preparing(_Refreshing):
+    "What happens before training"
+    def _where(self, trainer) -> tuple: # (explain?, steps done, epoch to follow, who began to explain)
+        "Where the run stands; refuse one that cannot go on"
+        run, home = trainer.run, Run(trainer.home)
+        done = trainer.share(max(home.checkpoints, default=0))
+        refreshes = self.variant.refresh is not None
+        epoch = self._explaining_epoch(max(1, math.ceil(done/trainer.steps_per_epoch))) if refreshes else 1
+        is_explained = 'explanation_seconds' in run.state
+        damage = self._damage(run, epoch) if is_explained else None
+        begun = _maker_of(run, _arrays_of(1)) or run.state.get('explained_by', {}).get(_arrays_of(1))
+        is_explained, damage, begun = trainer.share((is_explained, damage, begun))
+        if is_explained: self._require_same_question(trainer.tokenizer, home.state.get('explained'), home)
+        if damage and epoch > 1:
+            begin = (epoch - 1) * trainer.steps_per_epoch
+            self.require(False, f'{damage}. These explanations were made by the model as it was when '
+                                f'epoch {epoch} began: '
+                                f'remove the checkpoints after step {begin} to go back to there, or start a new run')
+        if damage and trainer.is_world_process_zero():
+            warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=3)
+        return not is_explained or damage is not None, done, epoch, begun
+
+    def prepare(self, trainer:'MethodTrainer') -> None:
+        """Explain the training set and the probes, unless the run has the explanations already, and start from the
+        teacher if that is wished"""
+        run = trainer.run
+        if self.variant.unlabelled is not None: self._prepare_unlabelled(trainer)
+        new, done, epoch, begun = self._where(trainer)
+        start = self.variant.start == 'teacher' and not done
+        with undisturbed(trainer.model):
+            if start or new and self.source is None:
+                teacher = (None if self.teacher is False else self._train_teacher(trainer)[0] if self.teacher is None
+                           else self._load_teacher()[0])
+                if new: self._goes_on(teacher, begun)
+            if new and trainer.is_world_process_zero():
+                self._explain_all(teacher, trainer) if self.source is None else self._copy_explanations(trainer)
+        if trainer.is_world_process_zero(): self._remove_leftovers(run)
+        trainer.share(None) # the other processes wait until the first one has written them
+        if start: self._start_from(teacher, trainer)
+        self._loaded = None # the teacher has done its work; its memory is the student's now
+        self._use(trainer, epoch)
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #060
+class _CheckingTeacher(_Preparing):
+    "What a teacher must have in common with the model"
+    def _check_teacher(self, model, tokenizer):
+        "The teacher that was given, if it speaks of the same tokens and classes as `model`"
+        teacher, its_tokenizer = self._load_teacher()
+        if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
+        else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
+        name, a, b = self.args()['teacher'], teacher.config.num_labels, model.config.num_labels
+        its_task, task = task_of(teacher), task_of(model)
+        self.require(its_task == task, f'the teacher {name} was made for {its_task}, '
+                                       f'the model for {task}; use a teacher '
+                                       'of the same task')
+        self.require(same, f'the teacher {name} has another vocabulary than the model; '
+                           'use a teacher that was trained with '
+                           'the same tokenizer')
+        self.require(a == b,
+                     f'the teacher {name} has {a} classes, the model {b}; '
+                     'use a teacher that was trained on the same task')
+        self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
+        shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
+        self.require(self.variant.start == 'pretrained' or shapes[0] == shapes[1],
+                     f"start='teacher' needs a teacher of the model's own architecture, "
+                     f'but the weights of {name} ({type(teacher).__name__}) do not fit those of the model '
+                     f'({type(model).__name__})')
+        return teacher
+
+    def _check_task(self, model, data):
+        "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
+        task = tasks[task_of(model)]
+        self.require(task.scores_classes or self.variant.target in ('gold', 'predicted'),
+                     f"target={self.variant.target!r} is a mean over classes, "
+                     f"which {task.name} does not choose among; take 'gold' "
+                     "or 'predicted'")
+        if not task.per_token: return
+        self.require(self.variant.rows == 'pooled', f"rows={self.variant.rows!r} is for one answer a text; "
+                                                    f"in {task.name} the row is asked "
+                                            'that says what is explained, leave rows out')
+        for name, x in dict(unlabelled=self.variant.unlabelled is None, teacher=self.teacher is not False).items():
+            self.require(x, f'{name}={getattr(self, name)!r:.40} is for classification and regression, got {task.name}')
+        if not task.causal: return
+        for name in ('train', 'probes'):
+            bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
+            self.require(not bare, f'row {bare[:1]} of {name} is a plain text: none of its tokens is the answer whose '
+                                   'explanation could be taught; give prompts (text) with answers (target_text)')
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #060a
+class _Checking(_CheckingTeacher):
+    "What is refused before training"
+    def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
+        """Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or
+        explanations of something else"""
+        Method.check(self, model, tokenizer, data, epochs)
+        check_observable(model)
+        check_layers(model, self.layers)
+        count, last = head_count(model), max(self.variant.heads or [0])
+        self.require(last < count,
+                     f'heads must be below {count}, the number of heads of {type(model).__name__}, got {last}')
+        self._check_task(model, data)
+        first = Collator(tokenizer, labels=tasks[task_of(model)].label_collator(model))([data['train'][0]])
+        if self.variant.rows == 'pooled': query_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
+        self.require(not model.config.is_encoder_decoder,
+                     f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
+                     'while explanations are about the source; use an encoder or a decoder-only classifier')
+        self.require(self.variant.refresh is None or self.variant.refresh < epochs,
+                     f'refresh={self.variant.refresh} with {epochs} epochs never explains anew; train longer, '
+                     'or leave refresh out')
+        longest = max(max(data[k]['length']) for k in ('train', 'probes') if k in data)
+        self.require(self.variant.padded_to is None or longest <= self.variant.padded_to,
+                     f'padded_to={self.variant.padded_to} is less than the {longest} tokens of the longest example; '
+                     f'give {longest} or more')
+        teacher = (None if self.teacher is False else model if self.teacher is None
+                   else self._check_teacher(model, tokenizer))
+        if teacher is not None: first = {k: v.to(device_of(teacher)) for k, v in first.items()}
+        token_saliency(teacher, first, self.saliency, self.variant.target, steps=1)
+        if self.variant.unlabelled is not None:
+            self._encoded(tokenizer, 0, paired=any(1 in s for s in data['train']['segments']))
+        if self.source is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #slv-0
+def _is_heads(x) -> bool:
+    "Is `x` None, or a list of different heads?"
+    if x is None: return True
+    is_list = isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int and h >= 0 for h in x)
+    return is_list and len(set(x)) == len(x)
+
+def _are_texts(x) -> bool:
+    "Is `x` a list of texts, a list of pairs of texts, or a `Dataset` with texts?"
+    if isinstance(x, Dataset): return 'text' in x.column_names
+    if not isinstance(x, (list, tuple)): return False
+    return (all(isinstance(t, str) for t in x)
+            or all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x))
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #slv-1
+@dataclass(frozen=True, repr=False)
+class SalLMVariant(Variant):
+    """Options of SalLM beyond its main arguments; 'paper' has their defaults, 'released' is the authors' code
+
+    Without an option, and so not part of 'released': explanations are normalised, z-scored and marked over all 60
+    positions, so that special tokens and pads can be marked; no attention mask is passed to the model."""
+    presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', padded_to=60,
+                                                          after_dropout=True))
+    limits:ClassVar[dict] = dict(
+        heads=Limit(_is_heads, 'None (all) or different heads by number, counted from 0'),
+        refresh=optional(Limit(is_count.fits, 'a whole number of epochs of at least 1')), unlabelled_ratio=is_count,
+        padded_to=optional(Limit(is_count.fits, 'a whole number of positions'), 'None (as long as the batch)'),
+        unlabelled_weight=Limit(lambda x: x is None or is_weight.fits(x), is_weight.words))
+
+    binarised:bool=True # mark the most salient tokens, or keep positive saliency in proportion
+    # what is most salient: 'signed' (most positive), 'magnitude', or None: the size for a score, else the sign
+    ranking:Literal['signed', 'magnitude']|None=None
+    # what is explained: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
+    target:Literal['gold', 'predicted', 'all', 'all_released']='gold'
+    loss:Literal['kl', 'mse', 'released']='kl' # see `agreement_loss`
+    padded_to:int|None=None        # of loss='released': positions of a row; None: as many as its batch has
+    heads:Sequence[int]|None=None  # indices of the regularised heads; None: all
+    per_head:bool=False            # compare each head by itself (mean of their losses), or their mean
+    # 'pooled': the row that says what is explained; 'mean': mean over all query rows
+    rows:Literal['pooled', 'mean']='pooled'
+    after_dropout:bool=False # look at attention before its dropout (the equation), or after it (the released code)
+    # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
+    start:Literal['pretrained', 'teacher']='pretrained'
+    refresh:int|None=None # N: explain again with the model in training every N epochs (Iterative); None: never
+    unlabelled:Sequence|Dataset|None=None # texts (or pairs) without labels: a list or a Dataset, see above
+    unlabelled_ratio:int=1                # of them that each labelled example brings into its step
+    unlabelled_weight:float|None=None     # of their attention loss; None: as `weight`
+
+    def __post_init__(self):
+        super().__post_init__()
+        def require(ok, message):
+            if not ok: raise ValueError(f'SalLM: {message}')
+        require(self.binarised or self.loss != 'released',
+                "loss='released' compares attention with marks of 0 and 1, which binarised=False does not make; "
+                "leave binarised out, or take loss='kl' or 'mse'")
+        require(self.padded_to is None or self.loss == 'released',
+                f"padded_to is for loss='released', which counts pads; with loss={self.loss!r} leave it out")
+        texts = self.unlabelled
+        require(texts is None or _are_texts(texts) and len(texts),
+                'unlabelled must be None, a list of texts or of pairs of texts, or a Dataset with the column text, '
+                f'none of them empty; got {texts!r:.80}')
+        require(texts is not None or self.unlabelled_ratio == 1 and self.unlabelled_weight is None,
+                'unlabelled_ratio and unlabelled_weight are for unlabelled=, the texts without labels; leave them out')
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
-class SalLM(Method):
+class SalLM(_Checking):
     "Ask attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
+    limits = dict(weight=is_weight, steps=is_count,
+                  top_fraction=is_positive_fraction('share of the tokens that are marked'))
 
     def __init__(self,
         # a fine-tuned model, or the run (or its path) of one; None: trained first, with the settings of this run;
-        # False: none is asked, where `saliency` is a function that needs none
+        # False: without one, where `saliency` is a function that needs none
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
-        top_share:float=.1,         # k: share of the tokens that a binarised explanation marks
-        binarised:bool=True,        # mark the most salient tokens, or keep positive saliency in proportion
+        top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
+        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # the teacher's; see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
-        loss:Literal['kl', 'mse', 'released']='kl', # 'kl', 'mse' or 'released', see `agreement_loss`
-        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # the teacher's; see `_class_saliency`
-        # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
-        target:Literal['gold', 'predicted', 'all', 'all_released']='gold',
-        heads:Sequence[int]|None=None, # indices of the regularised heads; None: all
-        per_head:bool=False,           # ask each head by itself (mean of their losses), or their mean
-        # 'pooled': the row that says what is explained; 'mean': mean over all query rows
-        rows:Literal['pooled', 'mean']='pooled',
-        # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
-        start:Literal['pretrained', 'teacher']='pretrained',
-        refresh:int|None=None,  # N: explain again with the model in training every N epochs (Iterative); None: never
         # a SalLM run (or its path) whose explanations are reused, without a teacher
         explanations:Run|str|PathLike|None=None,
-        after_dropout:bool=False, # look at attention before its dropout (the equation), or after it (the released code)
-        padded_to:int|None=None,               # of loss='released': positions of a row; None: as many as its batch has
-        # what is most salient: 'signed' (most positive), 'magnitude', or None: the size for a score, else the sign
-        ranking:Literal['signed', 'magnitude']|None=None,
-        unlabelled:Sequence|Dataset|None=None, # texts (or pairs) without labels: a list or a Dataset; see below
-        unlabelled_ratio:int=1,            # of them that each labelled example brings into its step
-        unlabelled_weight:float|None=None, # of their attention loss; None: as `weight`
+        variant:SalLMVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
     ):
-        self.teacher, self.weight, self.top_share, self.binarised = teacher, weight, top_share, binarised
-        self.steps, self.layers, self.loss, self.saliency, self.target = steps, layers, loss, saliency, target
-        self.heads, self.per_head, self.rows, self.start, self.refresh, self.given = (
-            heads, per_head, rows, start, refresh, explanations)
-        self.after_dropout, self.padded_to, self.ranking = after_dropout, padded_to, ranking
-        self.unlabelled, self.unlabelled_ratio, self.unlabelled_weight = unlabelled, unlabelled_ratio, unlabelled_weight
+        self.teacher, self.weight, self.top_fraction, self.saliency = teacher, weight, top_fraction, saliency
+        self.steps, self.layers, self.source = steps, layers, explanations
+        self.variant = self.as_variant(variant)
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # what is in use, and since which epoch
         self._more = None # (the texts without labels, encoded; their `Collator`)
         self._check_arguments()
         texts = self._unlabelled_texts()
         self._unlabelled_named = None if texts is None else f'{len(texts)} texts, sha256 {fingerprint(texts)[:12]}'
+
+    def _check_arguments(self):
+        "Refuse arguments that contradict each other"
+        names, is_function = known_attributions('input_ids'), callable(self.saliency)
+        self.require(is_function or isinstance(self.saliency, str) and self.saliency in names,
+                     f'saliency must be one of {", ".join(map(repr, names))}, '
+                     'or a function of (model, batch, classes), '
+                     f'got {self.saliency!r}')
+        alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
+        self.require(self.teacher is not False or alone, 'teacher=False asks nobody, which needs a function as '
+                                                         "saliency, start='pretrained' and refresh=None")
+        self.require(self.source is None or self.teacher in (None, False) or self.variant.start == 'teacher',
+                     "with explanations= no teacher is used; leave teacher out, or say start='teacher' if its "
+                     "weights are to be used")
+
+    def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
         "The 'released' loss of runs from before there was a `padded_to` was another one"
@@ -522,507 +1023,9 @@ class SalLM(Method):
         return super().completed(args)
 
     def args(self) -> dict:
-        "Hyperparameters as they were given, the teacher by its path or class"
+        "Return the hyperparameters as files record them, the teacher by its path or class"
         def named(x):
             return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
                     else str(getattr(x, 'path', x)))
-        return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.given),
+        return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.source),
                 'unlabelled': self._unlabelled_named}
-
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #055
-@patch
-def _check_arguments(self:SalLM):
-    "Refuse arguments that are out of range or contradict each other"
-    check_weight(self)
-    self._check_unlabelled()
-    check_choice(self, 'ranking', (None, 'signed', 'magnitude'))
-    own = callable(self.saliency)
-    self.require(self.teacher is not False or own and self.start == 'pretrained' and self.refresh is None,
-                 "teacher=False asks nobody, which needs a function as saliency, start='pretrained' and refresh=None")
-    self.require(isinstance(self.top_share, (int, float)) and not isinstance(self.top_share, bool)
-                 and 0 < self.top_share <= 1,
-                 'top_share must be above 0 and at most 1 (share of the tokens that are marked), got '
-                 f'{self.top_share!r}')
-    for name in ('binarised', 'per_head', 'after_dropout'):
-        self.require(isinstance(getattr(self, name), bool),
-                     f'{name} must be True or False, got {getattr(self, name)!r}')
-    self.require(type(self.steps) is int and self.steps >= 1,
-                 f'steps must be a whole number of at least 1, got {self.steps!r}')
-    check_choice(self, 'loss', _agreement_losses)
-    check_choice(self, 'target', _explained_targets)
-    check_choice(self, 'rows', ('pooled', 'mean'))
-    check_choice(self, 'start', ('pretrained', 'teacher'))
-    self.require(self.binarised or self.loss != 'released',
-                 "loss='released' compares attention with marks of 0 and 1, which binarised=False does not make; "
-                 "leave binarised out, or take loss='kl' or 'mse'")
-    self.require(self.padded_to is None or self.loss == 'released',
-                 f"padded_to is for loss='released', which counts pads; with loss={self.loss!r} leave it out")
-    length = self.padded_to
-    self.require(length is None or type(length) is int and length >= 1,
-                 f'padded_to must be None (as long as the batch) or a whole number of positions, got {length!r}')
-    known = known_attributions('input_ids')
-    self.require(callable(self.saliency) or isinstance(self.saliency, str) and self.saliency in known,
-                 f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), '
-                 f'got {self.saliency!r}')
-    whole = (isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0
-             and all(type(h) is int and h >= 0 for h in self.heads))
-    self.require(self.heads is None or whole and len(set(self.heads)) == len(self.heads),
-                 f'heads must be None (all) or different heads by number, counted from 0, got {self.heads!r}')
-    self.require(self.refresh is None or type(self.refresh) is int and self.refresh >= 1,
-                 f'refresh must be None or a whole number of epochs of at least 1, got {self.refresh!r}')
-    self.require(self.given is None or self.teacher in (None, False) or self.start == 'teacher',
-                 "with explanations= no teacher is used; leave teacher out, or say start='teacher' if its "
-                 "weights are to be used")
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-0
-@patch
-def _unlabelled_texts(self:SalLM): # a Dataset with text, [text_pair]; None without any
-    "The texts without labels, as one Dataset"
-    x = self.unlabelled
-    if x is None: return None
-    if isinstance(x, Dataset): return x.select_columns([c for c in ('text', 'text_pair') if c in x.column_names])
-    if all(isinstance(text, str) for text in x): return Dataset.from_dict(dict(text=list(x)))
-    return Dataset.from_dict(dict(zip(('text', 'text_pair'), map(list, zip(*x)))))
-
-@patch
-def _check_unlabelled(self:SalLM):
-    "Refuse `unlabelled` texts that are none, and numbers that do nothing without them"
-    x, ratio = self.unlabelled, self.unlabelled_ratio
-    pairs = isinstance(x, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x)
-    texts = isinstance(x, (list, tuple)) and all(isinstance(t, str) for t in x)
-    ok = x is None or isinstance(x, Dataset) and 'text' in x.column_names or pairs or texts
-    self.require(ok and (x is None or len(x)), 'unlabelled must be None, a list of texts or of pairs of texts, or a '
-                                               f'Dataset with the column text, none of them empty; got {x!r:.80}')
-    self.require(type(ratio) is int and ratio >= 1,
-                 f'unlabelled_ratio must be a whole number of at least 1, got {ratio!r}')
-    if self.unlabelled_weight is not None: check_weight(self, 'unlabelled_weight')
-    self.require(x is not None or (ratio == 1 and self.unlabelled_weight is None),
-                 'unlabelled_ratio and unlabelled_weight are for unlabelled=, the texts without labels; leave them out')
-
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #058
-@patch
-def prescribes(self:SalLM, model:torch.nn.Module) -> dict: # {layer: heads}
-    "The heads whose attention is asked"
-    heads = range(head_count(model)) if self.heads is None else self.heads
-    return {l: tuple(heads) for l in check_layers(model, self.layers)}
-
-@patch
-def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
-    "What the attention of `model` is asked in `batch`, as `layer_loss` takes it"
-    saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
-    rows = asked_rows(model, batch) if self.rows == 'pooled' else None
-    counts = counted_tokens(model, batch)
-    default = 'magnitude' if task_of(model) == 'regression' else 'signed'
-    ranked = saliency.abs() if (self.ranking or default) == 'magnitude' else saliency
-    return saliency, (saliency_target(ranked, counts, self.top_share, self.binarised), counts, rows, real)
-
-@patch
-def plan(self:SalLM, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-    "Observe the layers that should agree with the explanations of `batch`"
-    self.require(self.explanations is not None,
-                 'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
-                 'method.explanations = Explanations(**explain(teacher, examples, collate))')
-    saliency, asked = self._asked(model, batch)
-    plan = Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout, targets=dict(sallm=asked),
-                evidence=dict(saliency=saliency, saliency_target=asked[0]))
-    if tasks[task_of(model)].per_token:
-        plan.evidence['asked_row'] = F.one_hot(asked[2], saliency.shape[1]).bool()
-        plan.axes['asked_row'] = 'token',
-    if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
-    return plan
-
-@patch
-def _agreement(self:SalLM, maps, layers, asked) -> torch.Tensor: # [batch]
-    "Mean over `layers` of how far their attention is from what is `asked`"
-    how = self.heads, self.per_head, self.loss, self.after_dropout, self.padded_to
-    return torch.stack([layer_loss(maps[l], maps.seen(l), *asked, *how) for l in layers]).mean(0)
-
-@patch
-def terms(self:SalLM, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-    "The attention loss, and that of the texts without labels"
-    terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
-    if 'unlabelled' in plan.targets:
-        model, companions = plan.targets['unlabelled']
-        with observe(model, list(plan.layers), after_dropout=self.after_dropout) as seen:
-            model(**model_inputs(companions, model))
-        losses = self._agreement(seen, plan.layers, self._asked(model, companions)[1])
-        weight = self.weight if self.unlabelled_weight is None else self.unlabelled_weight
-        terms['unlabelled_agreement'] = Term(losses.unflatten(0, (-1, self.unlabelled_ratio)).mean(1), weight)
-    return terms
-
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #060
-@patch
-def check(self:SalLM, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-    """Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or
-    explanations of something else"""
-    Method.check(self, model, tokenizer, data, epochs)
-    check_observable(model)
-    check_layers(model, self.layers)
-    there, last = head_count(model), max(self.heads or [0])
-    self.require(last < there,
-                 f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
-    self._check_task(model, data)
-    first = Collator(tokenizer, labels=tasks[task_of(model)].label_collator(model))([data['train'][0]])
-    if self.rows == 'pooled': asked_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
-    self.require(not model.config.is_encoder_decoder,
-                 f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
-                 'while explanations are about the source; use an encoder or a decoder-only classifier')
-    self.require(self.refresh is None or self.refresh < epochs,
-                 f'refresh={self.refresh} with {epochs} epochs never explains anew; train longer, or leave refresh out')
-    longest = max(max(data[k]['length']) for k in ('train', 'probes') if k in data)
-    self.require(self.padded_to is None or longest <= self.padded_to,
-                 f'padded_to={self.padded_to} is less than the {longest} tokens of the longest example; '
-                 f'give {longest} or more')
-    teacher = (None if self.teacher is False else model if self.teacher is None
-               else self._check_teacher(model, tokenizer))
-    if teacher is not None: first = {k: v.to(device_of(teacher)) for k, v in first.items()}
-    token_saliency(teacher, first, self.saliency, self.target, steps=1)
-    if self.unlabelled is not None: self._encoded(tokenizer, 0, paired=any(1 in s for s in data['train']['segments']))
-    if self.given is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
-
-@patch
-def _check_teacher(self:SalLM, model, tokenizer):
-    "The teacher that was given, if it speaks of the same tokens and classes as `model`"
-    teacher, its_tokenizer = self._load_teacher()
-    if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
-    else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
-    name, a, b = self.args()['teacher'], teacher.config.num_labels, model.config.num_labels
-    its_task, task = task_of(teacher), task_of(model)
-    self.require(its_task == task, f'the teacher {name} was made for {its_task}, the model for {task}; use a teacher '
-                                   'of the same task')
-    self.require(same, f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with '
-                       'the same tokenizer')
-    self.require(a == b,
-                 f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
-    self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
-    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
-    self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
-                 f"start='teacher' needs a teacher of the model's own architecture, "
-                 f'but the weights of {name} ({type(teacher).__name__}) do not fit those of the model '
-                 f'({type(model).__name__})')
-    return teacher
-
-@patch
-def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
-    "The teacher that was given; a run's best checkpoint is loaded once"
-    if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
-    if self._loaded is None:
-        model, tokenizer = load_model(self.teacher)
-        self._loaded = unwrapped(model), tokenizer
-    return self._loaded
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #060a
-@patch
-def _check_task(self:SalLM, model, data):
-    "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
-    task = tasks[task_of(model)]
-    self.require(task.scores_classes or self.target in ('gold', 'predicted'),
-                 f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
-                 "or 'predicted'")
-    if not task.per_token: return
-    self.require(self.rows == 'pooled', f"rows={self.rows!r} is for one answer a text; in {task.name} the row is asked "
-                                        'that says what is explained, leave rows out')
-    for name, x in dict(unlabelled=self.unlabelled is None, teacher=self.teacher is not False).items():
-        self.require(x, f'{name}={getattr(self, name)!r:.40} is for classification and regression, got {task.name}')
-    if not task.causal: return
-    for name in ('train', 'probes'):
-        bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
-        self.require(not bare, f'row {bare[:1]} of {name} is a plain text: none of its tokens is the answer whose '
-                               'explanation could be taught; give prompts (text) with answers (target_text)')
-
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
-_companion_stream = 0x51de # keeps these draws apart from those of other methods in the same step
-
-@patch
-def _encoded(
-    self:SalLM, tokenizer,
-    first_id:int,    # number of the first of them
-    max_length=None, # as for `encode_texts`
-    paired=False,    # do the labelled examples have two texts?
-): # a Dataset as `encode_texts` makes it
-    "The texts without labels, encoded"
-    more = self._unlabelled_texts()
-    has = 'text_pair' in more.column_names
-    self.require(has == paired, f'unlabelled holds {"pairs of texts" if has else "texts"}, the labelled examples are '
-                                f'{"pairs" if paired else "single texts"}; give both the same form')
-    try: return encode_texts(list(more['text']), tokenizer, list(more['text_pair']) if has else None, max_length,
-                             first_id)
-    except ValueError as e: self.require(False, f'unlabelled: {e}')
-
-@patch
-def companions(self:SalLM, batch:dict, progress:'Progress') -> dict: # a batch of unlabelled_ratio times as many
-    "The texts without labels that the examples of `batch` bring into the step at `progress`"
-    examples, collate = self._more
-    drawn = keyed_uniform(batch['example_id'], (self.unlabelled_ratio,), progress.seed, progress.step,
-                          _companion_stream)
-    at = (drawn.double() * len(examples)).long().flatten().tolist()
-    columns = examples[at]
-    rows = [dict(zip(columns, x)) for x in zip(*columns.values())]
-    return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
-
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #062
-@patch
-def _question(self:SalLM, tokenizer) -> dict:
-    "What the explanations answer, for the run's state"
-    name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
-    vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
-    takes_steps = not callable(self.saliency) and 'steps' in attribution_named(self.saliency).options
-    return dict(saliency=name, target=self.target, steps=self.steps if takes_steps else None, vocabulary=vocabulary)
-
-@patch
-def _require_same_question(self:SalLM, tokenizer, answered, run):
-    "Refuse explanations in `run` that have `answered` another question than this method's; None: nobody knows which"
-    if answered is None: return
-    asked = self._question(tokenizer)
-    differs = [k for k in asked if k != 'vocabulary' and asked[k] != answered.get(k)]
-    made_with, wanted = (', '.join(f'{k}={question.get(k)!r}' for k in differs) for question in (answered, asked))
-    self.require(not differs, f'the explanations in {run.path} were made with {made_with}, '
-                              f'this method asks for {wanted}; make both the same')
-    self.require(asked['vocabulary'] == answered.get('vocabulary'),
-                 f'the explanations in {run.path} were made with another vocabulary; use the same tokenizer')
-
-@patch
-def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-    """The explanations of the run that was given for `parts` {name: encoded examples}, or an error that says why
-    they cannot serve"""
-    run = self.given if isinstance(self.given, Run) else Run(self.given)
-    answered = run.state.get('explained')
-    self.require(answered is not None, f'{run.path} holds no explanations; name a run of SalLM that has made its own')
-    self._require_same_question(tokenizer, answered, run)
-    made, kept = _load_explanations(run, 'explanations'), []
-    for name, examples in parts.items():
-        here, missing = taken_over(made, examples)
-        same_probes = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'"
-        same_texts = 'they serve the same texts, labels and max_length, or a part of them'
-        hint = same_probes if name == 'probes' else same_texts
-        self.require(not missing,
-                     f'the explanations in {run.path} do not cover {missing} of the {len(examples)} '
-                     f'examples in {name}; {hint}')
-        kept.append(here)
-    return {k: np.concatenate([part[k] for part in kept]) for k in made}
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #064
-def _teacher_state(path) -> tuple: # (can its training go on?, is it finished?)
-    "What there is of a teacher in the folder `path`; a folder in which training never began is removed"
-    if not path.exists(): return False, False
-    there = {p.name for p in path.iterdir() if not p.name.startswith('.')}
-    never_began = not there
-    if there:
-        run = Run(path)
-        if run.finished: return True, True
-        never_began = there <= {'config.json', 'state.json'} and 'first_weights' not in run.state
-    if never_began: shutil.rmtree(path)
-    return not never_began, False
-
-@patch
-def _teacher_there(self:SalLM, path) -> tuple: # (state, None) or (None, why there is none)
-    "`_teacher_state`, or what is wrong in that folder"
-    try: return _teacher_state(path), None
-    except (OSError, ValueError) as e: return None, str(e)
-
-@patch
-def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
-    "A plainly fine-tuned copy of `trainer`'s model"
-    from salviz.models.loading import weights_checksum
-    path = trainer.home/'teacher'
-    again = f'delete the folder {path}, and resume=True trains the teacher again'
-    state, wrong = trainer.share(self._teacher_there(path) if trainer.is_world_process_zero() else None)
-    self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
-    there, done = state
-    if not done: trainer.train_copy(FineTuning(), path, resume=there)
-    try:
-        model, tokenizer = load_model(path, base=trainer.adapted)
-        teacher = unwrapped(model), tokenizer
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
-        why = f'{type(e).__name__}: {e}'
-        raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be read ({why}); {again}') from None
-    now = weights_checksum(teacher[0])
-    before = trainer.share(trainer.run.state.get('teacher_weights')) if done else None
-    self.require(before in (None, now),
-                 f'the weights of the teacher in {path} are not those that its training ended with; {again}')
-    trainer.run.set_state(teacher_weights=now)
-    return teacher
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #066
-def _checksum(teacher) -> int: # 0 where nobody is asked
-    from salviz.models.loading import weights_checksum
-    return 0 if teacher is None else weights_checksum(teacher)
-
-@patch
-def _splits(self:SalLM, trainer) -> dict: # {name: encoded examples}
-    "All that is explained"
-    more = dict(unlabelled=self._more[0]) if self._more else {}
-    return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
-
-@patch
-def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`, content of all examples by id)
-    "What an earlier process has left of the explanations of `splits`, for `teacher` to go on with"
-    unfinished = Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
-    content, ids = {}, []
-    for examples in splits:
-        content |= zip(examples['example_id'], contents(examples))
-        ids.append(np.asarray(examples['example_id'], np.int64)[_shortest_first(examples)])
-    for part in unfinished.parts: self._require_same_question(trainer.tokenizer, _question_of(part), trainer.run)
-    if unfinished.parts:
-        there, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
-        same = (np.array_equal(there['example_id'], ids)
-                and there['content'].tolist() == [content[i] for i in ids.tolist()])
-        self.require(same, f'the explanations that were begun in {trainer.run.path} are of other tokens or labels; '
-                           'go on with the data and the tokenizer that the run was started with')
-    return unfinished, content
-
-@patch
-def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
-    "Write `teacher`'s explanations of all examples into the run, as arrays `name`, and then `state`"
-    if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
-    run, splits = trainer.run, [*self._splits(trainer).values()]
-    unfinished, content = self._begun(name, teacher, trainer, splits)
-    skip, bar = len(unfinished), tqdm(total=sum(map(len, splits)), initial=len(unfinished), desc='SalLM: explanations',
-                                      unit='example',
-                                      disable=not trainer.show_progress)
-    try:
-        for examples in splits:
-            for part in explain_batches(teacher, examples, trainer.collate, self.steps, trainer.args.train_batch_size,
-                                     self.saliency, self.target, skip):
-                unfinished.add({**part, 'content': np.array([content[i] for i in part['example_id'].tolist()])})
-                bar.update(len(part['length']))
-            skip = max(0, skip - len(examples))
-    except BaseException: unfinished.write(); raise
-    finally: bar.close()
-    run.save_arrays(name, unfinished.whole())
-    spent = run.state.get('explanation_seconds', 0.) + unfinished.seconds
-    makers = {**run.state.get('explained_by', {}), name: unfinished.maker}
-    run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer), explained_by=makers, **state)
-    _remove_parts(run, name)
-
-@patch
-def _copy_explanations(self:SalLM, trainer):
-    "Write the explanations of the run that was given into this one, which then needs the other no more"
-    start = time.perf_counter()
-    arrays = self._taken_over(trainer.tokenizer, self._splits(trainer))
-    trainer.run.save_arrays('explanations', arrays)
-    trainer.run.set_state(explanation_seconds=time.perf_counter() - start, explained=self._question(trainer.tokenizer))
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #068
-# in epoch 1, those of the teacher
-def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-epoch-{epoch}'
-
-@patch
-def _use(self:SalLM, trainer, epoch):
-    "Use the explanations that were made when `epoch` began"
-    arrays = _load_explanations(Run(trainer.home), _arrays_of(epoch))
-    self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length',
-                                                           'saliency'))).to(device_of(trainer.model))
-    self.explained_epoch = epoch
-
-@patch
-def _damage(self:SalLM, run, epoch): # None if there is none
-    "What is wrong with the explanations in `run` that were made when `epoch` began"
-    try: _load_explanations(run, _arrays_of(epoch))
-    except ValueError as e: return str(e)
-
-@patch
-def _made_in(self:SalLM, epoch) -> int:
-    "The epoch that made the explanations which `epoch` follows"
-    return 1 if self.refresh is None else epoch - (epoch - 1) % self.refresh
-
-@patch
-def epoch_begin(self:SalLM, trainer:'MethodTrainer', epoch:int) -> None:
-    """Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its
-    explanations already"""
-    from salviz.models.loading import full_precision
-    made = self._made_in(epoch)
-    if made == self.explained_epoch: return
-    before = trainer.run.state.get('refreshed', [])
-    damage = self._damage(trainer.run, made) if made in before else None
-    if trainer.share(made not in before or damage is not None):
-        if trainer.is_world_process_zero():
-            if damage: warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=2)
-            refreshed = sorted({*before, made})
-            with full_precision(trainer.model):
-                self._explain_all(trainer.model, trainer, _arrays_of(made), refreshed=refreshed)
-        trainer.share(None)
-    self._use(trainer, made)
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #071
-@patch
-def _start_from(self:SalLM, teacher, trainer):
-    """Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first
-    checkpoint"""
-    from salviz.models.loading import weights_checksum
-    now, before = weights_checksum(teacher), trainer.share(trainer.run.state.get('teacher_weights'))
-    self.require(before in (None, now),
-                 'the teacher no longer has the weights that this run started from; give the same teacher as before')
-    trainer.model.load_state_dict(teacher.state_dict())
-    trainer.run.set_state(teacher_weights=now)
-
-@patch
-def _goes_on(self:SalLM, teacher, begun):
-    "Refuse a `teacher` other than the one that has `begun` (checksum of its weights) to explain"
-    self.require(begun in (None, _checksum(teacher)),
-                 'the teacher does not have the weights of the one whose explanations were begun in this run; '
-                 'give the same teacher as before, or start a new run')
-
-@patch
-def _remove_leftovers(self:SalLM, run):
-    "Remove parts of explanations that are whole: their process was killed just before it did so"
-    for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []):
-        _remove_parts(run, _arrays_of(epoch))
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #071x
-@patch
-def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch to follow, who began to explain)
-    "Where the run stands; refuse one that cannot go on"
-    run, here = trainer.run, Run(trainer.home)
-    done = trainer.share(max(here.checkpoints, default=0))
-    epoch = 1 if self.refresh is None else self._made_in(max(1, math.ceil(done/trainer.steps_per_epoch)))
-    is_explained = 'explanation_seconds' in run.state
-    damage = self._damage(run, epoch) if is_explained else None
-    begun = _maker_of(run, _arrays_of(1)) or run.state.get('explained_by', {}).get(_arrays_of(1))
-    is_explained, damage, begun = trainer.share((is_explained, damage, begun))
-    if is_explained: self._require_same_question(trainer.tokenizer, here.state.get('explained'), here)
-    if damage and epoch > 1:
-        begin = (epoch - 1) * trainer.steps_per_epoch
-        self.require(False, f'{damage}. These explanations were made by the model as it was when epoch {epoch} began: '
-                            f'remove the checkpoints after step {begin} to go back to there, or start a new run')
-    if damage and trainer.is_world_process_zero(): warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=3)
-    return not is_explained or damage is not None, done, epoch, begun
-
-@patch
-def _prepare_unlabelled(self:SalLM, trainer):
-    "Encode the texts without labels as those of `trainer` are, with ids that follow on"
-    taken = [*trainer.encoded.values(), trainer.probe_set]
-    first_id = 1 + max(max(part['example_id']) for part in taken)
-    paired = 'text_pair' in trainer.data['train'].column_names
-    examples = self._encoded(trainer.tokenizer, first_id, trainer.feed.longest, paired)
-    longest = max(examples['length'])
-    self.require(self.padded_to is None or longest <= self.padded_to,
-                 f'padded_to={self.padded_to} is less than the {longest} tokens of the longest text in unlabelled; '
-                 f'give {longest} or more')
-    self._more = examples, Collator(trainer.tokenizer)
-
-@patch
-def prepare(self:SalLM, trainer:'MethodTrainer') -> None:
-    """Explain the training set and the probes, unless the run has the explanations already, and start from the
-    teacher if that is wished"""
-    run = trainer.run
-    if self.unlabelled is not None: self._prepare_unlabelled(trainer)
-    new, done, epoch, begun = self._where(trainer)
-    start = self.start == 'teacher' and not done
-    with undisturbed(trainer.model):
-        if start or new and self.given is None:
-            teacher = (None if self.teacher is False else self._train_teacher(trainer)[0] if self.teacher is None
-                       else self._load_teacher()[0])
-            if new: self._goes_on(teacher, begun)
-        if new and trainer.is_world_process_zero():
-            self._explain_all(teacher, trainer) if self.given is None else self._copy_explanations(trainer)
-    if trainer.is_world_process_zero(): self._remove_leftovers(run)
-    trainer.share(None) # the other processes wait until the first one has written them
-    if start: self._start_from(teacher, trainer)
-    self._loaded = None # the teacher has done its work; its memory is the student's now
-    self._use(trainer, epoch)

@@ -21,6 +21,7 @@ from ..core.description import different, model_fact, plain_value
 from ..core.validation import refuse_misfits
 from ..core.names import display_name
 from ..core.provenance import study_facts
+from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
 from .statistics import (
@@ -46,10 +47,12 @@ def read_study(folder) -> dict:
     "What `study.json` in the folder of a study says"
     file = folder/'study.json'
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: there is no file {file.name}')
-    try: return read_object(file)
+    try: study = read_object(file)
     except ValueError as e:
         raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, '
                          'and move runs/ and cells/ there') from None
+    if isinstance(study.get('design'), dict): study['design'] = renamed_design(study['design'])
+    return study
 
 class _StudyFolder:
     "The runs of the study in `folder`, and what was measured of each"

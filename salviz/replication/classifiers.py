@@ -270,10 +270,11 @@ def _ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mo
 # %% ../../nbs/14_replication/04_classifiers.ipynb #cc-28
 def _prior_methods(rate=.3, layers=0) -> dict: # {name: method}
     "The strategies of section 2.2 by the gold label, and two of them by the predicted one"
-    from salviz.methods import ADDrop
+    from salviz.methods import ADDrop, ADDropVariant
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
-    pseudo = {f'{region}_pseudo': ADDrop(p=rate, q=1., layers=layers, cross_tuning=False, region=region)
+    pseudo = {f'{region}_pseudo': ADDrop(p=rate, q=1., layers=layers, cross_tuning=False,
+                                         variant=ADDropVariant(region=region))
               for region in ('high', 'low')}
     return gold | pseudo
 
@@ -312,7 +313,7 @@ def _grid(folder, after, seeds, tasks, shares, rows, epochs, learning_rate, laye
 def _sallm_methods(steps=8) -> dict: # {name: method, or function(run_of) -> method}
     "Vanilla fine-tuning, and SalLM in the three forms of the poster"
     from salviz.methods import FineTuning, SalLM
-    def taught(**how): return lambda run_of: SalLM(teacher=run_of('FT'), steps=steps, **how)
+    def taught(**how): return lambda run_of: SalLM.from_args(dict(teacher=run_of('FT'), steps=steps, **how))
     return dict(FT=FineTuning(), SalLM=taught(), FineTuned=taught(start='teacher'), Iterative=taught(refresh=2))
 
 def _attention_kl(run, model, tokenizer, data, rows=200, steps=8) -> float:
@@ -361,7 +362,7 @@ _faithfulness.version = '1'
 def _guided_methods(fraction, **how) -> dict: # {name: method}
     "Plain training, and saliency guided training that masks this `share`"
     from salviz.methods import FineTuning, SaliencyGuided
-    return dict(FT=FineTuning(), SGT=SaliencyGuided(masked_share=fraction, **how))
+    return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=fraction, **how)))
 
 # %% ../../nbs/14_replication/04_classifiers.ipynb #cc-36
 @functools.cache

@@ -146,7 +146,7 @@ def _guided(
 ):
     "Attention guidance"
     from salviz.methods.attention_guidance import AttentionGuidance
-    return AttentionGuidance(**arguments)
+    return AttentionGuidance.from_args(arguments)
 
 def unguided():
     "Training on the task alone"
@@ -205,7 +205,7 @@ _with_line = {**_curves, 'unigram_entropy': _unigram_entropy}
       full=dict(_full, seeds=range(100, 105), layers=(8, 12, 16)))
 def _masked_lm(folder, after, seeds, layers, **sizes):
     "Plain and with guidance of half of the heads: next, prev (G1, G2, G3)"
-    methods = dict(plain=unguided(), AG=partial(_guided, share=.5))
+    methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'MLM', seeds, methods, _with_line, settings=dict(layers=list(layers)), weights='best',
                        **sizes)
 
@@ -214,7 +214,7 @@ def _masked_lm(folder, after, seeds, layers, **sizes):
       full=dict(_full, seeds=range(100, 105), layers=(12,)))
 def _all_guided(folder, after, seeds, layers, **sizes):
     "Guidance of all heads, to be shown beside MLM; a study of its own, since a study trains each arm at each depth"
-    return _pretraining(folder, 'MLM1', seeds, dict(AG1=partial(_guided, share=1.)), _with_line,
+    return _pretraining(folder, 'MLM1', seeds, dict(AG1=partial(_guided, head_fraction=1.)), _with_line,
                        settings=dict(layers=list(layers)), **sizes)
 
 # %% ../../nbs/14_replication/05_language.ipynb #lang-25
@@ -225,7 +225,7 @@ def _but(sizes, *names): return {k: v for k, v in sizes.items() if k not in name
       full=dict(_but(_full, 'learning_rate'), seeds=range(100, 105), layers=12, learning_rates=(2.5e-5, 4e-4)))
 def _learning_rates(folder, after, seeds, learning_rates, **sizes):
     "MLM of one depth, at a quarter and at four times its learning rate (G4)"
-    methods = dict(plain=unguided(), AG=partial(_guided, share=.5))
+    methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'LR', seeds, methods, _with_line, settings=dict(learning_rate=list(learning_rates)),
                        **sizes)
 
@@ -255,7 +255,7 @@ def _patterns(folder, after, seeds, alpha=10, **sizes):
       full=dict(_full, seeds=range(100, 105), layers=12) | dict(heads=4, hidden=256))
 def _replaced_tokens(folder, after, seeds, **sizes):
     "ELECTRA's task, the replaced tokens drawn by frequency (G8)"
-    methods = dict(plain=unguided(), AG=partial(_guided, share=.5))
+    methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'RTD', seeds, methods, _curves, task='replaced_token_detection', **sizes)
 
 # %% ../../nbs/14_replication/05_language.ipynb #lang-31
@@ -392,7 +392,7 @@ def _antecedent_pools(
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _coreference(folder, after, seeds, name=None, alpha=100, model=None, data=None, **sizes):
     "What single heads know of antecedents, and how good the language model is (G7)"
-    methods = dict(plain=unguided(), AG1=partial(_guided, share=1., alpha=alpha))
+    methods = dict(plain=unguided(), AG1=partial(_guided, head_fraction=1., alpha=alpha))
     measures = {**_curves, 'antecedent': _antecedents}
     if name is None: return _pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)
     def made(seed):

@@ -19,6 +19,7 @@ from .plans import plans
 from . import verdicts
 from .verdicts import verdict, verdict_table
 from ..core.validation import check_choice
+from ..core.renamed import first_settings
 
 # %% ../../nbs/14_replication/02_registry.ipynb #rg-6a
 _margin = .05
@@ -738,8 +739,8 @@ def _taught(**how): return 'SalLM', dict(dict(steps=8), **how) # its teacher is 
 _heads = {name: [i] for i, name in enumerate(('next', 'prev', 'first', 'period', 'delim'))}
 def _omits(*names): return _guides(patterns={k: v for k, v in _heads.items() if k not in names}, alpha=10)
 
-_half = dict(plain=_plain_training, AG=_guides(share=.5))
-_series = dict(FT=_plain_training, SGT=_masks(masked_share=.5))
+_half = dict(plain=_plain_training, AG=_guides(head_fraction=.5))
+_series = dict(FT=_plain_training, SGT=_masks(mask_fraction=.5))
 _conditions = { # {study: {arm: (method, what it is given)}} of the small budget; all else is the method's default
     'AD': dict(FT=_plain_training, GA=_drops(), AA=_drops(attribution='attention'), RD=_drops(attribution='random'),
                gold=_drops(target='gold'), noCT=_drops(cross_tuning=False)),
@@ -749,10 +750,11 @@ _conditions = { # {study: {arm: (method, what it is given)}} of the small budget
     'GRID': dict(CT=('ADDrop', {}), noCT=('ADDrop', dict(cross_tuning=False))), # p and q are settings
     'SALLM': dict(FT=_plain_training, SalLM=_taught(), FineTuned=_taught(start='teacher'),
                   Iterative=_taught(refresh=2)),
-    'TEXT': dict(FT=_plain_training, SGT=_masks(masked_share=.3)),
-    'DIGITS': dict(FT=_plain_training, SGT=_masks(masked_share=.5, fill_range='sample', score='log_probability')),
+    'TEXT': dict(FT=_plain_training, SGT=_masks(mask_fraction=.3)),
+    'DIGITS': dict(FT=_plain_training, SGT=_masks(mask_fraction=.5, fill_range='sample', score='log_probability')),
     'MLM': _half, 'LR': _half, 'RTD': _half, 'MT': dict(plain=_plain_training, AG=_guides()),
-    'MLM1': dict(AG1=_guides(share=1.)), 'COREF': dict(plain=_plain_training, AG1=_guides(share=1., alpha=100)),
+    'MLM1': dict(AG1=_guides(head_fraction=1.)),
+    'COREF': dict(plain=_plain_training, AG1=_guides(head_fraction=1., alpha=100)),
     'PAT': {'all': _omits(), 'no next+prev': _omits('next', 'prev'), 'no first+period': _omits('first', 'period'),
             'no first+delim': _omits('first', 'delim'), 'no period+delim': _omits('period', 'delim')},
     'DOWN': dict(FT=_plain_training), 'VANISH': _series, 'SERIES': _series, 'SERIES_LSTM': _series,
@@ -775,7 +777,8 @@ def described(
     "All that decides the verdicts, as plain values"
     effects = {e.name: _plain(e) for c in claims.values() for e in c.effects}
     sizes = {name: p.sizes.get(budget) for name, p in plans.items() if budget in p.sizes}
-    trained = {name: _conditions[name] for name in sizes if name in _conditions}
+    trained = {name: {arm: (kind, first_settings(kind, how)) for arm, (kind, how) in _conditions[name].items()}
+               for name in sizes if name in _conditions}
     return json.loads(json.dumps(dict(budget=budget, effects=effects, studies=sizes, arms=trained, pools=_pools),
                                  default=list))
 

@@ -48,7 +48,7 @@ _series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='s
 def _saliency_guided(**arguments):
     "Saliency guided training"
     from salviz.methods.saliency_guided import SaliencyGuided
-    return SaliencyGuided(**arguments)
+    return SaliencyGuided.from_args(arguments)
 
 # %% ../../nbs/14_replication/06_series.ipynb #ser-11
 def _series_study(
@@ -66,7 +66,7 @@ def _series_study(
     def made(seed, net, task):
         from salviz.models.nets import small_net
         return small_net(net, drawn(seed, task), seed=seed, **more)
-    methods = dict(FT=unguided(), SGT=partial(_saliency_guided, masked_share=.5))
+    methods = dict(FT=unguided(), SGT=partial(_saliency_guided, mask_fraction=.5))
     return quiet_study(folder, seeds, methods, model or made, drawn, _series_measures,
                       settings=dict(net=list(nets), task=list(tasks)), **train)
 

@@ -121,7 +121,7 @@ def _method_kinds() -> dict: # {name: class}
 def _with_runs(kind, run_of, **arguments):
     "The method `kind`, with the runs that its arguments name"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
-    return kind(**{**arguments, **runs})
+    return kind.from_args({**arguments, **runs})
 
 def _method_of(name, table, file, settings=()):
     "A method, or a `Recipe` that makes it once the run that it names is finished"
@@ -141,7 +141,7 @@ def _method_of(name, table, file, settings=()):
         return Recipe(partial(_with_runs, kinds[kind]), arguments, open, kind)
     lacking = [k for k, needed in takes.items() if needed and k not in arguments]
     if arguments and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
-    return kinds[kind](**arguments) if arguments else kinds[kind]
+    return kinds[kind].from_args(arguments) if arguments else kinds[kind]
 
 # %% ../../nbs/06b_studies/05_designs.ipynb #ds017
 def _from_table(file) -> Study:

@@ -29,6 +29,7 @@ from tqdm import tqdm
 from ..core.validation import validated
 from ..core.leases import Leased
 from ..core.locks import RunInUse
+from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
@@ -253,7 +254,7 @@ def _weights_of(method) -> dict: # {argument: checksum}
     "The weights of models that `method` takes, such as its teacher, of which its arguments name the class alone"
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
-    arguments = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
+    arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
     return {k: weights_checksum(x) for k, x in arguments.items() if isinstance(x, Module)}
 
 def _differences(old, new, at=''):
@@ -300,9 +301,10 @@ class _Design(_TrialParts):
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)
-            args = {k: v for k, v in plain(m.args()).items() if k not in self.settings}
+            varied = renamed_settings(m.name, self.settings)
+            args = {k: v for k, v in plain(m.args()).items() if k not in varied}
             facts, self._completed[name] = dict(name=m.name, args=args), m.completed
-            weights = {k: x for k, x in _weights_of(m).items() if k not in self.settings}
+            weights = {k: x for k, x in _weights_of(m).items() if k not in varied}
             if weights: facts['weights'] = weights
         return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
 
@@ -684,10 +686,12 @@ class Study(_RunningStudy):
         self.live, self._data_cache = True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
+        recorded = read_study(self.folder) if (self.folder/'study.json').exists() else {}
+        self.settings = recorded_names(self.settings, recorded.get('design', {}).get('settings', {}))
         self._shared = self._check()
         _check_better(better, self.measures)
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-        grown = read_study(self.folder).get('grown') if (self.folder/'study.json').exists() else None
+        grown = recorded.get('grown')
         self._take_in(grown or {})
         if callable(data): _named_measures(measures, self._data(self.cells[0]))
         self.manifest = dict(format=1, design=self._design(), cells=[c.described() for c in self.cells],

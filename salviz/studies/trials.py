@@ -22,6 +22,8 @@ _by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 def arguments_of(x) -> dict: # {name: is it needed?}
     "The arguments of a function or class, or of the constructor of an object"
+    kind = x if inspect.isclass(x) else type(x)
+    if hasattr(kind, 'accepted'): return kind.accepted() # of a method, those of its variant and earlier names too
     parameters = inspect.signature(x if callable(x) else type(x)).parameters
     return {k: p.default is p.empty for k, p in parameters.items() if p.kind in _by_name}
 
@@ -30,9 +32,9 @@ def fresh_method(
     arguments:dict, # that replace those of `spec`
 ):
     "A method that no training has used yet"
+    if inspect.isclass(spec) and hasattr(spec, 'from_args'): return spec.from_args(arguments)
     if callable(spec): return spec(**arguments)
-    if not arguments: return copy.deepcopy(spec)
-    return type(spec)(**{**{k: getattr(spec, k) for k in arguments_of(spec)}, **arguments})
+    return spec.replaced(**arguments) if arguments else copy.deepcopy(spec)
 
 # %% ../../nbs/06b_studies/00_trials.ipynb #tr009
 def _slug(x): return re.sub(r'[^\w.+=-]+', '-', str(x)).strip('-.') or 'x'

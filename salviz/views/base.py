@@ -699,7 +699,7 @@ def pattern_name(
 def custom_patterns(snapshot) -> dict: # {(layer, head): name}
     "Return the heads that are guided towards a custom pattern"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
-    custom, patterns = args.get('own') or {}, args.get('patterns') or {}
+    custom, patterns = args.get('custom') or {}, args.get('patterns') or {}
     layers = snapshot.layers.get('pattern_target', [])
     # of the model's layers: all are observed
     count = 1 + max([*snapshot.layers.get('attention', []), *layers], default=-1)

@@ -54,7 +54,7 @@ def test_each_number_is_the_equation_for_its_text_alone(tiny_bert, tiny_data, ti
     with torch.no_grad():  # random weights at their small scale make all attention alike
         for m in (model, teacher):
             for p in m.parameters(): p.mul_(3)
-    how = dict(top_share=.3, binarised=binarised)
+    how = dict(top_fraction=.3, binarised=binarised)
     frame = target_divergences(model, data, tiny_tokenizer, teacher, batch_size=5, saliency='input_x_gradient',
                                layers=layers, per_head=per_head, **how)
     rows = encode(data, tiny_tokenizer)
@@ -78,7 +78,8 @@ def test_uniform_is_how_far_equal_attention_is(tiny_bert, tiny_data, tiny_tokeni
         for layer in model.bert.encoder.layer:
             layer.attention.self.query.weight.zero_(); layer.attention.self.query.bias.zero_()
     for binarised in (True, False):
-        frame = target_divergences(model, tiny_data['test'], tiny_tokenizer, steps=3, top_share=.4, binarised=binarised)
+        frame = target_divergences(model, tiny_data['test'], tiny_tokenizer, steps=3, top_fraction=.4,
+                                   binarised=binarised)
         np.testing.assert_allclose(frame.kl, frame.uniform, rtol=1e-4, atol=1e-6)
 
 def test_a_text_without_a_target_has_no_number_and_no_part_in_the_mean(tiny_bert, tiny_tokenizer):
@@ -108,7 +109,7 @@ def test_teachers_and_settings_that_do_not_fit_are_refused(tiny_bert, make_tiny_
     other.resize_token_embeddings(50)
     with pytest.raises(ValueError, match='another vocabulary'): ask(other)
     with pytest.raises(ValueError, match='no setting is called loss'): ask(loss='mse')
-    with pytest.raises(ValueError, match='top_share must be above 0'): ask(top_share=0)
+    with pytest.raises(ValueError, match='top_fraction must be above 0'): ask(top_fraction=0)
 
 @pytest.mark.slow
 def test_a_study_measures_its_arms_with_the_explanations_of_its_own_teacher(tmp_path, tiny_bert, tiny_data,

@@ -12,7 +12,7 @@ from salviz.attribution.packing import _logit_bytes, rows_at_once
 from salviz.attribution.questions import score_target
 from salviz.attribution.reading import Reading, token_logit
 from salviz.attribution.saliency import input_saliency
-from salviz.methods.ad_drop import ADDrop
+from salviz.methods.ad_drop import ADDrop, ADDropVariant
 from salviz.methods.base import Progress
 from salviz.models.attention import observe
 from salviz.models.places import logits_at, _output_layer
@@ -167,7 +167,8 @@ def test_ad_drop_of_the_last_position_computes_its_logits_alone(attribution, bat
     labels = torch.where(batch['attention_mask'].bool(), batch['input_ids'], -100).roll(-1, 1)
     labels[:, -1] = -100
     batch = batch | dict(labels=labels)
-    method = ADDrop(places='last', attribution=attribution, cross_tuning=False, first_pass='eval', target='gold')
+    method = ADDrop(attribution=attribution, cross_tuning=False, target='gold',
+                    variant=ADDropVariant(places='last', first_pass='eval'))
     found = []
     shapes = seen_by_head(model, lambda: found.append(method.attributed(model, batch, Progress())))
     assert {tokens for _, tokens, _ in shapes} == {1}

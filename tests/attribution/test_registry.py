@@ -14,7 +14,7 @@ from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import _citations_of, Content
 from salviz.methods.base import FineTuning, Progress
-from salviz.methods.saliency_guided import SaliencyGuided
+from salviz.methods.saliency_guided import SaliencyGuided, SaliencyGuidedVariant
 from salviz.methods.sallm import SalLM, token_saliency
 from salviz.analysis.corpus import head_table
 from salviz.analysis.model_maps import _explain_texts
@@ -56,12 +56,12 @@ def test_one_registration_is_known_to_explain_and_to_both_methods_that_take_a_sa
     for target in ('gold', 'all'):
         taught = token_saliency(model, batch, 'by_place', target)
         assert torch.equal(taught, input_saliency(model, batch, 'by_place'))
-    guided = SaliencyGuided(saliency='by_place', masked_share=.5)
+    guided = SaliencyGuided(saliency='by_place', mask_fraction=.5)
     guided.check(model, tiny_tokenizer, tiny_data | {'train': encoded['train']}, 1)
     ranked = guided.plan(model, batch, Progress()).evidence['saliency']
     assert torch.equal(ranked, torch.where(real, 1. + real.cumsum(1), 0.))
     with pytest.raises(ValueError, match="passes='reuse' has the gradient at the input only, and by_place needs more"):
-        SaliencyGuided(saliency='by_place', passes='reuse')
+        SaliencyGuided(saliency='by_place', variant=SaliencyGuidedVariant(passes='reuse'))
     table = head_table(model, TEXTS, tiny_tokenizer, 'by_place', progress=False)
     assert table.attrs['saliency'] == 'by_place' and table.agreement.notna().all()
 

@@ -207,7 +207,8 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no ar
          *[(('figure', 'good.csv', '--kind', kind, '--out', 'a.png'),
             f'figure: {kind} needs the option {option} (on the command line: --set {option}=VALUE)')
            for kind, option in (('over_setting', 'x'), ('head_map', 'value'))],
-         (('train', '--method', 'AttentionGuidance', '--set', 'own=5'), 'own must be a dict {name: pattern}, got 5'),
+         (('train', '--method', 'AttentionGuidance', '--set', 'custom=5'),
+          'custom must be a dict {name: pattern}, got 5'),
          (('train', '--method', 'SalLM', '--set', 'loss=[]'), 'SalLM: loss must be one of'),
          (('train', '--method', 'ADDrop', '--set', 'p={[]: 1}'), 'p must be between 0 and 1'),
          (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'),

@@ -57,7 +57,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
           'attention_map: layer must be the number of a layer'),
          (lambda d: salviz.Run(3), 'Run: path must be the folder of a run'),
          (lambda d: salviz.result_table(None), 'result_table: frame must be a pandas DataFrame'),
-         (lambda d: salviz.SalLM(loss=[]), 'loss must be one of'),
+         (lambda d: salviz.SalLM(variant=salviz.SalLMVariant(loss=[])), 'loss must be one of'),
          (lambda d: salviz.Study('s', 'minilm', dict, dict(a=salviz.FineTuning)), 'Study: data must be a data set')]
 
 @pytest.mark.parametrize('call, said', named, ids=[said[:40] for _, said in named])

@@ -348,12 +348,13 @@ def test_marks_are_the_same_target_as_a_saliency_and_as_a_rationale(
         tiny_data, make_tiny_bert, tiny_tokenizer, tmp_path):
     from conftest import bad, good
     from salviz.methods.rationale_guided import RationaleGuided
-    from salviz.methods.sallm import SalLM
+    from salviz.methods.sallm import SalLM, SalLMVariant
     from salviz.training.trainer import train
     known = Known(tiny_data, good + bad)
     data, losses = _taught_data(known.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
     for method, name in ((SalLM(saliency=_marks_teacher(known.marks, tiny_tokenizer, 'votes'), teacher=False,
-                                binarised=False), 'saliency_agreement'), (RationaleGuided(), 'rationale')):
+                                variant=SalLMVariant(binarised=False)), 'saliency_agreement'),
+                         (RationaleGuided(), 'rationale')):
         run = train(make_tiny_bert(), tiny_tokenizer, data, method, tmp_path/name, epochs=2, batch_size=10, probes=1,
                     snapshots=0, progress=False)
         losses.append([row[name] for row in run.train_rows])

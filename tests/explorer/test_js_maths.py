@@ -267,14 +267,15 @@ def planned(model, tokenizer, args, side, step):
     tokenizer.padding_side = side
     batch = Collator(tokenizer)(list(encode_texts(texts, tokenizer)))
     batch['labels'] = torch.zeros(len(texts), dtype=torch.long)
-    plan = ADDrop(cross_tuning=False, **args).plan(model, batch, Progress(step=step, seed=5))
+    plan = ADDrop.from_args(dict(cross_tuning=False, **args)).plan(model, batch, Progress(step=step, seed=5))
     shown, out = plan.shown(), []
     for j in range(len(texts)):
         real = batch['attention_mask'][j].bool().numpy()
         arrays = {k: np.stack([x[j].numpy() for x in v.values()])[..., real, :][..., real] for k, v in shown.items()}
         out.append(Snapshot(step=step, epoch=0., probe=j, arrays=arrays, tokens=['t']*int(real.sum()),
             is_special=batch['is_special'][j].numpy()[real],
-            info=dict(method='ADDrop', args=ADDrop(cross_tuning=False, **args).args(), seed=5, drawn_step=step,
+            info=dict(method='ADDrop', args=ADDrop.from_args(dict(cross_tuning=False, **args)).args(), seed=5,
+                      drawn_step=step,
                       example_id=int(batch['example_id'][j]))))
     return out
 

@@ -43,8 +43,8 @@ def small_bert(tokenizer):
 def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
     "{name: run of a few steps}"
     home = tmp_path_factory.mktemp('runs')
-    methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(masked_share=.4),
-                   guided=lambda: AttentionGuidance(share=.5, alpha=10.),
+    methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(mask_fraction=.4),
+                   guided=lambda: AttentionGuidance(head_fraction=.5, alpha=10.),
                    sallm=lambda: SalLM(teacher=made['addrop'], steps=4))
     made = {}
     for name, method in methods.items():
@@ -626,7 +626,8 @@ def plan_of(tiny_tokenizer, **options):
     model, batch = small_bert(tiny_tokenizer), Collator(tiny_tokenizer)([encode_texts([probes[0]], tiny_tokenizer)[0]])
     batch['example_id'][:] = 41
     with undisturbed(model):
-        plan = ADDrop(p=.4, q=.5, cross_tuning=False, **options).plan(model, batch, Progress(step=7, epoch=2, seed=3))
+        plan = ADDrop.from_args(dict(p=.4, q=.5, cross_tuning=False, **options)).plan(model, batch,
+                                                                                      Progress(step=7, epoch=2, seed=3))
     shown = {k: torch.stack(list(v.values()), 1)[0].numpy() for k, v in plan.shown().items()}
     t, n = align(tiny_tokenizer, probes[0]), batch['input_ids'].shape[1]
     s = by_hand(t.labels, special=t.is_special, step=7,
@@ -807,7 +808,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     ranked = np.abs(saliency) if ranking or task == 'regression' else saliency
     def target(share): return maths._saliency_target(ranked, counts, share).astype(np.float32)
     arrays = {} if row is None else dict(asked_row=np.arange(7) == row)
-    args = dict(top_share=.3, binarised=True, ranking=ranking)
+    args = dict(top_fraction=.3, binarised=True, ranking=ranking)
     info = dict(method='SalLM', args=args, methods=dict(SalLM=args), task=task,
                 **(dict(axes=dict(asked_row=['token'])) if row else {}))
     s = by_hand(labels, info=info, method_saliency=saliency, saliency_target=target(.3), **arrays)

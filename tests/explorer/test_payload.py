@@ -244,7 +244,7 @@ def real_runs(tmp_path_factory):
                      learning_rate=1e-4, run_dir=folder/name,
                      progress=False)
     return dict(addrop=run('addrop', ADDrop(p=.3, q=.3, cross_tuning=False)),
-                guided=run('guided', AttentionGuidance(share=.5)))
+                guided=run('guided', AttentionGuidance(head_fraction=.5)))
 
 @pytest.mark.slow
 def test_meta_says_what_there_is(real_runs):

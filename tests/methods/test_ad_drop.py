@@ -20,7 +20,8 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, BertCon
 
 from helpers import alike, all_alike, same, state
 from salviz.models.attention import observe
-from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask,
+from salviz.methods.ad_drop import (ADDrop, ADDropVariant, as_fraction, attendable, check_sight, discard_candidates,
+                                    drop_mask,
                                     drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution, read_queries)
 from salviz.methods.base import FineTuning, Plan, Progress
@@ -239,7 +240,7 @@ def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
                                     dict(region='low_released', p=.7, q=.5)], ids=str)
 def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_alone(kind, side, kwargs):
     model, rows = tiny(kind), examples()
-    batch, method = collate(rows, side), ADDrop(cross_tuning=False, first_pass='eval', **kwargs)
+    batch, method = collate(rows, side), ADDrop.from_args(dict(cross_tuning=False, first_pass='eval', **kwargs))
     plan = method.plan(model, batch, EVEN)
     reference = reference_plan(model, rows, **{**dict(p=.3, q=.2), **kwargs}, progress=EVEN, causal=kind != 'bert')
     near = close_to(kind)
@@ -257,7 +258,8 @@ def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_al
 @pytest.mark.parametrize('first_pass', ['eval', 'train'])
 def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, first_pass):
     model, rows = tiny(kind), examples()
-    method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass=first_pass) # these models have no dropout
+    method = ADDrop(p=.5, q=.5, cross_tuning=False,
+                    variant=ADDropVariant(first_pass=first_pass)) # these models have no dropout
     whole = method.plan(model, collate(rows, side), EVEN)
     for length, order in ((None, (2,)), (11, (1, 2)), (9, (2, 0, 1))):
         batch = collate([rows[i] for i in order], side, length)
@@ -329,7 +331,8 @@ def test_left_out_rows_are_those_that_the_score_does_not_depend_on_and_the_other
     model, rows = tiny(kind), examples()
     batch, options = collate(rows, side, 9), dict(first_pass='eval', target='gold', cross_tuning=False) | kwargs
     if 'steps' in options: del options['first_pass']
-    tie, plan = (ADDrop(**options, unread_rows=how).plan(model, batch, EVEN) for how in ('tie', 'left_out'))
+    tie, plan = (ADDrop.from_args(dict(**options, unread_rows=how)).plan(model, batch, EVEN)
+                 for how in ('tie', 'left_out'))
     for name in ('attention_attribution', 'attribution_ranks'):
         assert all(torch.equal(x, plan.shown()[name][l]) for l, x in tie.shown()[name].items())
     many = 0
@@ -358,7 +361,8 @@ def test_a_row_of_one_head_alone_that_has_no_attribution_is_not_left_out():
     b[0, :, 2] = 0.       # a query that nobody reads
     b[1, 0, 3] = b[1, 2, 3] = 0.
     batch = dict(is_special=torch.zeros(2, 4, dtype=torch.bool))
-    tie, out = (ADDrop(unread_rows=how).candidates(b, allowed, batch) for how in ('tie', 'left_out'))
+    tie, out = (ADDrop(variant=ADDropVariant(unread_rows=how)).candidates(b, allowed, batch)
+                for how in ('tie', 'left_out'))
     left = (tie & ~out).any(-1)
     assert left[0].tolist() == [[False, False, True, False]]*3 and left[1].tolist() == [[False, False, False, True]]*3
     assert tie[:, 1].all() and out[1, 1, :3].all()
@@ -369,7 +373,8 @@ def test_special_tokens_are_candidates_unless_they_are_protected():
     model, batch = tiny('bert'), collate(examples())
     special = batch['is_special'][:, None, None, :]
     for protect in (False, True):
-        plan = ADDrop(p=.5, q=.9, cross_tuning=False, protect_special=protect).plan(model, batch, EVEN)
+        plan = ADDrop(p=.5, q=.9, cross_tuning=False,
+                      variant=ADDropVariant(protect_special=protect)).plan(model, batch, EVEN)
         assert any((x & special).any() for x in plan.drop.values()) != protect
         assert any((x & special).any() for x in plan.evidence['discard_candidates'].values()) != protect
 
@@ -385,8 +390,9 @@ def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_bac
     model, batch = tiny('bert'), collate(examples())
     batch['labels'] = (model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.argmax(-1)
                        + 1) % 3
-    look = lambda target, b: ADDrop(target=target, cross_tuning=False,
-                                    first_pass='eval').plan(model, b, EVEN).evidence['attention_attribution'][0]
+    def look(target, b):
+        method = ADDrop(target=target, cross_tuning=False, variant=ADDropVariant(first_pass='eval'))
+        return method.plan(model, b, EVEN).evidence['attention_attribution'][0]
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
     assert not torch.equal(look('gold', batch), look('pseudo', batch))
     assert torch.equal(look('gold', unlabelled), look('pseudo', batch))
@@ -408,8 +414,8 @@ def test_a_plan_leaves_no_trace(attribution, first_pass):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
     before, inputs = state(model), {k: v.clone() for k, v in batch.items()}
-    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution,
-                  **path(attribution, 3)).plan(model, batch, EVEN)
+    plan = ADDrop.from_args(dict(cross_tuning=False, first_pass=first_pass, attribution=attribution,
+                                 **path(attribution, 3))).plan(model, batch, EVEN)
     assert same(before, state(model)) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
     assert not any(x.requires_grad for layers in plan.shown().values() for x in layers.values())
 
@@ -427,15 +433,17 @@ def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
     model.classifier.register_forward_hook(fail)
     before = state(model)
     with pytest.raises(RuntimeError, match='broken head'):
-        ADDrop(cross_tuning=False, attribution=attribution, **path(attribution, 30)).plan(model, batch, EVEN)
+        ADDrop.from_args(dict(cross_tuning=False, attribution=attribution, **path(attribution, 30))).plan(model, batch,
+                                                                                                          EVEN)
     assert same(before, state(model))
 
 
 def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
     model, batch = tiny('bert', dropout=.3), collate(examples())
-    look = lambda step, seed, first_pass='train': ADDrop(cross_tuning=False,
-                                                         first_pass=first_pass).plan(model, batch, Progress(
-        step=step, epoch=2, seed=seed)).evidence['attention_attribution'][0]
+    def look(step, seed, first_pass='train'):
+        method, progress = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass=first_pass)), Progress(
+            step=step, epoch=2, seed=seed)
+        return method.plan(model, batch, progress).evidence['attention_attribution'][0]
     first = look(1, 0)
     torch.manual_seed(123)
     assert torch.equal(look(1, 0), first)
@@ -490,11 +498,12 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(q='a'), "got 'a'"),
     (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"),
     (dict(region='top'), 'region must be one of'),
-    (dict(first_pass=None), 'first_pass must be one of'), (dict(cross_tuning='yes'), 'cross_tuning must be one of'),
-    (dict(protect_special=None), 'protect_special must be one of'),
+    (dict(first_pass=None), 'first_pass must be one of'),
+    (dict(cross_tuning='yes'), 'cross_tuning must be True or False'),
+    (dict(protect_special=None), 'protect_special must be True or False'),
     (dict(unread_rows='drop'), "unread_rows must be one of 'tie', 'left_out', got 'drop'")])
 def test_arguments_out_of_range_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop(**kwargs)
+    with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop.from_args(kwargs)
 
 
 IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)),
@@ -512,7 +521,7 @@ IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradi
 @pytest.mark.parametrize('name', IDLE)
 def test_an_option_that_its_attribution_does_not_read_is_refused_and_one_that_it_reads_is_not(name, attribution):
     value, readers = IDLE[name]
-    make = lambda: ADDrop(attribution=attribution, **{name: value})
+    make = lambda: ADDrop.from_args(dict(attribution=attribution, **{name: value}))
     if attribution in readers: assert getattr(make(), name) == value
     else:
         message = (f"^ADDrop: {name}={value!r} does nothing with attribution='{attribution}' .*; leave it out, or take "
@@ -525,23 +534,23 @@ def test_the_map_after_dropout_is_refused_in_a_first_pass_that_drops_nothing_out
     with pytest.raises(ValueError,
                        match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take "
                        "first_pass='train'"):
-        ADDrop(after_dropout=True, first_pass='eval')
-    with pytest.raises(ValueError, match="ADDrop: after_dropout must be one of True, False, got 'yes'"):
-        ADDrop(after_dropout='yes')
+        ADDrop(variant=ADDropVariant(after_dropout=True, first_pass='eval'))
+    with pytest.raises(ValueError, match="ADDrop: after_dropout must be True or False, got 'yes'"):
+        ADDrop(variant=ADDropVariant(after_dropout='yes'))
 
 
 def test_a_label_anew_at_each_step_is_refused_where_no_step_predicts_one():
     anew = dict(attribution='integrated_gradients', pseudo_label='each_step')
     with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' does nothing with target='gold' .gold"):
-        ADDrop(**anew, target='gold')
+        ADDrop.from_args(dict(**anew, target='gold'))
     with pytest.raises(ValueError, match="ADDrop: first_pass='eval' does nothing with pseudo_label='each_step' .there"):
-        ADDrop(**anew, first_pass='eval')
+        ADDrop.from_args(dict(**anew, first_pass='eval'))
     with pytest.raises(ValueError, match="ADDrop: pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
-        ADDrop(pseudo_label='gold')
+        ADDrop(variant=ADDropVariant(pseudo_label='gold'))
     regression = head(BertForSequenceClassification, 1)
     with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no meaning in a regression, whose"):
-        ADDrop(**anew).check(regression, None, None, 2)
-    ADDrop(**anew).check(tiny('bert'), None, None, 2)
+        ADDrop.from_args(anew).check(regression, None, None, 2)
+    ADDrop.from_args(anew).check(tiny('bert'), None, None, 2)
 
 
 def test_the_region_agrees_with_the_golden_vectors():
@@ -587,8 +596,8 @@ def draw(r, heads, l, progress=EVEN):
 def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_sentence_alone(kind, kwargs):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
-    plan = ADDrop(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval', attribution='integrated_gradients',
-                  **kwargs).plan(model, batch, EVEN)
+    plan = ADDrop.from_args(dict(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval',
+                                 attribution='integrated_gradients', **kwargs)).plan(model, batch, EVEN)
     near = dict(rtol=1e-7, atol=1e-10) if kind in DOUBLE else dict(rtol=1e-3, atol=1e-4)
     for i, r in enumerate(rows):
         inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
@@ -611,7 +620,7 @@ def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer
     how = dict(p=.5, q=.5, cross_tuning=False, attribution=attribution, **path(attribution, 3),
                **(dict(first_pass='eval') if attribution != 'random' else {}))
     even, uneven = (collate(r) for r in (rows, [*rows, dict(ids=torch.arange(8, 17), example_id=9, label=0)]))
-    here, there = (ADDrop(**how).plan(model, b, EVEN) for b in (even, uneven))
+    here, there = (ADDrop.from_args(how).plan(model, b, EVEN) for b in (even, uneven))
     seen = torch.ones(5, 5, dtype=torch.bool) if kind == 'bert' else torch.ones(5, 5, dtype=torch.bool).tril()
     for i, r in enumerate(rows):
         for l in here.drop:
@@ -631,7 +640,8 @@ def test_the_first_pass_is_freed_before_the_second_begins(attribution):
              for m in [*model.bert.encoder.layer, *(o.attention.self for o in model.bert.encoder.layer)]]
     gc.disable() # what only a collector would free counts as kept
     try:
-        plan = ADDrop(cross_tuning=False, attribution=attribution, **path(attribution, 3)).plan(model, batch, EVEN)
+        plan = ADDrop.from_args(dict(cross_tuning=False, attribution=attribution,
+                                     **path(attribution, 3))).plan(model, batch, EVEN)
         assert len(seen) >= 4 and plan.drop and not any(r() is not None for r in seen)
         assert not any(x.requires_grad for x in plan.shown()['attention_attribution'].values())
     finally: gc.enable()
@@ -642,8 +652,8 @@ def test_the_first_pass_is_freed_before_the_second_begins(attribution):
 def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_sentence_alone(reading):
     model, rows = tiny('bert'), examples()
     batch, rule = collate(rows), discrete_gauss(9, 3)
-    plan = ADDrop(p=.5, q=.5, steps=9, nodes=3, reading=reading, cross_tuning=False, first_pass='eval',
-                  attribution='integrated_gradients').plan(model, batch, EVEN)
+    plan = ADDrop(p=.5, q=.5, steps=9, cross_tuning=False, attribution='integrated_gradients',
+                  variant=ADDropVariant(nodes=3, reading=reading, first_pass='eval')).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
         c = model(**inputs).logits[0].argmax().item()
@@ -661,8 +671,8 @@ def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_
 
 def test_nodes_agreement_is_how_far_the_rule_is_from_the_sum():
     model, batch = tiny('bert'), collate(examples())
-    make = lambda nodes: ADDrop(p=.5, steps=8, nodes=nodes, cross_tuning=False, first_pass='eval',
-                                attribution='integrated_gradients')
+    make = lambda nodes: ADDrop(p=.5, steps=8, cross_tuning=False, attribution='integrated_gradients',
+                                variant=ADDropVariant(nodes=nodes, first_pass='eval'))
     rule, whole = (make(n).plan(model, batch, EVEN).evidence for n in (2, None))
     said = make(2).nodes_agreement(model, batch, EVEN)
     off = [((rule['attention_attribution'][l] - x).norm()/x.norm()).item()
@@ -678,8 +688,8 @@ def test_the_first_pass_alone_runs_in_bfloat16(attribution):
     model, batch, dtypes = tiny('bert').float(), collate(examples()), []
     hook = model.bert.encoder.layer[2].output.dense.register_forward_hook(
         lambda m, args, output: dtypes.append(output.dtype))
-    method = ADDrop(cross_tuning=False, first_pass='eval', attribution=attribution, attribution_dtype='bfloat16',
-                    **path(attribution, 2))
+    method = ADDrop.from_args(dict(cross_tuning=False, first_pass='eval', attribution=attribution,
+                                   attribution_dtype='bfloat16', **path(attribution, 2)))
     plan = method.plan(model, batch, EVEN)
     assert torch.bfloat16 in dtypes and (attribution == 'integrated_gradients' or set(dtypes) == {torch.bfloat16})
     dtypes.clear()
@@ -696,8 +706,8 @@ def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_
     nodes = [[scaled_pass(model, dict(input_ids=r['ids'][None]), 0, k/4)[0].logits.argmax().item() for r in examples()]
              for k in (1, 2, 3)]
     assert any(node != there.tolist() for node in nodes)
-    look = lambda **kw: ADDrop(attribution='integrated_gradients', steps=4, cross_tuning=False, first_pass='eval',
-                               **kw).plan(
+    look = lambda **kw: ADDrop.from_args(dict(attribution='integrated_gradients', steps=4, cross_tuning=False,
+                                              first_pass='eval', **kw)).plan(
         model, dict(batch, labels=there), EVEN).evidence['attention_attribution']
     assert all(torch.equal(b, look(target='gold')[l]) for l, b in look().items())
 
@@ -712,7 +722,7 @@ def test_a_label_anew_at_each_step_is_that_of_the_pass_of_this_step_for_each_sen
     model, rows = tiny(kind), examples()
     batch = collate(rows, side)
     how = dict(p=.5, q=.5, steps=4, cross_tuning=False, attribution='integrated_gradients', reading=reading)
-    plan = ADDrop(**how, pseudo_label='each_step').plan(model, batch, EVEN)
+    plan = ADDrop.from_args(dict(**how, pseudo_label='each_step')).plan(model, batch, EVEN)
     close = dict(rtol=1e-7, atol=1e-10) if kind in ('bert', 'gpt2') else dict(rtol=1e-3, atol=1e-4) # float32
     for i, r in enumerate(rows):
         inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
@@ -729,7 +739,7 @@ def test_a_label_anew_at_each_step_moves_the_regions_of_those_sentences_whose_la
     model, rows = tiny('bert'), examples()
     batch = collate(rows)
     how = dict(p=.5, steps=6, cross_tuning=False, attribution='integrated_gradients')
-    def look(**o): return ADDrop(**how, **o).plan(model, batch, EVEN)
+    def look(**o): return ADDrop.from_args(dict(**how, **o)).plan(model, batch, EVEN)
     once, anew, moved = look(first_pass='eval'), look(pseudo_label='each_step'), []
     for i, r in enumerate(rows):
         for l in once.drop:
@@ -748,7 +758,7 @@ def test_at_gauss_points_the_label_is_that_of_each_point(reading):
     batch, rule = collate(rows), discrete_gauss(9, 3)
     how = dict(p=.5, steps=9, cross_tuning=False, attribution='integrated_gradients', reading=reading,
                pseudo_label='each_step')
-    plan = ADDrop(**how, nodes=3).plan(model, batch, EVEN)
+    plan = ADDrop.from_args(dict(**how, nodes=3)).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         for l in plan.drop:
             b = 0.
@@ -757,7 +767,7 @@ def test_at_gauss_points_the_label_is_that_of_each_point(reading):
                 gradient = torch.autograd.grad(largest_logit(outputs), A)[0][0]
                 b = b + weight*A.detach()[0]*(gradient if reading == 'paper' else gradient/x)
             torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-6, atol=1e-9)
-    same = ADDrop(**how, nodes=9).nodes_agreement(model, batch, EVEN)
+    same = ADDrop.from_args(dict(**how, nodes=9)).nodes_agreement(model, batch, EVEN)
     assert same == dict(relative_difference=0., same_region=1.)
 
 
@@ -765,9 +775,10 @@ def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
     model, batch = tiny('bert'), collate(examples())
     how = dict(p=.5, steps=8, cross_tuning=False, first_pass='eval', attribution='integrated_gradients',
                protect_special=True)
-    rule, whole = (ADDrop(**how, nodes=n).plan(model, batch, EVEN).evidence['discard_candidates'] for n in (2, None))
+    rule, whole = (ADDrop.from_args(dict(**how, nodes=n)).plan(model, batch, EVEN).evidence['discard_candidates']
+                   for n in (2, None))
     a, b = (torch.cat([x.flatten() for x in o.values()]) for o in (rule, whole))
-    told = ADDrop(**how, nodes=2).nodes_agreement(model, batch, EVEN)
+    told = ADDrop.from_args(dict(**how, nodes=2)).nodes_agreement(model, batch, EVEN)
     assert told['same_region'] == pytest.approx(((a & b).sum()/b.sum()).item(), rel=1e-6)
 
 
@@ -777,8 +788,8 @@ def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
 def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
-    plan = ADDrop(p=.4, q=.7, cross_tuning=False, first_pass='eval', attribution='attention',
-                  region=region).plan(model, batch, EVEN)
+    plan = ADDrop(p=.4, q=.7, cross_tuning=False, attribution='attention',
+                  variant=ADDropVariant(first_pass='eval', region=region)).plan(model, batch, EVEN)
     model.set_attn_implementation('eager')
     for i, r in enumerate(rows):
         for l, A in enumerate(model(input_ids=r['ids'][None], output_attentions=True).attentions):
@@ -797,7 +808,8 @@ def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribu
     model, rows = tiny('bert'), examples()
     batch = collate(rows)
     noise = attention_dropout(model, .3, (3, 4, 7, 7), pass_seed(EVEN.seed, EVEN.step))
-    plan = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution, after_dropout=after).plan(model, batch, EVEN)
+    plan = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution,
+                  variant=ADDropVariant(after_dropout=after)).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         n, own_noise = len(r['ids']), [x[i] for x in noise]
         ids, mask = batch['input_ids'][i], batch['attention_mask'][i]
@@ -810,7 +822,7 @@ def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribu
             check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .4, .5, draw(r, 4, l),
                           dict(rtol=0, atol=0))
     unlike = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution,
-                    after_dropout=not after).plan(model, batch, EVEN)
+                    variant=ADDropVariant(after_dropout=not after)).plan(model, batch, EVEN)
     assert not torch.equal(unlike.evidence['discard_candidates'][0], plan.evidence['discard_candidates'][0])
 
 
@@ -853,7 +865,8 @@ def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_c
 def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example_alone(form):
     rows = [dict(ids=torch.randint(5, 60, (24,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0)
             for i in range(24)]
-    model, method = tiny('bert'), ADDrop(p=.5, q=.4, cross_tuning=False, attribution='random', random_form=form)
+    model, method = tiny('bert'), ADDrop(p=.5, q=.4, cross_tuning=False, attribution='random',
+                                         variant=ADDropVariant(random_form=form))
     plan = method.plan(model, collate(rows), EVEN)
     region, dropped = plan.evidence['discard_candidates'][0], plan.drop[0]
     assert abs(region.double().mean().item() - .5) < .01 and abs(dropped.double().mean().item() - .2) < .01
@@ -890,7 +903,7 @@ def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
     draws, numbers = drop_uniform(batch, 2, seed=0, step=1,
                                   layer=-1), random_attribution(batch, 2, seed=0, step=1, layer=0)
     assert (draws.sort(-1).values.diff() == 0).any() and (numbers.sort(-1).values.diff() > 0).all()
-    assert numbers.min() >= 0 and as_share(numbers).max() < 1 and (as_share(numbers) - draws).abs().max() < 2**-24
+    assert numbers.min() >= 0 and as_fraction(numbers).max() < 1 and (as_fraction(numbers) - draws).abs().max() < 2**-24
     short = random_attribution({k: v[:, :128] if v.dim() > 1 else v for k, v in batch.items()}, 2, seed=0, step=1,
                                layer=0)
     assert short.dtype == torch.int32 and torch.equal(short.argsort(-1), numbers[..., :128, :128].argsort(-1))
@@ -899,8 +912,8 @@ def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
 def test_protected_special_tokens_are_never_dropped_at_random_either():
     batch = collate(examples())
     for form in ('region', 'positions'):
-        plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random', random_form=form,
-                      protect_special=True).plan(tiny('bert'), batch, EVEN)
+        plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random',
+                      variant=ADDropVariant(random_form=form, protect_special=True)).plan(tiny('bert'), batch, EVEN)
         assert plan.drop[0].any() and not (plan.drop[0] & batch['is_special'][:, None, None, :]).any()
 
 
@@ -951,7 +964,8 @@ def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(
     model, rows = head(BertForSequenceClassification, 1), examples()
     batch = collate(rows)
     batch['labels'] = torch.tensor([2.5, -1., .3]).double()
-    plan = ADDrop(cross_tuning=False, target=target, first_pass=first_pass).plan(model, batch, EVEN)
+    plan = ADDrop(cross_tuning=False, target=target,
+                  variant=ADDropVariant(first_pass=first_pass)).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         y = batch['labels'][i]
         for l, b in each_gradient(model, dict(input_ids=r['ids'][None]),
@@ -974,7 +988,7 @@ def test_an_unlabelled_regression_is_attributed_by_its_number_and_integrated_gra
     model, rows = head(BertForSequenceClassification, 1), examples()
     batch = collate(rows)
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
-    plan = ADDrop(cross_tuning=False, first_pass='eval').plan(model, unlabelled, EVEN)
+    plan = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass='eval')).plan(model, unlabelled, EVEN)
     path = ADDrop(cross_tuning=False, attribution='integrated_gradients',
                   steps=3).plan(model, dict(batch, labels=torch.tensor([2., -1., 0.])), EVEN)
     for i, r in enumerate(rows):
@@ -1002,7 +1016,8 @@ def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_co
     batch = collate(rows, side)
     batch['labels'] = torch.where(batch['is_special'], -100, batch['input_ids'] % 4)
     batch['labels'][0, batch['attention_mask'][0].nonzero()[2]] = -100 # the second piece of a word
-    plan = ADDrop(p=.5, cross_tuning=False, target=target, first_pass='eval').plan(model, batch, EVEN)
+    plan = ADDrop(p=.5, cross_tuning=False, target=target,
+                  variant=ADDropVariant(first_pass='eval')).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         at = batch['attention_mask'][i].nonzero().squeeze(1)
         inputs = dict(input_ids=r['ids'][None], position_ids=at[None]) # BERT counts positions from the first column
@@ -1018,8 +1033,8 @@ def test_labels_of_tokens_too_are_taken_anew_at_each_step():
     model, rows = head(BertForTokenClassification, 40), examples()
     batch = collate(rows)
     how = dict(cross_tuning=False, attribution='integrated_gradients', steps=3)
-    plan = ADDrop(**how, pseudo_label='each_step').plan(model, batch, EVEN)
-    once = ADDrop(**how, first_pass='eval').plan(model, batch, EVEN)
+    plan = ADDrop.from_args(dict(**how, pseudo_label='each_step')).plan(model, batch, EVEN)
+    once = ADDrop.from_args(dict(**how, first_pass='eval')).plan(model, batch, EVEN)
     def score(outputs): return token_score(outputs.logits[0], outputs.logits[0].argmax(-1).tolist())
     for i, r in enumerate(rows):
         for l in plan.drop:
@@ -1032,9 +1047,9 @@ def test_labels_of_tokens_too_are_taken_anew_at_each_step():
 
 def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
     model, rows = head(BertForTokenClassification, 4), examples()
-    whole = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate(rows), EVEN)
+    whole = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass='eval')).plan(model, collate(rows), EVEN)
     for i, r in enumerate(rows):
-        alone = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate([r]), EVEN)
+        alone = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass='eval')).plan(model, collate([r]), EVEN)
         for l in (0, 1):
             expected = alone.evidence['attention_attribution'][l][0]
             torch.testing.assert_close(own(whole.evidence['attention_attribution'][l], collate(rows), i), expected,
@@ -1056,7 +1071,7 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
         batch['labels'][i, :m], batch['decoder_input_ids'][i,
                                                            1:m], batch['decoder_attention_mask'][i, :m] = words, words[
             :-1], 1
-    method = ADDrop(p=.5, q=.5, cross_tuning=False, **kwargs) # these models have no dropout
+    method = ADDrop.from_args(dict(p=.5, q=.5, cross_tuning=False, **kwargs)) # these models have no dropout
     method.check(model, None, None, 2)
     plan = method.plan(model, batch, EVEN)
     assert sorted(plan.drop) == [0, 1] and plan.drop[0].shape == (3, 4, 7, 7)
@@ -1097,8 +1112,8 @@ def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'albert', 'modernbert', 'distilbert', 'mistral', 'deberta'])
 def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_maps_are_captured(kind):
     model, batch = tiny(kind).double(), collate(examples())
-    plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, first_pass='eval',
-                         attribution='attention').plan(model, batch, EVEN), []
+    plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, attribution='attention',
+                         variant=ADDropVariant(first_pass='eval')).plan(model, batch, EVEN), []
     forward = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     def losses_of(layers):
         kernel = F.scaled_dot_product_attention
@@ -1193,7 +1208,7 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
     assert len(table) == 4*2*2
     assert np.isfinite(table.loss).all()
     assert {p.name for p in (tmp_path/'kept').iterdir()} == set(table.strategy) == {'none', 'random', 'high', 'low'}
-    method = ADDrop(p=.3, q=1, layers=0, cross_tuning=False, target='gold', region='low')
+    method = ADDrop(p=.3, q=1, layers=0, cross_tuning=False, target='gold', variant=ADDropVariant(region='low'))
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'own', probes=1, snapshots=0,
                 progress=False, **settings)
     steps = [r['task'] for r in run.train_rows]
@@ -1207,7 +1222,7 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
 def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(
     tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
     from salviz.training.trainer import train
-    method = ADDrop(p=.3, attribution='integrated_gradients', steps=6, nodes=3)
+    method = ADDrop(p=.3, attribution='integrated_gradients', steps=6, variant=ADDropVariant(nodes=3))
     compared = []
     original, ADDrop.nodes_agreement = ADDrop.nodes_agreement, lambda self, model, batch, progress: compared.append(
         (progress.epoch, batch['example_id'].tolist())) or original(self, model, batch, progress)
@@ -1232,7 +1247,7 @@ def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data,
     from salviz.training.trainer import train
     settings = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, probes=1, snapshots=2, progress=False)
     how = dict(attribution='integrated_gradients', steps=2, layers=0, cross_tuning=False)
-    method = ADDrop(**how, region='low_released', pseudo_label='each_step')
+    method = ADDrop.from_args(dict(**how, region='low_released', pseudo_label='each_step'))
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, **settings)
     told = run.config['method']['args']
     assert (told['region'], told['pseudo_label']) == ('low_released', 'each_step')
@@ -1243,4 +1258,5 @@ def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data,
     assert torch.equal(reference_candidates(ranks, ranks > 0, .3, 'low_released'), torch.tensor(region))
     for other in (dict(), dict(region='low_released'), dict(pseudo_label='each_step')):
         with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
-            train(tiny_bert(), tiny_tokenizer, tiny_data, ADDrop(**how, **other), resume=True, **settings)
+            train(tiny_bert(), tiny_tokenizer, tiny_data, ADDrop.from_args(dict(**how, **other)), resume=True,
+                  **settings)

@@ -16,7 +16,7 @@ from test_tasks import (Breaks, evidence, examples, methods, model_for, quick, t
 
 import forked
 from salviz.core.runs import Run
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
+from salviz.methods import ADDrop, ADDropVariant, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import supported
 from salviz.models.adapters import adapter_file, _adapter_kinds, _adapter_weights
 from salviz.models.attention import unwrapped
@@ -88,7 +88,7 @@ def test_every_kind_of_adapter_that_is_served_is_tried_here():
 @pytest.mark.parametrize('kind', configs)
 def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_alone(kind, tmp_path, tiny_bert,
                                                                                      tiny_tokenizer, tiny_data):
-    base, method = tiny_bert(), SaliencyGuided(masked_share=.4) + ADDrop(p=.4, q=.5, cross_tuning=False)
+    base, method = tiny_bert(), SaliencyGuided(mask_fraction=.4) + ADDrop(p=.4, q=.5, cross_tuning=False)
     model = get_peft_model(copy.deepcopy(base), configs[kind]())
     before = state_of(model)
     run = train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', **{**quick, 'learning_rate': 1e-2})
@@ -124,7 +124,8 @@ def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merge
     merged = copy.deepcopy(model).merge_and_unload().eval().requires_grad_(True)
     rows = three_sentences()
     batch = collate(rows)
-    plan = ADDrop(p=.3, q=.5, cross_tuning=False, first_pass='eval').plan(unwrapped(model), batch, EVEN)
+    plan = ADDrop(p=.3, q=.5, cross_tuning=False,
+                  variant=ADDropVariant(first_pass='eval')).plan(unwrapped(model), batch, EVEN)
     for i, layers in enumerate(reference_plan(merged, rows, .3, .5, EVEN, kind != 'bert')):
         for l, (b, region, dropped) in enumerate(layers):
             seen = torch.ones(b.shape[1:]).tril() if kind != 'bert' else torch.ones(b.shape[1:])

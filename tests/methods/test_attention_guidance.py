@@ -24,7 +24,8 @@ from salviz.models.attention import observe
 from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import attention_guidance
 from salviz.methods.ad_drop import ADDrop
-from salviz.methods.attention_guidance import (AttentionGuidance, alpha_at, assign_heads, comparable_alpha,
+from salviz.methods.attention_guidance import (AttentionGuidance, AttentionGuidanceVariant, alpha_at, assign_heads,
+                                               comparable_alpha,
                                                default_heads, guidance_loss)
 from salviz.methods.base import FineTuning, Progress, supported
 from salviz.models.loading import undisturbed
@@ -105,13 +106,13 @@ def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='u
 
 assignments = [
     dict(),
-    dict(share=1.),
+    dict(head_fraction=1.),
     dict(patterns={'next': [3], 'delim': [0, 2], 'period': [1]}),
     # as released: one pattern for each delimiter, with its own mean
     dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}),
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
-         own=dict(band=torch.ones(32, 32).tril(1).triu(-1)/3, self=lambda tokens: np.eye(len(tokens))))]
+         custom=dict(band=torch.ones(32, 32).tril(1).triu(-1)/3, self=lambda tokens: np.eye(len(tokens))))]
 
 
 def around(tokens): return [[1/3 if abs(p - q) <= 1 else 0. for q in range(len(tokens))] for p in range(len(tokens))]
@@ -132,8 +133,10 @@ tables = [
 @pytest.mark.parametrize('table, means', tables)
 def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share_a_pattern_share_its_mean(
     table, means, reduction, boundary, multiple):
-    model, method = make_bert(), AttentionGuidance(table, alpha=1, reduction=reduction, boundary=boundary,
-                                                   multiple=multiple)
+    model, method = make_bert(), AttentionGuidance(table, alpha=1,
+                                                   variant=AttentionGuidanceVariant(reduction=reduction,
+                                                                                    boundary=boundary,
+                                                                                    multiple=multiple))
     method.check(model, tokenizer, data, epochs=1)
     term, maps, plan = loss_and_maps(method, model, batch)
     expected = reference_loss({l: maps[l].detach().double() for l in maps.layers}, means, reduction, boundary, multiple)
@@ -147,8 +150,9 @@ def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('row', [0, 2, 3])
 def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_longer_ones(row, reduction):
-    model, method, found = make_bert().double(), AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]},
-                                                                   alpha=1, reduction=reduction), []
+    model, found = make_bert().double(), []
+    method = AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]}, alpha=1,
+                               variant=AttentionGuidanceVariant(reduction=reduction))
     method.check(model, tokenizer, data, epochs=1)
     alone = make_batch([row])
     assert alone['attention_mask'].all()
@@ -166,7 +170,7 @@ def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_l
 
 def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_in_the_config():
     table = AttentionGuidance({(0, 1): around, (0, 2): around, (1, 0): 'next'}, alpha=1)
-    named = AttentionGuidance({0: dict(around=[1, 2]), 1: dict(next=[0])}, own=dict(around=around), alpha=1)
+    named = AttentionGuidance({0: dict(around=[1, 2]), 1: dict(next=[0])}, custom=dict(around=around), alpha=1)
     for m in (table, named): m.check(make_bert(), tokenizer, data, epochs=1)
     assert table.args() == named.args() and repr(table) == repr(named)
     assert torch.equal(*(loss_and_maps(m, make_bert(), batch)[0].loss for m in (table, named)))
@@ -177,15 +181,15 @@ def test_patterns_without_a_name_get_one_each_that_is_nobodys():
     matrices = [torch.eye(32), torch.ones(32, 32)/32, torch.eye(32).tolist()]
     method = AttentionGuidance({0: {0: next, 1: lambda t: None, 2: lambda t: None, 3: 'next'},
                                 1: dict(enumerate(matrices)), 2: dict(matrix=[0])},
-                               own=dict(matrix=torch.zeros(32, 32)))
+                               custom=dict(matrix=torch.zeros(32, 32)))
     assert method.patterns == {0: {'own next': [0], 'function': [1], 'function 2': [2], 'next': [3]},
                                1: {'matrix 2': [0, 2], 'matrix 3': [1]}, 2: {'matrix': [0]}}
-    assert list(method.own) == ['matrix', 'own next', 'function', 'function 2', 'matrix 2', 'matrix 3']
-    assert method.own['own next'] is next
+    assert list(method.custom) == ['matrix', 'own next', 'function', 'function 2', 'matrix 2', 'matrix 3']
+    assert method.custom['own next'] is next
 
 
 def test_a_method_with_another_matrix_has_another_config():
-    a, b, again = (AttentionGuidance({(0, 0): m}).args()['own']
+    a, b, again = (AttentionGuidance({(0, 0): m}).args()['custom']
                    for m in (torch.eye(8), torch.eye(8).flip(0), torch.eye(8).tolist()))
     assert a != b and a == again and a['matrix'].startswith('matrix [8, 8], checksum ')
 
@@ -196,13 +200,14 @@ def test_a_method_with_another_matrix_has_another_config():
 @pytest.mark.parametrize('given', assignments)
 def test_the_term_is_equations_2_and_3_on_the_models_own_eager_attention(given, reduction, boundary, multiple):
     model = make_bert()
-    method = AttentionGuidance(alpha=1, reduction=reduction, boundary=boundary, multiple=multiple, **given)
+    method = AttentionGuidance.from_args(dict(alpha=1, reduction=reduction, boundary=boundary, multiple=multiple,
+                                              **given))
     method.check(model, tokenizer, data, epochs=1)
     term, _, _ = loss_and_maps(method, model, batch)
     model.set_attn_implementation('eager')
     with torch.no_grad():
         attentions = [a.double() for a in model(**model_inputs(batch), output_attentions=True).attentions]
-    heads = assign_heads(model, method.patterns, method.share, method.layers,
+    heads = assign_heads(model, method.patterns, method.head_fraction, method.layers,
                          'next prev first delim period band self'.split())
     expected = reference_loss(attentions, heads, reduction, boundary, multiple)
     assert term.loss.shape == (len(texts),)
@@ -323,7 +328,7 @@ def test_the_schedule_falls_as_written(schedule, total, constant):
 def test_the_weight_of_the_term_follows_the_schedule_and_the_steps_that_were_asked_for():
     model = make_bert()
     def weights(**kwargs):
-        method = AttentionGuidance({'next': [0]}, alpha=8, **kwargs)
+        method = AttentionGuidance.from_args(dict(patterns={'next': [0]}, alpha=8, **kwargs))
         return [loss_and_maps(method, model, batch, Progress(step=s, total_steps=40))[0].weight
                 for s in (0, 10, 20, 30, 40)]
     assert weights() == [8, 6, 4, 2, 0]
@@ -439,7 +444,8 @@ def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path)
     def said(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
-            AttentionGuidance(alpha=1, **kwargs).prepare(make_trainer(tmp_path, make_bert(), None, steps=steps,
+            AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(make_trainer(tmp_path, make_bert(), None,
+                                                                                      steps=steps,
                                                                       first=first))
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
@@ -458,7 +464,8 @@ def test_a_training_that_is_too_short_says_so_when_it_starts(tmp_path):
     with pytest.warns(UserWarning, match='this training has 1, so it never falls') as found:
         training.train(make_bert(), tokenizer,
                        DatasetDict(train=raw['train'].select(range(8)), validation=raw['train'].select(range(2))),
-                       AttentionGuidance(schedule='constant-then-linear'), run_dir=tmp_path/'run', batch_size=8,
+                       AttentionGuidance(variant=AttentionGuidanceVariant(schedule='constant-then-linear')),
+                       run_dir=tmp_path/'run', batch_size=8,
                        epochs=1, snapshots=0, probes=1, progress=False)
     assert sum('never falls' in str(o.message) for o in found) == 1
 
@@ -472,16 +479,16 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
 
 @pytest.mark.sample(23)
 @pytest.mark.parametrize('arguments, says', [
-    (dict(share=.3), 'share=0.3 of 4 heads is 1.2; it must be a whole number'),
-    (dict(share=.25), 'share=0.25 of 4 heads is 1; it must be a whole number of at least 2'),
-    (dict(share=0), 'share=0 of 4 heads is 0'),
+    (dict(head_fraction=.3), 'head_fraction=0.3 of 4 heads is 1.2; it must be a whole number'),
+    (dict(head_fraction=.25), 'head_fraction=0.25 of 4 heads is 1; it must be a whole number of at least 2'),
+    (dict(head_fraction=0), 'head_fraction=0 of 4 heads is 0'),
     (dict(patterns={'next': [4]}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
     (dict(patterns={'next': [-1]}), 'has head -1'),
     (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which next has already'),
     (dict(patterns={'next': [1, 1]}), 'has head 1, which next has already'),
     (dict(patterns={'diagonal': [0]}), 'is not known; available: next, prev, first, delim, period, delim:TOKEN'),
     (dict(patterns={'delim:fun': [0]}), "'fun' is no delimiter of .*; it has .*'delim:\\[SEP\\]'"),
-    (dict(patterns={'delim:[SEP]': [0]}, own={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
+    (dict(patterns={'delim:[SEP]': [0]}, custom={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
     (dict(patterns={'next': []}), 'must be a list of head numbers'),
     (dict(patterns={'next': 'all'}), 'must be a list of head numbers'),
     (dict(patterns={0: {'next': [True]}}), 'must be a list of head numbers'),
@@ -494,17 +501,18 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
     (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'names a layer twice'),
     (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
-    (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))),
-     "own pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
-    (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
+    (dict(patterns={'band': [0]}, custom=dict(band=torch.eye(4))),
+     "custom pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
+    (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
 def test_what_cannot_work_is_refused_before_training(arguments, says):
     without = make_data([t.replace('.', '') or 'a' for t in texts[:5]])
     with pytest.raises(ValueError, match=says):
-        AttentionGuidance(**arguments).check(make_bert(), tokenizer, without, epochs=1)
+        AttentionGuidance.from_args(arguments).check(make_bert(), tokenizer, without, epochs=1)
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(share=1.2), 'share must be between 0 and 1'), (dict(alpha=-1), 'alpha must be None or a finite number'),
+    (dict(head_fraction=1.2), 'head_fraction must be between 0 and 1'),
+    (dict(alpha=-1), 'alpha must be None or a finite number'),
     (dict(alpha=math.nan), 'alpha must be None or a finite number'), (dict(alpha=True), 'alpha must be None'),
     (dict(boundary='wrap'), "boundary must be one of 'uniform', 'zero'"),
     (dict(multiple='sum'), "multiple must be one of 'uniform', 'indicator'"),
@@ -522,11 +530,11 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
     (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
     (dict(constant_steps=-1), 'constant_steps must be a whole number'),
     (dict(constant_steps=.5), 'constant_steps must be a whole number'),
-    (dict(own=dict(next=torch.eye(3)), patterns={'next': [0]}), 'own has a pattern called'),
-    (dict(own=dict(mine=torch.eye(3))), "own pattern 'mine' is given to no head"),
-    (dict(own=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
+    (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), 'custom has a pattern called'),
+    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' is given to no head"),
+    (dict(custom=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
-    with pytest.raises(ValueError, match=says): AttentionGuidance(**arguments)
+    with pytest.raises(ValueError, match=says): AttentionGuidance.from_args(arguments)
 
 
 def make_gpt2():
@@ -540,12 +548,12 @@ def make_gpt2():
     (dict(patterns={'next': [0]}), False), (dict(patterns={'next': [0]}, boundary='zero'), False),
     (dict(patterns={'prev': [0]}), False),
     (dict(patterns={'delim': [0]}), False), (dict(patterns={'period': [0]}), False), (dict(), False),
-    (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: np.ones((len(tokens), len(tokens))) / len(tokens))),
+    (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: np.ones((len(tokens), len(tokens))) / len(tokens))),
      False),
     (dict(patterns={'prev': [0], 'first': [1, 2]}, boundary='zero'), True), (dict(patterns={'first': [1]}), True),
-    (dict(patterns={'mine': [0]}, own=dict(mine=torch.eye(32))), True)])
+    (dict(patterns={'mine': [0]}, custom=dict(mine=torch.eye(32))), True)])
 def test_patterns_that_a_causal_mask_forbids_are_refused_by_name(arguments, ok):
-    method, model = AttentionGuidance(alpha=1, **arguments), make_gpt2()
+    method, model = AttentionGuidance.from_args(dict(alpha=1, **arguments)), make_gpt2()
     if ok:
         method.check(model, tokenizer, data, epochs=1)
         assert loss_and_maps(method, model, batch)[0].loss.isfinite().all()
@@ -564,22 +572,24 @@ def test_patterns_out_of_a_sliding_windows_reach_are_refused_in_that_layer_only(
                               bos_token_id=1, eos_token_id=2, reference_compile=False)
     model = ModernBertForSequenceClassification(config).eval()
     AttentionGuidance({'first': [0]}, alpha=1, layers=[0, 2]).check(model, tokenizer, data, epochs=1)
-    AttentionGuidance({'next': [0], 'prev': [1]}, alpha=1, boundary='zero').check(model, tokenizer, data, epochs=1)
+    AttentionGuidance({'next': [0], 'prev': [1]}, alpha=1,
+                      variant=AttentionGuidanceVariant(boundary='zero')).check(model, tokenizer, data, epochs=1)
     with pytest.raises(ValueError, match="pattern 'first' .* forbids in layer 1"):
         AttentionGuidance({'first': [0]}, alpha=1).check(model, tokenizer, data, epochs=1)
 
 
 def test_the_recorded_arguments_are_plain_values():
     def verbs(tokens): return None
-    method = AttentionGuidance({'verbs': [0], 'band': [1]}, own=dict(verbs=verbs, band=torch.eye(4)))
-    assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs',
+    method = AttentionGuidance({'verbs': [0], 'band': [1]}, custom=dict(verbs=verbs, band=torch.eye(4)))
+    assert json.loads(json.dumps(method.args()))['custom'] == dict(verbs='verbs',
                                                                 band='matrix [4, 4], checksum '
                                                                 + f'{zlib.crc32(np.eye(4).tobytes()):08x}')
     assert json.loads(json.dumps(AttentionGuidance({(1, 0): verbs, (1, 2): 'next'}).args()))['patterns'] == {
         '1': dict(verbs=[0], next=[2])}
-    assert AttentionGuidance().args() == dict(patterns=None, share=.5, alpha=None, layers=None, boundary='uniform',
+    assert AttentionGuidance().args() == dict(patterns=None, head_fraction=.5, alpha=None, layers=None,
+                                              boundary='uniform',
                                               multiple='uniform',
-                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None,
+                                              reduction='mean', schedule='linear', constant_steps=20_000, custom=None,
                                               after_dropout=False)
 
 
@@ -679,7 +689,7 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
     boundary = 'uniform'
     if name == 'causal_lm': heads, boundary = looking_back # the patterns that a causal head can follow
-    method = AttentionGuidance(heads, alpha=1, reduction=reduction, boundary=boundary)
+    method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction, boundary=boundary))
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
     with observe(model, layers=list(plan.layers)) as maps: outputs = model(**model_inputs(given))
@@ -719,7 +729,8 @@ def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_
     model, given, seen = make_model(name), task_batch(name), []
     def spy(task_loss, guidance): seen.append((task_loss, guidance)); return comparable_alpha(task_loss, guidance)
     monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
-    method = (AttentionGuidance(looking_back[0], boundary='zero') if name == 'causal_lm' else AttentionGuidance())
+    zero = AttentionGuidance(looking_back[0], variant=AttentionGuidanceVariant(boundary='zero'))
+    method = zero if name == 'causal_lm' else AttentionGuidance()
     method.check(model, tokenizer, bare, epochs=1)
     method.prepare(make_trainer(tmp_path, model, lambda: [given]))
     with torch.no_grad(): outputs = model(**model_inputs(given))
@@ -743,8 +754,8 @@ def test_in_a_translation_model_a_next_and_a_prev_head_of_each_encoder_layer_are
     encoder = set(model.get_encoder().parameters()) # the embedding is shared
     assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
     assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
-    with pytest.raises(ValueError, match='share=0.25 has no meaning for an encoder-decoder'):
-        AttentionGuidance(share=.25).heads(model)
+    with pytest.raises(ValueError, match='head_fraction=0.25 has no meaning for an encoder-decoder'):
+        AttentionGuidance(head_fraction=.25).heads(model)
 
 
 def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_behind_the_mask():
@@ -769,7 +780,7 @@ def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_hea
     name, reduction):
     model, given = make_model(name).double(), task_batch(name)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [2]}}
-    method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+    method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
     with torch.no_grad(), observe(model, layers=[0, 1]) as observed: model(**model_inputs(given))
@@ -800,7 +811,8 @@ def test_every_application_of_alberts_shared_layer_is_guided_by_its_own_number()
 
 
 def test_patterns_on_a_causal_model_with_padding_on_the_left_are_the_equations():
-    model, method = make_gpt2(), AttentionGuidance({'prev': [0], 'first': [1, 2]}, alpha=1, boundary='zero')
+    model, method = make_gpt2(), AttentionGuidance({'prev': [0], 'first': [1, 2]}, alpha=1,
+                                                   variant=AttentionGuidanceVariant(boundary='zero'))
     method.check(model, tokenizer, data, epochs=1)
     given = task_batch('classification', 'left')
     term, _, _ = loss_and_maps(method, model, given)
@@ -854,7 +866,8 @@ def step(method, model, given, progress=Progress(seed=3)):
 def test_what_ad_drop_drops_in_the_same_step_does_not_enter_the_sum_and_the_cells_stay_as_many(reduction):
     heads = {0: {'next': [1], 'first': [0, 3]}, 2: {'prev': [2], 'period': [0]}}
     model, given = make_bert().train(), make_batch(pad_to=16)
-    both = AttentionGuidance(heads, alpha=1, reduction=reduction) + ADDrop(p=.9, q=.8, layers=[1, 2],
+    both = AttentionGuidance(heads, alpha=1,
+                             variant=AttentionGuidanceVariant(reduction=reduction)) + ADDrop(p=.9, q=.8, layers=[1, 2],
                                                                            cross_tuning=False)
     both.check(model, tokenizer, data, epochs=1)
     term, maps, plan = step(both, model, given)
@@ -884,7 +897,7 @@ def test_rows_that_would_lose_all_their_keys_are_guided_as_ever():
 def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where_the_mask_forbids_some(reduction):
     for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}),
                          (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
-        method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+        method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
         # which refuses next in a causal model
         if not isinstance(model, GPT2ForSequenceClassification): method.check(model, tokenizer, data, epochs=1)
         plan, total = method.plan(model, batch, Progress()), 0.
@@ -903,7 +916,8 @@ def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where
 @pytest.mark.parametrize('after', [False, True])
 def test_in_training_the_maps_are_those_before_dropout_or_after_it(after):
     model = make_bert(attention_probs_dropout_prob=.3)
-    method = AttentionGuidance({0: {'next': [1]}, 2: {'first': [0, 3]}}, alpha=1, after_dropout=after)
+    method = AttentionGuidance({0: {'next': [1]}, 2: {'first': [0, 3]}}, alpha=1,
+                               variant=AttentionGuidanceVariant(after_dropout=after))
     method.check(model, tokenizer, data, epochs=1)
     with undisturbed(model, training=True, seed=5): term, maps, _ = step(method, model, batch)
     other = {}

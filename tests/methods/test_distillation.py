@@ -124,7 +124,8 @@ def test_a_step_is_the_equation_example_by_example(kwargs, tiny_data, tokens):
     "Student and teacher of different depth, width and heads, uneven lengths; in float64, without padding"
     student = other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0).double().eval()
     teacher = other('classification', 'bert', tokens).double().eval()
-    batch, method = batch_of(tiny_data, student, tokens), Distillation(teacher, temperature=2., weight=3., **kwargs)
+    batch, method = batch_of(tiny_data, student,
+                             tokens), Distillation.from_args(dict(teacher=teacher, temperature=2., weight=3., **kwargs))
     terms = step_terms(method, student, student, batch, Progress(), 'classification')
     special = batch['word_ids'] < 0
     for i in range(6):
@@ -157,7 +158,8 @@ def test_attention_is_the_mean_over_layers_and_heads_of_each_model(tiny_data, to
 def test_who_equals_his_teacher_has_nothing_to_learn(kwargs, tiny_data, tokens):
     student = other('classification', 'bert', tokens, layers=2).double().eval()
     kwargs = {k: v for k, v in kwargs.items() if k != 'teacher_layers'}
-    batch, method = batch_of(tiny_data, student, tokens), Distillation(copy.deepcopy(student), **kwargs)
+    batch, method = batch_of(tiny_data, student,
+                             tokens), Distillation.from_args(dict(teacher=copy.deepcopy(student), **kwargs))
     terms = step_terms(method, student, student, batch, Progress(), 'classification')
     total = sum(t.weight*t.loss for t in terms.values())
     assert total.abs().max() < 1e-12 and (terms['teacher_agreement'].loss == 1).all()
@@ -209,7 +211,7 @@ def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_
     data = examples(task, tiny_data)
     student, teacher = taught(task, kind, data, tokens)
     tokenizer = tokens if tasks[task].modality == 'text' else None
-    method = Distillation(teacher, **kwargs)
+    method = Distillation.from_args(dict(teacher=teacher, **kwargs))
     run = train(student, tokenizer, data, method, tmp_path/'run', **quick)
     row = run.train_rows[0]
     assert run.finished and row['distillation'] > 0 and 0 < row['explanation'] <= 2
@@ -230,7 +232,7 @@ def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_
 def test_a_few_steps_bring_explanations_nearer_to_the_teachers(kwargs, tiny_data, tokens):
     student = without_dropout(other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0))
     batch = batch_of(tiny_data, student, tokens)
-    method = Distillation(other('classification', 'bert', tokens).double(), **kwargs)
+    method = Distillation.from_args(dict(teacher=other('classification', 'bert', tokens).double(), **kwargs))
     optimiser, seen = torch.optim.Adam(student.parameters(), lr=3e-3), []
     for _ in range(10):
         loss = step_terms(method, student, student, batch, Progress(), 'classification')['explanation'].loss.mean()
@@ -259,7 +261,7 @@ def test_what_is_kept_is_what_the_teacher_says_in_the_step(tmp_path, tiny_data, 
         method = Distillation(teacher.double())
         runs.append(train(without_dropout(student), tokens, tiny_data, method, tmp_path/str(epochs),
                           **{**quick, 'epochs': epochs, 'args': dict(lr_scheduler_type='constant')}))
-        assert (method._kept is not None) == (epochs == 2)
+        assert (method._cached is not None) == (epochs == 2)
     for name in ('distillation', 'explanation', 'teacher_agreement'):
         few, many = ([r[name] for r in run.train_rows[:5]] for run in runs)
         assert few == pytest.approx(many, rel=1e-8)
@@ -312,7 +314,7 @@ def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data
 @pytest.mark.slow
 def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
-    both = Distillation(teacher, alpha=.25) + SaliencyGuided(masked_share=.4)
+    both = Distillation(teacher, alpha=.25) + SaliencyGuided(mask_fraction=.4)
     run = train(student, tokens, tiny_data, both, tmp_path/'run', **quick)
     row = run.train_rows[0]
     parts = sum(row[k]*row.get(f'{k}_weight', 1) for k in ('task', 'distillation', 'explanation', 'consistency'))
@@ -344,7 +346,8 @@ def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
     (dict(temperature=True), 'temperature must be'), (dict(rows='all'), 'rows must be one of'),
     (dict(specials=1), 'specials must be True or False'), (dict(steps=0), 'steps must be a whole number')])
 def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
-    with pytest.raises(ValueError, match='^Distillation: ') as e: Distillation(**{'teacher': 'minilm', **kwargs})
+    with pytest.raises(ValueError,
+                       match='^Distillation: ') as e: Distillation.from_args({'teacher': 'minilm', **kwargs})
     assert words in str(e.value)
 
 @pytest.mark.slow
@@ -352,7 +355,8 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     def refuses(words, teacher=teacher, model=student, data=tiny_data, tokenizer=tokens, **kwargs):
         with pytest.raises(ValueError, match=words):
-            train(model, tokenizer, data, Distillation(teacher, **kwargs), tmp_path/'no', **quick)
+            train(model, tokenizer, data, Distillation.from_args(dict(teacher=teacher, **kwargs)), tmp_path/'no',
+                  **quick)
         assert not (tmp_path/'no').exists()
     refuses('the teacher is the very model that is trained', student)
     refuses('was made for regression, the model for classification',

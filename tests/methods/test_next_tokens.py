@@ -13,7 +13,8 @@ from salviz.attribution.explanations import explain
 from salviz.core.maths import kept_count
 from salviz.data.texts import Collator, align_answers, encode
 from salviz.metrics.scores import next_token_metrics
-from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided
+from salviz.methods import (
+    ADDrop, ADDropVariant, AttentionGuidance, AttentionGuidanceVariant, SaliencyGuided, SaliencyGuidedVariant)
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words
 from salviz.models.corruption import small_model, train_tokenizer
@@ -123,7 +124,8 @@ def test_ad_drop_attributes_minus_the_cross_entropy_of_each_example_alone(kind, 
     "GA of eq. 4 is dF/dA, F: minus the mean cross-entropy at the places, one example at a time without padding"
     model, some = tiny(kind), rows(answered)
     batch = collated(some, side)
-    method = ADDrop(p=.5, q=.5, cross_tuning=False, places=places, target=target, first_pass='eval')
+    method = ADDrop(p=.5, q=.5, cross_tuning=False, target=target,
+                    variant=ADDropVariant(places=places, first_pass='eval'))
     attribution, allowed = method.attributed(model, batch, EVEN)
     dropped = method.plan(model, batch, EVEN).evidence['discard_candidates']
     eager = copy.deepcopy(model)
@@ -155,7 +157,8 @@ def test_ad_drop_attributes_minus_the_cross_entropy_of_each_example_alone(kind, 
 def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind, answered, target, passes):
     model, some = tiny(kind), rows(answered)
     batch = collated(some)
-    method = SaliencyGuided(masked_share=.5, target=target, passes=passes, saliency='input_x_gradient', weight=2.)
+    method = SaliencyGuided(mask_fraction=.5, target=target, saliency='input_x_gradient', weight=2.,
+                            variant=SaliencyGuidedVariant(passes=passes))
     plan = method.plan(model, batch, EVEN)
     outputs, maps = _run_passes(model, model, batch, plan)
     term = method.terms(outputs, maps, plan, batch, EVEN)['consistency']
@@ -182,7 +185,8 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
 def test_patterns_that_look_ahead_are_refused_by_name(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=4, max_length=64)
     with pytest.raises(ValueError, match='asks for keys that the attention mask of GPT2LMHeadModel forbids'):
-        train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, boundary=boundary, alpha=1.),
+        train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, alpha=1.,
+                                                                  variant=AttentionGuidanceVariant(boundary=boundary)),
               run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
     assert not (tmp_path/'run').exists()
 
@@ -199,11 +203,12 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
         train(model, tiny_tokenizer, paired, **quick)
     with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,
-              ADDrop(places='last', cross_tuning=False), **quick)
+              ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
     with pytest.raises(ValueError, match="places='last' does nothing with attribution='attention'"):
-        ADDrop(places='last', attribution='attention')
+        ADDrop(attribution='attention', variant=ADDropVariant(places='last'))
     with pytest.raises(ValueError, match="score='log_probability' is for classes"):
-        train(model, tiny_tokenizer, tiny_data, SaliencyGuided(score='log_probability'), **quick)
+        train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
+              **quick)
     with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):
         load_model_for('causal_lm')
     assert not (tmp_path/'run').exists()

@@ -6,7 +6,7 @@ import torch
 from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, AutoConfig
 
 from salviz.core.maths import patch_pattern_names, pattern_residual
-from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided
+from salviz.methods import ADDrop, AttentionGuidance, AttentionGuidanceVariant, SaliencyGuided, SaliencyGuidedVariant
 from salviz.methods.attention_guidance import assign_heads
 from salviz.methods.base import Progress
 from salviz.methods.patterns import pattern_target
@@ -88,7 +88,7 @@ def test_guidance_of_patches_is_the_equation_on_the_models_own_eager_attention(k
     model, batch, grid = vision(kind), batch_of(), PatchGrid(2, 3, kinds[kind])
     heads = {0: dict(right=[2], neighbours=[0, 3]), 1: dict(above=[1], column=[0], same=[2])}
     if grid.first: heads[1]['first'] = [3]
-    method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+    method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
     method.check(model, None, signals((3, 8, 12), 'pixel_values', 4), epochs=1)
     plan = method.plan(model, batch, Progress())
     with observe(model, layers=list(plan.layers)) as maps: outputs = model(pixel_values=batch['pixel_values'])
@@ -119,8 +119,8 @@ def test_what_ad_drop_drops_between_patches_is_not_asked_for():
     np.testing.assert_allclose(loss.detach(), expected, rtol=1e-5)
 
 def test_by_default_one_head_looks_each_way_and_the_others_around():
-    assert assign_heads(vision(), share=.5) == {l: dict(right=[0], left=[1]) for l in (0, 1)}
-    assert assign_heads(vision(heads=8), share=.75, layers=-1) == {
+    assert assign_heads(vision(), head_fraction=.5) == {l: dict(right=[0], left=[1]) for l in (0, 1)}
+    assert assign_heads(vision(heads=8), head_fraction=.75, layers=-1) == {
         1: dict(right=[0], left=[1], above=[2], below=[3], neighbours=[4, 5])}
 
 def halves(grid):
@@ -142,7 +142,7 @@ def halves(grid):
 def test_what_cannot_guide_patches_is_refused(given, said):
     data = signals((3, 8, 12), 'pixel_values', 4)
     with pytest.raises(ValueError, match=f'AttentionGuidance: .*{said}|^the pattern .*{said}'):
-        AttentionGuidance(alpha=1, **given).check(vision(), None, data, epochs=1)
+        AttentionGuidance.from_args(dict(alpha=1, **given)).check(vision(), None, data, epochs=1)
 
 def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path):
     data = signals((3, 8, 12), 'pixel_values', 4)
@@ -150,8 +150,8 @@ def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path
         AttentionGuidance(dict(first=[0])).check(vision('ijepa'), None, data, epochs=1)
     with pytest.raises(ValueError, match='cannot be observed'):
         AttentionGuidance(dict(right=[0])).check(small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), None, data, 1)
-    with pytest.raises(ValueError, match="own has a pattern called 'row', which is a name of a pattern of patches"):
-        AttentionGuidance(dict(row=[0]), own=dict(row=torch.eye(7)))
+    with pytest.raises(ValueError, match="custom has a pattern called 'row', which is a name of a pattern of patches"):
+        AttentionGuidance(dict(row=[0]), custom=dict(row=torch.eye(7)))
 
 def guided_run(folder, method=None, resume=False, **settings):
     model = vision().float()
@@ -214,7 +214,8 @@ def reference_masked(x, saliency, filled, share, ranking):
 def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
     model, batch = vision(kind), batch_of()
     background = torch.full((3, 8, 12), .25, dtype=torch.float64)
-    method = SaliencyGuided(.5, unit='patch', ranking=ranking, fill=background, passes=passes)
+    method = SaliencyGuided(.5, unit='patch', ranking=ranking, fill=background,
+                            variant=SaliencyGuidedVariant(passes=passes))
     plan = method.plan(model, batch, Progress(seed=3))
     _run_passes(model, model, batch, plan)
     x = batch['pixel_values'].clone().requires_grad_()
@@ -228,9 +229,9 @@ def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
 @pytest.mark.parametrize('model, data, given, said', [
     (lambda: small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), 'pixel_values', dict(unit='patch'),
      "unit='patch' is for vision transformers; DigitCNN reads no patches"),
-    (vision, 'pixel_values', dict(unit='patch', masked_share=.1),
-     'masked_share=0.1 of 6 patches is less than one patch, so nothing would be masked; choose at least 0.167')])
+    (vision, 'pixel_values', dict(unit='patch', mask_fraction=.1),
+     'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; choose at least 0.167')])
 def test_patches_that_are_not_there_cannot_be_masked(model, data, given, said):
     with pytest.raises(ValueError, match=said):
-        SaliencyGuided(**given).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
+        SaliencyGuided.from_args(given).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
     with pytest.raises(ValueError, match="unit must be one of None, 'patch'"): SaliencyGuided(unit='pixel')

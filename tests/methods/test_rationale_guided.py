@@ -12,7 +12,7 @@ from helpers import alike, all_alike, state, same
 from salviz.attribution.reading import Reading
 from salviz.core.maths import rollout
 from salviz.data.texts import model_inputs
-from salviz.methods import AttentionGuidance, RationaleGuided, rationale_guided
+from salviz.methods import AttentionGuidance, RationaleGuided, RationaleGuidedVariant, rationale_guided
 from salviz.methods.base import Progress
 from salviz.methods.rationale_guided import (as_many_of_the_rest, kept_alone, rationale_loss, rolled_out,
                                              taught_saliency)
@@ -243,7 +243,8 @@ def slow_attention(model, batch, method, i):
 def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head, specials, data, tiny_tokenizer,
                                                                   tiny_bert):
     model, batch = tiny_bert(attn_implementation='eager').double().eval(), batch_of(data, tiny_tokenizer, range(6))
-    method = RationaleGuided(layers=(-2, -1), heads=[0, 3], per_head=per_head, rows=rows, specials=specials)
+    method = RationaleGuided(layers=(-2, -1), heads=[0, 3],
+                             variant=RationaleGuidedVariant(per_head=per_head, rows=rows, specials=specials))
     plan = method.plan(model, batch, Progress())
     outputs, maps = _run_passes(model, model, batch, plan)
     ours = method.terms(outputs, maps, plan, batch, Progress())['rationale'].loss
@@ -262,7 +263,8 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
     sizes = dict(layers=2, heads=2, hidden=16, num_labels=2)
     model = small_model('classification', tiny_tokenizer, kind='gpt2', **sizes).eval()
-    batch, method = batch_of(data, tiny_tokenizer, range(4)), RationaleGuided(rows='all', loss='mse')
+    batch = batch_of(data, tiny_tokenizer, range(4))
+    method = RationaleGuided(loss='mse', variant=RationaleGuidedVariant(rows='all'))
     plan = method.plan(model, batch, Progress())
     _, maps = _run_passes(model, model, batch, plan)
     values, counts = method.explained(maps, plan, batch)
@@ -270,13 +272,15 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     counts = counts.view(4, n, n)
     assert not counts.triu(1).any() and counts.tril().any()
     with pytest.raises(ValueError, match="RationaleGuided: rows='first': the first token of a decoder sees nothing"):
-        RationaleGuided(rows='first').check(model, tiny_tokenizer, dict(train=data['train']), 1)
+        RationaleGuided(variant=RationaleGuidedVariant(rows='first')).check(model, tiny_tokenizer,
+                                                                            dict(train=data['train']), 1)
 
 # ---- the contrastive criterion ----
 
 def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_hand(data, tiny_tokenizer, tiny_bert):
     model, batch = tiny_bert().double().eval(), batch_of(data, tiny_tokenizer, range(6))
-    method, now = RationaleGuided(loss='contrastive', negatives=2), Progress(seed=3, step=5)
+    method, now = RationaleGuided(loss='contrastive',
+                                  variant=RationaleGuidedVariant(negatives=2)), Progress(seed=3, step=5)
     plan = method.plan(model, batch, now)
     with torch.no_grad():
         outputs, _ = _run_passes(model, model, batch, plan)
@@ -320,7 +324,7 @@ def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data
     data, model = with_rationales(tiny_data, soft), tiny_bert()
     some, none = (batch_of(data, tiny_tokenizer, rows) for rows in (range(8), [2, 5, 8]))
     assert some['rationale'].dtype == (torch.float32 if soft else torch.bool)
-    method = RationaleGuided(**kwargs)
+    method = RationaleGuided.from_args(kwargs)
     term = step_terms(method, model, model, none, Progress(), 'classification')['rationale']
     assert torch.equal(term.loss, torch.zeros(3))
     (term.loss.sum()*term.weight).backward()
@@ -335,7 +339,7 @@ def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data
 @pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
 def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
-    batch, method = batch_of(data, tiny_tokenizer, range(8)), RationaleGuided(**kwargs)
+    batch, method = batch_of(data, tiny_tokenizer, range(8)), RationaleGuided.from_args(kwargs)
     optimiser, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
     for _ in range(12):
         loss = step_terms(method, model, model, batch, Progress(), 'classification')['rationale'].loss.mean()
@@ -345,7 +349,7 @@ def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_
 
 @pytest.mark.slow
 def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
-    method = RationaleGuided(weight=2., schedule='linear')
+    method = RationaleGuided(weight=2., variant=RationaleGuidedVariant(schedule='linear'))
     run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', **quick)
     share = np.mean([r is not None for r in data['train']['rationale']])
     weights = [r['rationale_weight'] for r in run.train_rows]
@@ -405,7 +409,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokeniz
     (dict(margin=True), 'margin must be'), (dict(specials=1), 'specials must be True or False'),
     (dict(schedule='cosine'), 'schedule must be one of'), (dict(target='all'), 'target must be one of')])
 def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
-    with pytest.raises(ValueError, match='^RationaleGuided: ') as e: RationaleGuided(**kwargs)
+    with pytest.raises(ValueError, match='^RationaleGuided: ') as e: RationaleGuided.from_args(kwargs)
     assert words in str(e.value)
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ from salviz.attribution.reading import scores
 from salviz.data.texts import subset
 from salviz.methods import saliency_guided
 from salviz.methods.base import Progress
-from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fill_values, mask_cells, mask_words
+from salviz.methods.saliency_guided import (
+    SaliencyGuided, SaliencyGuidedVariant, consistency_loss, fill_values, mask_cells, mask_words)
 from salviz.models.nets import nets, small_net
 from salviz.training.step import _run_passes
 from salviz.data.signals import load_images
@@ -219,7 +220,7 @@ def reference_saliency(model, ids, c, method='gradient_norm'):
 def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, target, named):
     model, rows = tiny(kind), random_rows(3)
     batch = collate(rows, side)
-    plan = SaliencyGuided(masked_share=.5, target=target, saliency=named).plan(model, batch, Progress())
+    plan = SaliencyGuided(mask_fraction=.5, target=target, saliency=named).plan(model, batch, Progress())
     for i, r in enumerate(rows):
         n = len(r['ids'])
         c = r['label'] if target == 'gold' else model(input_ids=torch.tensor([r['ids']])).logits.argmax().item()
@@ -237,7 +238,7 @@ def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, ta
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'gradient_norm'])
 def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, saliency):
-    model, rows, method = tiny(kind), random_rows(4), SaliencyGuided(masked_share=.5, saliency=saliency)
+    model, rows, method = tiny(kind), random_rows(4), SaliencyGuided(mask_fraction=.5, saliency=saliency)
     def own(plan, batch):
         return [ids[mask.bool()].tolist() for ids, mask in zip(plan.evidence['masked_input'], batch['attention_mask'])]
     batch = collate(rows, side)
@@ -272,7 +273,7 @@ def test_a_plan_leaves_no_trace_and_looks_in_eval_mode(saliency):
 
 def test_a_step_has_the_gradient_of_equation_four():
     model, rows, weight = tiny(), random_rows(7), .7
-    batch, method = collate(rows), SaliencyGuided(masked_share=.5, weight=weight)
+    batch, method = collate(rows), SaliencyGuided(mask_fraction=.5, weight=weight)
     plan = method.plan(model, batch, Progress())
     outputs = dict(main=model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']),
                    masked=model(**plan.inputs['masked']))
@@ -301,11 +302,13 @@ def test_what_cannot_work_is_refused_before_training():
     with pytest.raises(ValueError,
                        match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace has not; use "
                        "'next' or 'keep'"):
-        SaliencyGuided(first='mask').check(tiny(), SimpleNamespace(mask_token_id=None), data, 1)
+        SaliencyGuided(variant=SaliencyGuidedVariant(first='mask')).check(tiny(), SimpleNamespace(mask_token_id=None),
+                                                                          data, 1)
 
 
 def test_the_mask_token_comes_from_the_trainers_tokenizer():
-    model, batch, method = tiny(), collate(random_rows(8)), SaliencyGuided(masked_share=.9, first='mask')
+    model, batch, method = tiny(), collate(random_rows(8)), SaliencyGuided(mask_fraction=.9,
+                                                                           variant=SaliencyGuidedVariant(first='mask'))
     with pytest.raises(ValueError, match="first='mask' needs mask_token_id"): method.plan(model, batch, Progress())
     method.prepare(trainer_of(model, batch, SimpleNamespace(mask_token_id=MASK)))
     plan = method.plan(model, batch, Progress())
@@ -313,9 +316,9 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
 
 
 @pytest.mark.parametrize('kwargs, message', [
-    (dict(masked_share=0), 'masked_share must be between 0 and 1, both excluded'),
-    (dict(masked_share=1.), 'masked_share must be'),
-    (dict(masked_share=float('nan')), 'got nan'),
+    (dict(mask_fraction=0), 'mask_fraction must be between 0 and 1, both excluded'),
+    (dict(mask_fraction=1.), 'mask_fraction must be'),
+    (dict(mask_fraction=float('nan')), 'got nan'),
     (dict(weight=-1), 'weight must be a finite number of at least 0, got -1'),
     (dict(weight=float('inf')), 'weight must be'), (dict(saliency='lime'), 'saliency must be one of'),
     (dict(fill='noise'), "fill must be 'uniform', 'mean', or the background as a finite number or tensor, got 'noise'"),
@@ -330,7 +333,7 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
     (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"),
     (dict(score=None), 'score must be one of')])
 def test_arguments_out_of_range_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided(**kwargs)
+    with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided.from_args(kwargs)
 
 
 class Net(nn.Module):
@@ -446,7 +449,7 @@ def test_uniform_fills_stay_in_range_in_every_precision(dtype):
 
 @pytest.mark.parametrize('kind', ['conv', 'lstm'])
 def test_a_fill_belongs_to_seed_step_and_example_and_to_nothing_else(kind):
-    model, batch, method = Net(kind), signals(kind), SaliencyGuided(masked_share=.5)
+    model, batch, method = Net(kind), signals(kind), SaliencyGuided(mask_fraction=.5)
     random_before = torch.get_rng_state()
     look = lambda b, **at: method.plan(model, b, Progress(**at)).evidence['masked_map']
     whole = look(batch, seed=1, step=4)
@@ -473,7 +476,7 @@ def reference_map(model, name, x, c):
 def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(kind, target, ranking):
     model, batch = Net(kind), signals(kind)
     name = name_of(batch)
-    plan = SaliencyGuided(masked_share=.29, target=target, ranking=ranking, fill=0).plan(model, batch, Progress())
+    plan = SaliencyGuided(mask_fraction=.29, target=target, ranking=ranking, fill=0).plan(model, batch, Progress())
     assert set(plan.evidence) == {'saliency_map', 'masked_map', 'is_masked_map'}
     assert set(plan.inputs) == {'masked'}
     assert not plan.later
@@ -514,7 +517,7 @@ def test_a_plan_for_signals_leaves_no_trace_and_looks_in_eval_mode(kind):
 @pytest.mark.parametrize('kind', ['conv', 'lstm'])
 def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
     model, batch, weight = Net(kind), signals(kind), .7
-    name, method = name_of(batch), SaliencyGuided(masked_share=.5, weight=weight)
+    name, method = name_of(batch), SaliencyGuided(mask_fraction=.5, weight=weight)
     plan = method.plan(model, batch, Progress())
     outputs = dict(main=model(**{name: batch[name]}), masked=model(**plan.inputs['masked']))
     task = torch.nn.functional.cross_entropy(outputs['main'].logits, batch['labels'])
@@ -531,7 +534,7 @@ def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
 def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
     model, rows = Net('words'), random_rows(11)
     batch = collate(rows)
-    plan = SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
+    plan = SaliencyGuided(mask_fraction=.5).plan(model, batch, Progress())
     for i, r in enumerate(rows):
         n, x = len(r['ids']), model.words.weight.detach()[torch.tensor(r['ids'])].requires_grad_()
         state = model.body(x[None])[1][0].transpose(0, 1).flatten(1)
@@ -573,7 +576,8 @@ def reference_of_log_p(model, batch, i):
 def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(kind, passes):
     model, batch = case(kind)
     model.eval() # no dropout and no statistics of the batch, so both passes have the same saliency
-    methods = {score: SaliencyGuided(masked_share=.5, passes=passes, score=score) for score in scores}
+    methods = {score: SaliencyGuided(mask_fraction=.5,
+                                     variant=SaliencyGuidedVariant(passes=passes, score=score)) for score in scores}
     plans = {score: method.plan(model, batch, Progress()) for score, method in methods.items()}
     if passes == 'reuse':
         for plan in plans.values(): _run_passes(model, model, batch, plan)
@@ -607,8 +611,8 @@ class Ending(nn.Module):
 def test_a_net_that_ends_in_log_softmax_has_one_score_and_the_steps_of_the_net_without_it(kind, passes, target):
     model, batch = case(kind)
     model.train()
-    how = dict(masked_share=.5, passes=passes, target=target)
-    def look(net, score): return step(SaliencyGuided(**how, score=score), net, batch)
+    how = dict(mask_fraction=.5, passes=passes, target=target)
+    def look(net, score): return step(SaliencyGuided.from_args(dict(**how, score=score)), net, batch)
     plain, of_logit = look(model, 'log_probability'), look(model, 'logit')
     mask = 'is_masked' if kind == 'words' else 'is_masked_map'
     assert not torch.equal(plain[0].evidence[mask], of_logit[0].evidence[mask])
@@ -631,7 +635,7 @@ def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax(
     net.head = nn.Linear(320, 3)
     net, ending = net.double(), Ending(net)
     x, y = torch.tensor(rng.normal(size=(6, 1, 12, 10))), torch.arange(6) % 3
-    method, batch = SaliencyGuided(masked_share=share, fill=-.42), dict(pixel_values=x, labels=y)
+    method, batch = SaliencyGuided(mask_fraction=share, fill=-.42), dict(pixel_values=x, labels=y)
     ours = step(method, ending.train(), batch)
     ending.eval()
     look = Saliency(lambda x: ending(pixel_values=x).logits)
@@ -663,7 +667,7 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
     before, shown = copy.deepcopy(net), {}
     settings = dict(epochs=1, batch_size=8, probes=3, snapshots=2, progress=False, learning_rate=1e-3)
     for score in scores:
-        method = SaliencyGuided(masked_share=.5, score=score)
+        method = SaliencyGuided(mask_fraction=.5, variant=SaliencyGuidedVariant(score=score))
         run = train(copy.deepcopy(net), None, digits, method, tmp_path/score, **settings)
         assert run.config['method']['args']['score'] == score
         shown[score] = [run.snapshot(0, i) for i in range(3)]
@@ -680,7 +684,7 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
         assert len(low) == 392 and sum(asked[at] > threshold for at in np.ndindex(28, 28)) <= 392
         assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
     with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
-        other = SaliencyGuided(masked_share=.5)
+        other = SaliencyGuided(mask_fraction=.5)
         train(copy.deepcopy(net), None, digits, other, tmp_path/'log_probability', resume=True, **settings)
 
 
@@ -717,7 +721,8 @@ def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(
     model, batch = case(kind)
     model.train()
     (a, _, loss, gradients, passes), (b, _, again, others, fewer) = (
-        step(SaliencyGuided(masked_share=.5, target=target, passes=p), model, batch) for p in ('eval', 'reuse'))
+        step(SaliencyGuided(mask_fraction=.5, target=target,
+                            variant=SaliencyGuidedVariant(passes=p)), model, batch) for p in ('eval', 'reuse'))
     examples = len(batch['labels'])
     assert passes == {False: examples, True: 2*examples} and fewer == {True: 2*examples}
     assert a.evidence.keys() == b.evidence.keys()
@@ -735,7 +740,8 @@ def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(
 def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(kind, saliency):
     model, batch = case(kind, dropout=.4)
     model.train()
-    plan, outputs, loss, gradients, _ = step(SaliencyGuided(masked_share=.5, saliency=saliency, passes='reuse'), model,
+    plan, outputs, loss, gradients, _ = step(SaliencyGuided(mask_fraction=.5, saliency=saliency,
+                                                            variant=SaliencyGuidedVariant(passes='reuse')), model,
                                              batch, seed=4)
     assert not any(v.requires_grad for v in plan.evidence.values())
     name = 'input_ids' if 'input_ids' in batch else name_of(batch)
@@ -810,7 +816,7 @@ def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypa
 class Breaks(SaliencyGuided):
     "Saliency guided training that breaks down before a step, once"
     def __init__(self, saliency=None):
-        super().__init__(masked_share=.4, saliency=saliency)
+        super().__init__(mask_fraction=.4, saliency=saliency)
         self.at = None
     def plan(self, model, batch, progress):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
@@ -865,7 +871,7 @@ def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, 
     row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
            else {k: v[0].tolist() for k, v in signals(kind).items()})
     with pytest.raises(ValueError, match='SaliencyGuided: ' + message):
-        SaliencyGuided(**kwargs).check(Net(kind), None, dict(train=[row]), 1)
+        SaliencyGuided.from_args(kwargs).check(Net(kind), None, dict(train=[row]), 1)
 
 
 @pytest.mark.parametrize('kind, fill',
@@ -873,7 +879,7 @@ def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, 
                           ('lstm', torch.ones(5)), ('lstm', 1), ('lstm', torch.tensor(1.))])
 def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
     batch = signals(kind)
-    method, row = SaliencyGuided(masked_share=.5, fill=fill), {k: v[0].tolist() for k, v in batch.items()}
+    method, row = SaliencyGuided(mask_fraction=.5, fill=fill), {k: v[0].tolist() for k, v in batch.items()}
     method.check(Net(kind), None, dict(train=[row]), 1)
     plan = method.plan(Net(kind), batch, Progress())
     where = plan.evidence['is_masked_map']
@@ -885,7 +891,7 @@ def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
 def test_other_saliencies_rank_signals_too(saliency):
     model, batch = Net('lstm'), signals('lstm')
-    plan = SaliencyGuided(masked_share=.5, saliency=saliency).plan(model, batch, Progress())
+    plan = SaliencyGuided(mask_fraction=.5, saliency=saliency).plan(model, batch, Progress())
     x, m, total = batch['values'][1], 20, torch.zeros(7, 5).double()
     for i in range(m if saliency == 'integrated_gradients' else 1): # midpoints of the way from zeros
         at = (i + .5)/m if saliency == 'integrated_gradients' else 1.
@@ -913,7 +919,7 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
         batch = {model.main_input_name: torch.tensor(rng.normal(size=(5, *model.config.shape))),
                  'labels': torch.arange(5) % 3, 'example_id': torch.arange(5)}
     what, row = model.main_input_name, {k: v[0].tolist() for k, v in batch.items()}
-    method = SaliencyGuided(masked_share=.5, passes=passes)
+    method = SaliencyGuided(mask_fraction=.5, variant=SaliencyGuidedVariant(passes=passes))
     method.check(model, SimpleNamespace(mask_token_id=MASK), dict(train=[row]), 1)
     assert method.chosen == {type(model): 'gradient'}
     for b in model.buffers(): # running statistics that are not those of a new net
@@ -942,7 +948,9 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
 def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
     model, batch = Net('norm'), signals('norm')
     model.train()
-    (own, *_), (reused, *_) = (step(SaliencyGuided(masked_share=.5, passes=p), model, batch) for p in ('eval', 'reuse'))
+    (own, *_), (reused, *_) = (step(SaliencyGuided(mask_fraction=.5,
+                                                   variant=SaliencyGuidedVariant(passes=p)), model, batch)
+                               for p in ('eval', 'reuse'))
     assert (own.evidence['saliency_map'] - reused.evidence['saliency_map']).abs().max() > 1e-3
 
 
@@ -953,9 +961,9 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
     with pytest.raises(ValueError,
                        match="SaliencyGuided: passes='reuse'.*gradient checkpointing.*use passes='eval', or call "
                        "model.gradient_checkpointing_disable") as e:
-        SaliencyGuided(passes='reuse').check(model, None, dict(train=[row]), 1)
+        SaliencyGuided(variant=SaliencyGuidedVariant(passes='reuse')).check(model, None, dict(train=[row]), 1)
     assert '\n' not in str(e.value)
-    method, batch = SaliencyGuided(masked_share=.5), collate(random_rows(14))
+    method, batch = SaliencyGuided(mask_fraction=.5), collate(random_rows(14))
     method.check(model, None, dict(train=[row]), 1)
     found = []
     for checkpointed in (True, False): # a pass of its own does not mind
@@ -969,7 +977,7 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
     assert with_it['is_masked'].any() and all(torch.equal(v, without[k]) for k, v in with_it.items())
     assert any(g.any() for g in gradients)
     for a, b in zip(gradients, others): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
-    SaliencyGuided(passes='reuse').check(model, None, dict(train=[row]), 1)
+    SaliencyGuided(variant=SaliencyGuidedVariant(passes='reuse')).check(model, None, dict(train=[row]), 1)
 
 
 @pytest.mark.parametrize('shape', [(2, 5, 3), (2, 1, 4, 4)])
@@ -984,14 +992,15 @@ def test_noise_needs_to_know_whose_it_is(shape):
     else: model = small_net('digit-cnn', shape=(1, 12, 10), num_labels=3, filters=(2, 3), hidden_size=4).double()
     if len(shape) == 4: batch['pixel_values'] = torch.randn(2, 1, 12, 10).double()
     with pytest.raises(ValueError, match='example_id is None'):
-        SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
+        SaliencyGuided(mask_fraction=.5).plan(model, batch, Progress())
     for fill in ('mean', 2., torch.tensor(1.)): assert fill_values(x, fill).shape == x.shape
 
 
 @pytest.mark.parametrize('steps', [1, 3, 7, 20])
 def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps):
     model, batch = Net('lstm'), signals('lstm')
-    method = SaliencyGuided(masked_share=.5, saliency='integrated_gradients', steps=steps)
+    method = SaliencyGuided(mask_fraction=.5, saliency='integrated_gradients',
+                            variant=SaliencyGuidedVariant(steps=steps))
     assert method.args()['steps'] == steps
     plan = method.plan(model, batch, Progress())
     for i, x in enumerate(batch['values']):
@@ -1003,13 +1012,14 @@ def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps)
 @pytest.mark.parametrize('steps', [0, -3, 2.5, True, None, '20'])
 def test_nodes_are_a_whole_number(steps):
     with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'):
-        SaliencyGuided(saliency='integrated_gradients', steps=steps)
+        SaliencyGuided(saliency='integrated_gradients', variant=SaliencyGuidedVariant(steps=steps))
 
 
 @pytest.mark.parametrize('saliency', [None, 'gradient', 'input_x_gradient', 'gradient_norm', 'gradient_abs'])
 def test_nodes_without_a_path_are_refused(saliency):
-    assert SaliencyGuided(saliency=saliency).args()['steps'] == SaliencyGuided(saliency=saliency, steps=20).steps == 20
+    twenty = SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=20))
+    assert SaliencyGuided(saliency=saliency).args()['steps'] == twenty.steps == 20
     with pytest.raises(ValueError,
                        match="SaliencyGuided: steps=21 is for saliency='integrated_gradients', got saliency=") as e:
-        SaliencyGuided(saliency=saliency, steps=21)
+        SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=21))
     assert '\n' not in str(e.value)

@@ -36,7 +36,8 @@ from salviz.training.step import _run_passes
 from salviz.attribution.attention import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
-from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention,
+from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_loss, contents, explain, layer_loss,
+                                  pooled_attention,
                                   saliency_target,
                                   taken_over, token_saliency)
 from salviz.models.nets import TextLSTM, TextLSTMConfig
@@ -69,13 +70,13 @@ def make_batch(at=range(len(texts)), pad_to=None): return Collator(tokenizer, pa
 batch = make_batch()
 
 
-def reference_target(saliency, counts, top_share, binarised):
+def reference_target(saliency, counts, top_fraction, binarised):
     """One row, in float64, from the definition: the max(1, ceil(k n)) most positive tokens, or positive saliency in
     proportion"""
     at = [i for i in range(len(saliency)) if counts[i]]
     t = [0.] * len(saliency)
     if binarised and at:
-        exact = round(top_share * len(at), 9) # as one would do it by hand: .07 of 100 is 7
+        exact = round(top_fraction * len(at), 9) # as one would do it by hand: .07 of 100 is 7
         for i in sorted(at, key=lambda i: (-float(saliency[i]), i))[:max(1, math.ceil(exact))]: t[i] = 1.
     if not binarised:
         for i in at: t[i] = max(0., float(saliency[i]))
@@ -128,12 +129,12 @@ def random_rows(count=200, width=17):
 
 
 @pytest.mark.parametrize('binarised', [True, False])
-@pytest.mark.parametrize('top_share', [.01, .1, .3, .5, 1.])
-def test_the_target_is_the_definition_row_by_row(top_share, binarised):
+@pytest.mark.parametrize('top_fraction', [.01, .1, .3, .5, 1.])
+def test_the_target_is_the_definition_row_by_row(top_fraction, binarised):
     saliency, counts, _ = random_rows()
-    got = saliency_target(saliency, counts, top_share, binarised)
+    got = saliency_target(saliency, counts, top_fraction, binarised)
     for b in range(len(saliency)):
-        np.testing.assert_allclose(got[b].numpy(), reference_target(saliency[b], counts[b], top_share, binarised),
+        np.testing.assert_allclose(got[b].numpy(), reference_target(saliency[b], counts[b], top_fraction, binarised),
                                    rtol=1e-6)
 
 
@@ -181,8 +182,8 @@ def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(l
 @pytest.mark.parametrize('padded_to', [None, 17, 40])
 def test_the_released_loss_is_the_released_code_row_by_row_with_specials_and_pads_in_both_softmaxes(padded_to):
     saliency, counts, attention = random_rows()
-    for top_share in (.1, .5):
-        target = saliency_target(saliency, counts, top_share)
+    for top_fraction in (.1, .5):
+        target = saliency_target(saliency, counts, top_fraction)
         got = agreement_loss(attention, target, counts, 'released', padded_to)
         expected = [reference_released_loss(attention[b], target[b], padded_to) for b in range(len(attention))]
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
@@ -357,14 +358,14 @@ def known_saliency(seed, steps):
     return [reference_saliency(teacher, row, row['labels'], steps) for row in data['train']]
 
 
-@pytest.mark.parametrize('arguments', [dict(), dict(top_share=.5, weight=2.), dict(binarised=False),
+@pytest.mark.parametrize('arguments', [dict(), dict(top_fraction=.5, weight=2.), dict(binarised=False),
                                        dict(layers=(0, -1)), dict(loss='mse'), dict(loss='released'),
                                        dict(heads=[2, 0]), dict(rows='mean', layers=None),
                                        dict(per_head=True, heads=[1, 3], layers=(1, 2), binarised=False),
                                        dict(rows='mean', per_head=True, loss='released', layers=(0, 2))])
 def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments):
     teacher, model = make_bert(1), make_bert(0)
-    method = prepared(SalLM(teacher, steps=4, **arguments), teacher)
+    method = prepared(SalLM.from_args(dict(teacher=teacher, steps=4, **arguments)), teacher)
     term, plan = one_step(method, model, make_batch(pad_to=24))
     model.set_attn_implementation('eager')
     layers = sorted(l % 3 for l in method.layers or range(3))
@@ -373,7 +374,7 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
         n, special = len(row['input_ids']), row['special_tokens_mask']
         np.testing.assert_allclose(plan.evidence['saliency'][b, :n].numpy(), saliency.numpy(), atol=1e-5)
         counts = [not s for s in special]
-        target = reference_target(saliency, counts, method.top_share, method.binarised)
+        target = reference_target(saliency, counts, method.top_fraction, method.binarised)
         np.testing.assert_allclose(plan.evidence['saliency_target'][b, :n].numpy(), target, atol=1e-5)
         with torch.no_grad(): attentions = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
@@ -398,12 +399,12 @@ def left_in(drop, real):
 
 
 @pytest.mark.parametrize('arguments', [dict(), dict(per_head=True), dict(per_head=True, loss='mse', binarised=False),
-                                       dict(heads=[1, 2], top_share=.5),
+                                       dict(heads=[1, 2], top_fraction=.5),
                                        dict(rows='mean', per_head=True, layers=None),
                                        dict(loss='released', per_head=True)])
 def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is_asked(arguments):
     teacher, model, given = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
-    method = prepared(SalLM(teacher, steps=2, **arguments), teacher)
+    method = prepared(SalLM.from_args(dict(teacher=teacher, steps=2, **arguments)), teacher)
     both = method + ADDrop(p=.9, q=.9, layers=None, cross_tuning=False)
     both.check(model, tokenizer, data, epochs=1)
     term, maps, plan = a_step(both, model, given)
@@ -422,7 +423,7 @@ def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is
 
 
 def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_others_are():
-    model, method = make_bert(), prepared(SalLM(steps=2, per_head=True), make_bert(1))
+    model, method = make_bert(), prepared(SalLM(steps=2, variant=SalLMVariant(per_head=True)), make_bert(1))
     plan = method.plan(model, batch, Progress())
     target, here = plan.evidence['saliency_target'], np.arange(len(texts))
     drop = torch.zeros(len(texts), 4, *[batch['input_ids'].shape[1]]*2, dtype=torch.bool)
@@ -442,7 +443,7 @@ def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_o
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_see(kind, arguments):
     model = make_bert() if kind == 'bert' else make_decoder(kind)
-    method = prepared(SalLM(steps=2, **arguments), model)
+    method = prepared(SalLM.from_args(dict(steps=2, **arguments)), model)
     term, maps, plan = a_step(method, model, batch)
     target, real = plan.evidence['saliency_target'], batch['attention_mask'].bool()
     counts, losses = real & ~batch['is_special'], []
@@ -465,7 +466,7 @@ def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_
 def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, after):
     teacher, model = make_bert(1), make_bert(0)
     for layer in model.bert.encoder.layer: layer.attention.self.dropout.p = .4
-    method = prepared(SalLM(teacher, steps=2, after_dropout=after, **arguments), teacher)
+    method = prepared(SalLM.from_args(dict(teacher=teacher, steps=2, after_dropout=after, **arguments)), teacher)
     layers = [l % 3 for l in method.layers]
     with undisturbed(model, training=True, seed=7): term, maps, plan = a_step(method, model, batch)
     other = {}
@@ -505,7 +506,7 @@ def test_with_a_length_given_the_released_loss_of_an_example_does_not_depend_on_
     teacher, model = make_bert(1), make_bert(0)
     losses = {}
     for padded_to in (None, 24):
-        method = prepared(SalLM(teacher, steps=2, loss='released', padded_to=padded_to), teacher)
+        method = prepared(SalLM(teacher, steps=2, variant=SalLMVariant(loss='released', padded_to=padded_to)), teacher)
         together = one_step(method, model, batch)[0].loss
         alone = torch.cat([one_step(method, model, make_batch([b]))[0].loss for b in range(len(texts))])
         losses[padded_to] = together, alone
@@ -572,7 +573,7 @@ def make_decoder(kind, seed=0):
 @pytest.mark.parametrize('kind', ['gpt2', 'llama'])
 def test_a_decoder_is_asked_in_its_last_real_row_on_either_side_of_padding(kind, side, arguments):
     model = make_decoder(kind)
-    method = prepared(SalLM(model, steps=2, **arguments), model)
+    method = prepared(SalLM.from_args(dict(teacher=model, steps=2, **arguments)), model)
     method.check(model, tokenizer, data, epochs=1)
     padded = make_batch(pad_to=24)
     lengths = padded['attention_mask'].sum(1).tolist()
@@ -693,8 +694,8 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
 
 @pytest.mark.parametrize('arguments, says', [
     (dict(weight=-1), 'weight must be a finite number'), (dict(weight=math.inf), 'weight must be a finite number'),
-    (dict(top_share=0), 'top_share must be above 0'), (dict(top_share=1.1), 'top_share must be above 0'),
-    (dict(top_share=math.nan), 'top_share must be above 0'),
+    (dict(top_fraction=0), 'top_fraction must be above 0'), (dict(top_fraction=1.1), 'top_fraction must be above 0'),
+    (dict(top_fraction=math.nan), 'top_fraction must be above 0'),
     (dict(steps=0), 'steps must be a whole number'), (dict(steps=2.5), 'steps must be a whole number'),
     (dict(steps=True), 'steps must be a whole number'),
     (dict(binarised=1), 'binarised must be True or False'),
@@ -716,7 +717,7 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
     (dict(teacher='a', explanations='b'), 'with explanations= no teacher is used')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
-    with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM(**arguments)
+    with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)
 
 
 def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_refused(tmp_path):
@@ -730,13 +731,13 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
     with pytest.raises(FileNotFoundError): SalLM(tmp_path/'nowhere').check(model, tokenizer, data, 1)
     with pytest.raises(ValueError,
                        match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
-        SalLM(heads=[1, 4]).check(model, tokenizer, data, 1)
+        SalLM(variant=SalLMVariant(heads=[1, 4])).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'):
-        SalLM(refresh=2).check(model, tokenizer, data, 2)
+        SalLM(variant=SalLMVariant(refresh=2)).check(model, tokenizer, data, 2)
     with pytest.raises(ValueError,
                        match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
-        SalLM(loss='released', padded_to=15).check(model, tokenizer, data, 1)
-    SalLM(loss='released', padded_to=16).check(model, tokenizer, data, 1)
+        SalLM(variant=SalLMVariant(loss='released', padded_to=15)).check(model, tokenizer, data, 1)
+    SalLM(variant=SalLMVariant(loss='released', padded_to=16)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"):
         SalLM(saliency='gradient').check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'):
@@ -745,7 +746,7 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
         wide = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=1,
                                                         num_attention_heads=2, hidden_size=8, intermediate_size=8,
                                                         num_labels=3))
-        SalLM(wide, start='teacher').check(model, tokenizer, data, 1)
+        SalLM(wide, variant=SalLMVariant(start='teacher')).check(model, tokenizer, data, 1)
 
 
 def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
@@ -756,13 +757,14 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
                                                     num_labels=3, **ends))
     for rows in ('pooled', 'mean'):
         with pytest.raises(ValueError, match='BartForSequenceClassification is an encoder-decoder model'):
-            SalLM(rows=rows).check(bart, tokenizer, data, 1)
+            SalLM(variant=SalLMVariant(rows=rows)).check(bart, tokenizer, data, 1)
     config = dict(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2,
                   num_attention_heads=2, num_labels=3, pad_token_id=0,
                   bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     mean = ModernBertForSequenceClassification(ModernBertConfig(classifier_pooling='mean', **config))
     with pytest.raises(ValueError, match='reads all rows'): SalLM().check(mean, tokenizer, data, 1)
-    run = train(mean, tokenizer, raw, SalLM(make_bert(1), rows='mean', steps=2), run_dir=tmp_path/'run',
+    run = train(mean, tokenizer, raw, SalLM(make_bert(1), steps=2,
+                                            variant=SalLMVariant(rows='mean')), run_dir=tmp_path/'run',
                 **{**settings, 'snapshots': 0})
     assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
@@ -774,7 +776,7 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
 
 
 def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
-    assert SalLM(heads=[1], layers=None).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)}
+    assert SalLM(layers=None, variant=SalLMVariant(heads=[1])).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)}
     assert SalLM().prescribes(make_bert()) == {2: (0, 1, 2, 3)}
     both = SaliencyGuided() + prepared(SalLM(steps=2), make_bert(1))
     both.check(make_bert(), tokenizer, data, 1)
@@ -1003,7 +1005,8 @@ def test_the_bar_of_a_resumed_pass_counts_on(tmp_path, monkeypatch):
 
 
 def student(path, teacher, resume=False, epochs=1, **arguments):
-    return train(make_bert(), tokenizer, raw, SalLM(teacher, steps=2, **arguments), run_dir=path, resume=resume,
+    return train(make_bert(), tokenizer, raw, SalLM.from_args(dict(teacher=teacher, steps=2, **arguments)),
+                 run_dir=path, resume=resume,
                  **{**settings, 'epochs': epochs})
 
 
@@ -1059,7 +1062,8 @@ def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counte
     run, clock, real = Run.create(tmp_path/'run', {}), [0.], room.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
     monkeypatch.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
-    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2,
+                                                                  variant=SalLMVariant(refresh=1))
     monkeypatch.setattr(room, 'token_saliency', ten_seconds)
     method.prepare(trainer)
     every_batch_a_part(monkeypatch)
@@ -1067,7 +1071,7 @@ def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counte
         killed_at(m, write, True)
         with pytest.raises(Killed): method.epoch_begin(trainer, 2)
     assert ('refreshed' in run.state) == (write == 4)
-    again = SalLM(make_bert(1), steps=2, refresh=1)
+    again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(make_trainer(Run(run.path), steps_per_epoch=2))
     again.epoch_begin(trainer, 2)
     assert run.state['explanation_seconds'] == 60
@@ -1114,7 +1118,8 @@ def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tm
     every_batch_a_part(monkeypatch)
     def generation(path, model, kill_at=None):
         run = Run(path) if path.exists() else Run.create(path, {})
-        trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+        trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2,
+                                                                      variant=SalLMVariant(refresh=1))
         method.prepare(trainer)
         trainer.model = model
         seen, undo = counted(monkeypatch, kill_at)
@@ -1407,12 +1412,13 @@ def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_d
 def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_in_the_middle_of_it(
     tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
-    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2,
+                                                                  variant=SalLMVariant(refresh=1))
     method.prepare(trainer)
     method.epoch_begin(trainer, 2)
     whole = run.load_arrays('explanations-epoch-2')
     spoil(run, 'explanations-epoch-2', 'cut')
-    again = SalLM(make_bert(1), steps=2, refresh=1)
+    again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(trainer)
     with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; they are made again'):
         again.epoch_begin(trainer, 2)
@@ -1421,11 +1427,12 @@ def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_i
     says_it_has_a_checkpoint(monkeypatch, 3)
     with pytest.raises(ValueError,
                        match='explanations-epoch-2.safetensors is damaged .* remove the checkpoints after step 2'):
-        SalLM(make_bert(1), steps=2, refresh=1).prepare(trainer)
+        SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1)).prepare(trainer)
 
 
 def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_another_question(tmp_path, monkeypatch):
-    def method(target='all_released', steps=2): return SalLM(make_bert(1), steps=steps, target=target)
+    def method(target='all_released', steps=2): return SalLM(make_bert(1), steps=steps,
+                                                             variant=SalLMVariant(target=target))
     def refused(says, **arguments):
         with pytest.raises(ValueError, match=says): method(**arguments).prepare(make_trainer(run))
     whole, run = (Run.create(tmp_path/name, {}) for name in ('whole', 'run'))
@@ -1473,7 +1480,7 @@ def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_wit
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
 def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh, anew, teacher_run, tmp_path):
-    method = Watched(teacher_run, steps=3, refresh=refresh, binarised=False)
+    method = Watched(teacher_run, steps=3, variant=SalLMVariant(refresh=refresh, binarised=False))
     run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **{**settings, 'epochs': 4})
     assert run.state['refreshed'] == anew and sorted(method.seen) == [1, 2, 3, 4]
     teacher, made = load_model(teacher_run)[0], {1: 'teacher'}
@@ -1496,11 +1503,13 @@ def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh,
                          [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
 def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):
     kw = {**settings, 'epochs': 3}
-    whole = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments), run_dir=tmp_path/'whole', **kw)
-    method = Watched(teacher_run, steps=2, **arguments)
+    whole = train(make_bert(), tokenizer, raw, SalLM.from_args(dict(teacher=teacher_run, steps=2, **arguments)),
+                  run_dir=tmp_path/'whole', **kw)
+    method = Watched.from_args(dict(teacher=teacher_run, steps=2, **arguments))
     method.at = at
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **kw)
-    again = train(make_bert(9 if at > 1 else 0), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments),
+    again = train(make_bert(9 if at > 1 else 0), tokenizer, raw,
+                  SalLM.from_args(dict(teacher=teacher_run, steps=2, **arguments)),
                   run_dir=tmp_path/'run', resume=True, **kw)
     assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 6
     for s in whole.snapshots():
@@ -1512,7 +1521,7 @@ def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, tea
 def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(
     teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2, 'batch_size': 2}
-    def method(): return SalLM(teacher_run, steps=2, refresh=1)
+    def method(): return SalLM(teacher_run, steps=2, variant=SalLMVariant(refresh=1))
     whole = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'whole', **kw)
     class StopAt6(training.Control):
         def hold(self, trainer): return trainer.state.global_step == 6
@@ -1532,7 +1541,7 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
 @pytest.mark.slow
 def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_path):
     for name, teacher in dict(run=teacher_run, model=make_bert(3), own=None).items():
-        method = Watched(teacher, steps=2, start='teacher')
+        method = Watched(teacher, steps=2, variant=SalLMVariant(start='teacher'))
         run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/name, **settings)
         expected = (teacher if name == 'model'
                     else load_model(Run(run.path/'teacher') if name == 'own' else teacher_run)[0]).state_dict()
@@ -1548,14 +1557,15 @@ def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_
     tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     first, again = make_trainer(run, steps_per_epoch=2), make_trainer(run, steps_per_epoch=2)
-    SalLM(make_bert(1), steps=2, start='teacher').prepare(first)
-    SalLM(make_bert(1), steps=2, start='teacher').prepare(again)
+    SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(first)
+    SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(again)
     assert all(torch.equal(v, make_bert(1).state_dict()[k]) for k, v in again.model.state_dict().items())
     with pytest.raises(ValueError, match='no longer has the weights that this run started from'):
-        SalLM(make_bert(2), steps=2, start='teacher').prepare(make_trainer(run, steps_per_epoch=2))
+        SalLM(make_bert(2), steps=2,
+              variant=SalLMVariant(start='teacher')).prepare(make_trainer(run, steps_per_epoch=2))
     says_it_has_a_checkpoint(monkeypatch, 2)
     later = make_trainer(run, steps_per_epoch=2) # a checkpoint has weights of its own, and asks for no teacher
-    SalLM(make_bert(2), steps=2, start='teacher').prepare(later)
+    SalLM(make_bert(2), steps=2, variant=SalLMVariant(start='teacher')).prepare(later)
     assert all(torch.equal(v, make_bert().state_dict()[k]) for k, v in later.model.state_dict().items())
 
 
@@ -1586,7 +1596,7 @@ def test_explanations_of_something_else_are_refused_by_name(teacher_run, tmp_pat
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     def refused(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
         with pytest.raises(ValueError, match=says):
-            train(model or make_bert(), tok, data, SalLM(**{'explanations': first, 'steps': 2, **arguments}),
+            train(model or make_bert(), tok, data, SalLM.from_args({'explanations': first, 'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **{**settings, 'probes': probes})
         assert not (tmp_path/'no').exists()
     refused('were made with steps=2, this method asks for steps=20; make both the same', steps=20)
@@ -1618,10 +1628,10 @@ def test_what_was_explained_is_known_by_tokens_and_label_alone():
 
 def test_a_run_with_what_was_called_the_released_loss_before_is_another_method():
     "Its target was normalised first; a run of it is not gone on with by the other loss"
-    method = SalLM(loss='released')
+    method = SalLM(variant=SalLMVariant(loss='released'))
     before = {k: v for k, v in method.args().items() if k != 'padded_to'}
     assert method.completed(before) != method.args()
-    other = SalLM(loss='mse')
+    other = SalLM(variant=SalLMVariant(loss='mse'))
     assert other.completed({k: v for k, v in other.args().items() if k != 'padded_to'}) == other.args()
 
 
@@ -1688,7 +1698,7 @@ def place_in(task, row, collate):
     if task == 'causal_lm':
         assert row['segments'][labelled[0] + 1] == 1 and 1 not in row['segments'][:labelled[0] + 1]
         return labelled[0], [o and s == 0 for o, s in zip(ordinary, row['segments'])]
-    at, = room.asked_rows(model_of(task), collate([row])).tolist() # which word is drawn: see the next test
+    at, = room.query_rows(model_of(task), collate([row])).tolist() # which word is drawn: see the next test
     assert at in labelled
     return at, ordinary
 
@@ -1696,14 +1706,14 @@ def place_in(task, row, collate):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('task, arguments, side', [
     ('regression', dict(), 'right'), ('regression', dict(ranking='signed', loss='mse'), 'right'),
-    ('token_classification', dict(top_share=.3), 'left'),
+    ('token_classification', dict(top_fraction=.3), 'left'),
     ('token_classification', dict(target='predicted', binarised=False), 'right'),
     ('causal_lm', dict(layers=None), 'right'),
     ('causal_lm', dict(target='predicted', ranking='magnitude', per_head=True), 'right'), ('causal_lm', {}, 'left')])
 def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(task, arguments, side):
     student, teacher, examples = model_of(task), model_of(task, 1), encoded_for(task)
     collate = Collator(pair_tokenizer, 24)
-    method = SalLM(teacher, steps=3, **arguments)
+    method = SalLM.from_args(dict(teacher=teacher, steps=3, **arguments))
     method.check(student, pair_tokenizer, DatasetDict(train=examples), epochs=1)
     method.explanations = Explanations(**explain(teacher, examples, collate, 3, target=method.target, batch_size=3))
     given, lengths = collate(list(examples)), examples['length']
@@ -1720,7 +1730,8 @@ def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(tas
         real = given['attention_mask'][b].bool()
         np.testing.assert_allclose(plan.evidence['saliency'][b][real].numpy(), saliency.numpy(), atol=1e-6, rtol=1e-5)
         by_size = (method.ranking or ('magnitude' if task == 'regression' else 'signed')) == 'magnitude'
-        target = reference_target(saliency.abs() if by_size else saliency, counts, method.top_share, method.binarised)
+        target = reference_target(saliency.abs() if by_size else saliency, counts, method.top_fraction,
+                                  method.binarised)
         np.testing.assert_allclose(plan.evidence['saliency_target'][b][real].numpy(), target, atol=1e-5)
         assert plan.evidence['saliency_target'][b][~real].abs().sum() == 0
         if task != 'regression': assert plan.evidence['asked_row'][b][real].nonzero().tolist() == [[at]]
@@ -1745,9 +1756,9 @@ def test_the_word_of_a_sentence_that_is_asked_is_drawn_by_the_sentence_alone_and
     def batch_of(left, right):
         pad = lambda x, value: torch.nn.functional.pad(x, (left, right), value=value)
         return dict(input_ids=pad(ids, 0), labels=pad(labels, -100), attention_mask=pad(torch.ones_like(ids), 0))
-    drawn = room.asked_rows(model, batch_of(0, 0))
+    drawn = room.query_rows(model, batch_of(0, 0))
     for left, right in ((0, 5), (3, 0), (2, 2)):
-        assert torch.equal(room.asked_rows(model, batch_of(left, right)) - left, drawn)
+        assert torch.equal(room.query_rows(model, batch_of(left, right)) - left, drawn)
     counts = torch.bincount(drawn, minlength=7)
     assert counts[[0, 3, 6]].sum() == 0
     expected = rows / 4
@@ -1783,7 +1794,7 @@ more = ['fun and long and dull', 'a film', 'no c d e f stop here . .', 'h i j', 
 
 def with_companions(teacher, ratio=2, **arguments):
     "(SalLM with texts without labels, prepared by hand; those texts, encoded)"
-    method = SalLM(teacher, steps=2, unlabelled=more, unlabelled_ratio=ratio, **arguments)
+    method = SalLM.from_args(dict(teacher=teacher, steps=2, unlabelled=more, unlabelled_ratio=ratio, **arguments))
     examples = method._encoded(tokenizer, 100)
     method._more = examples, Collator(tokenizer)
     both = [explain(teacher, some, collate, 2) for some in (data['train'], examples)]
@@ -1840,7 +1851,7 @@ def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
 def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_them(teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2}
     def method(kind=SalLM, texts=more, **arguments):
-        return kind(teacher_run, steps=2, unlabelled=texts, unlabelled_ratio=2, **arguments)
+        return kind.from_args(dict(teacher=teacher_run, steps=2, unlabelled=texts, unlabelled_ratio=2, **arguments))
     def losses(run): return [(r['loss'], r['unlabelled_agreement']) for r in run.train_rows]
     whole = train(make_bert(), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'whole', **kw)
     assert len(whole.load_arrays('explanations')['example_id']) == 8 + 2 + len(more)
@@ -1854,10 +1865,11 @@ def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_th
     assert losses(again) == losses(whole)
     first = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(room, 'explain_batches', never)
-    served = SalLM(explanations=first, steps=2, unlabelled=more, unlabelled_ratio=2)
+    served = SalLM(explanations=first, steps=2, variant=SalLMVariant(unlabelled=more, unlabelled_ratio=2))
     assert losses(train(make_bert(), tokenizer, raw, served, run_dir=tmp_path/'served', **settings)) == losses(first)
     with pytest.raises(ValueError, match='do not cover 1 of the 1 examples in unlabelled'):
-        train(make_bert(), tokenizer, raw, SalLM(explanations=first, steps=2, unlabelled=['long and dull']),
+        train(make_bert(), tokenizer, raw, SalLM(explanations=first, steps=2,
+                                                 variant=SalLMVariant(unlabelled=['long and dull'])),
               run_dir=tmp_path/'no', **settings)
 
 
@@ -1887,7 +1899,7 @@ def test_a_function_that_asks_no_teacher_has_none_trained(tmp_path):
 def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_path):
     def refused(says, task, **arguments):
         with pytest.raises(ValueError, match=says):
-            train(model_of(task), pair_tokenizer, asked_of[task], SalLM(**{'steps': 2, **arguments}),
+            train(model_of(task), pair_tokenizer, asked_of[task], SalLM.from_args({'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **settings)
         assert not (tmp_path/'no').exists()
     refused("target='all' is a mean over classes, which regression does not choose among", 'regression', target='all')
@@ -1917,4 +1929,4 @@ def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_
     (dict(teacher=False), 'teacher=False asks nobody, which needs a function'),
     (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False asks nobody')])
 def test_arguments_of_texts_without_labels_and_of_nobody_are_refused_where_the_method_is_made(arguments, says):
-    with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM(**arguments)
+    with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)

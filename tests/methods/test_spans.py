@@ -12,7 +12,8 @@ from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
 from salviz.data.texts import Collator, _answers_within, encode, load_questions, _synthetic_questions
 from salviz.metrics.scores import span_metrics
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
+from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, FineTuning, RationaleGuided,
+                            RationaleGuidedVariant, SaliencyGuided, SalLM)
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.tasks import best_span, _longest_answer, task_of, tasks
 from salviz.analysis.model_maps import _explain_texts
@@ -172,10 +173,12 @@ def test_answers_that_are_no_span_of_a_context_are_refused_before_anything_is_wr
         train(made(tokenizer), tokenizer, spoilt, run_dir=tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
 
-methods = [lambda: ADDrop(p=.4, q=.5, cross_tuning=False) + RationaleGuided(rows='mean')] + [
+methods = [lambda: ADDrop(p=.4, q=.5,
+                          cross_tuning=False) + RationaleGuided(variant=RationaleGuidedVariant(rows='mean'))] + [
     pytest.param(make, marks=pytest.mark.slow) for make in ( # each of them is trained by test_tasks.py as well
-        FineTuning, lambda: AttentionGuidance(patterns={'prev': [1]}, boundary='zero', alpha=3.),
-        lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))]
+        FineTuning, lambda: AttentionGuidance(patterns={'prev': [1]}, alpha=3.,
+                                              variant=AttentionGuidanceVariant(boundary='zero')),
+        lambda: RationaleGuided('input_x_gradient', 'mse', variant=RationaleGuidedVariant(ranking='magnitude')))]
 
 @pytest.mark.slow
 @pytest.mark.parametrize('make', methods)

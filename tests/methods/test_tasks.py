@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
-                            SalLM)
+from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, Distillation, FineTuning,
+                            RationaleGuided, RationaleGuidedVariant, SaliencyGuided,
+                            SalLM, SalLMVariant)
 from salviz.methods.base import supported
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -41,10 +42,12 @@ def some_slow(rows, always):
     return [row if row in always else pytest.param(*row, marks=pytest.mark.slow) for row in rows]
 
 methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False),
-               SaliencyGuided=lambda: SaliencyGuided(masked_share=.4),
-               AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, boundary='zero',
-                                                           alpha=3.), SalLM=lambda: SalLM(steps=2),
-               RationaleGuided=lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))
+               SaliencyGuided=lambda: SaliencyGuided(mask_fraction=.4),
+               AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, alpha=3.,
+                                                           variant=AttentionGuidanceVariant(boundary='zero')),
+               SalLM=lambda: SalLM(steps=2),
+               RationaleGuided=lambda: RationaleGuided('input_x_gradient', 'mse',
+                                                       variant=RationaleGuidedVariant(ranking='magnitude')))
 methods_of_images = dict(AttentionGuidance=lambda: AttentionGuidance(patterns=dict(same=[0], right=[1]), alpha=3.))
 evidence = dict(ADDrop={'attention_attribution', 'discard_candidates', 'discarded'},
                 AttentionGuidance={'pattern_target', 'guided'},
@@ -252,9 +255,9 @@ class TaughtByACopy(Distillation):
 TaughtByACopy.__name__ = 'Distillation'
 
 methods_besides = {
-    'SalLM with texts without labels': lambda: SalLM(steps=2, unlabelled_ratio=2, unlabelled=[
-        'a film . about nothing', 'fun', 'dull , long and dull . no end of it', 'one two', 'three words here']),
-    'RationaleGuided of attention': lambda: RationaleGuided(rows='mean', layers=None),
+    'SalLM with texts without labels': lambda: SalLM(steps=2, variant=SalLMVariant(unlabelled_ratio=2, unlabelled=[
+        'a film . about nothing', 'fun', 'dull , long and dull . no end of it', 'one two', 'three words here'])),
+    'RationaleGuided of attention': lambda: RationaleGuided(layers=None, variant=RationaleGuidedVariant(rows='mean')),
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
     'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
     'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
@@ -440,13 +443,13 @@ def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert,
     from salviz.training.step import _run_passes
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double().train()
     batch = Collator(tokens)(list(encode(tiny_data['train'].select(range(5)), tokens)))
-    method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(masked_share=.01)
+    method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(mask_fraction=.01)
     plan = method.plan(model, batch, Progress(seed=3))
     assert any(d.any() for d in plan.drop.values())
     assert torch.equal(plan.inputs['masked']['input_ids'], batch['input_ids'])
     outputs, _ = _run_passes(model, model, batch, plan)
     assert torch.equal(outputs['main'].logits, outputs['masked'].logits)
-    plain, _ = _run_passes(model, model, batch, SaliencyGuided(masked_share=.01).plan(model, batch, Progress(seed=3)))
+    plain, _ = _run_passes(model, model, batch, SaliencyGuided(mask_fraction=.01).plan(model, batch, Progress(seed=3)))
     assert not torch.allclose(plain['main'].logits, outputs['main'].logits)
 
 def test_an_optimiser_and_a_schedule_of_ones_own(tmp_path, tiny_data, tiny_bert, tokens):

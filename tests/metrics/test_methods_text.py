@@ -102,7 +102,7 @@ def test_arguments_that_differ_between_runs_are_said_to_differ_and_no_path_is_pr
                     model={'name': str(secret/'models/mine'), 'layers': 6}, data=dict(name=str(secret/'tweets.csv')))
     for i in range(3):
         shutil.rmtree(tmp_path/f's/runs/1.seed={i}')
-        args = dict(teacher=str(secret/f'runs/Fine-tuning.seed={i}'), weight=1., top_share=.2, saliency='gradient')
+        args = dict(teacher=str(secret/f'runs/Fine-tuning.seed={i}'), weight=1., top_fraction=.2, saliency='gradient')
         a_run(tmp_path/f's/runs/1.seed={i}', 'SalLM', i, args=args, model=dict(name='minilm'))
     said = 'teacher differs between runs (Fine-tuning.seed=0, Fine-tuning.seed=1 and Fine-tuning.seed=2)'
     for text in (study.methods_text(), study.model_card(), study.methods_text('latex')):

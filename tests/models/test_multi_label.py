@@ -19,6 +19,7 @@ from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
 from salviz.metrics.scores import multi_label_metrics
 from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
+                            SaliencyGuidedVariant,
                             SalLM)
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import consistency_loss_per_class
@@ -196,11 +197,12 @@ assert 'torch' not in sys.modules'''
     header, _ = split_frame(pack_frame(s))
     assert header['info']['words']['several'] and header['info']['right_classes'] == s.info['right_classes']
 
-methods = dict(sallm=lambda model: SalLM(teacher=model, steps=2), guided=lambda model: SaliencyGuided(masked_share=.4),
-               reuse=lambda model: SaliencyGuided(masked_share=.4, passes='reuse', saliency='input_x_gradient'),
+methods = dict(sallm=lambda model: SalLM(teacher=model, steps=2), guided=lambda model: SaliencyGuided(mask_fraction=.4),
+               reuse=lambda model: SaliencyGuided(mask_fraction=.4, saliency='input_x_gradient',
+                                                  variant=SaliencyGuidedVariant(passes='reuse')),
                ad_drop=lambda model: ADDrop(p=.4, q=.5, cross_tuning=False),
                integrated=lambda model: ADDrop(attribution='integrated_gradients', p=.4, q=.5, cross_tuning=False),
-               guidance=lambda model: AttentionGuidance(share=.5, alpha=10.))
+               guidance=lambda model: AttentionGuidance(head_fraction=.5, alpha=10.))
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', methods)

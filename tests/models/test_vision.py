@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused_before_training(make, said, tmp_path):
                                      dict(attribution='integrated_gradients', steps=3), dict(protect_special=True),
                                      dict(attribution='attention', region='low'), dict(target='gold')], ids=str)
 def test_ad_drop_in_all_its_forms_drops_positions_between_patches(options, tmp_path):
-    run = train(vision('deit'), None, pictures(), ADDrop(p=.5, q=.6, cross_tuning=False, **options),
+    run = train(vision('deit'), None, pictures(), ADDrop.from_args(dict(p=.5, q=.6, cross_tuning=False, **options)),
                 run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
     dropped, region = s.arrays['discarded'], s.arrays['discard_candidates']

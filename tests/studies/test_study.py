@@ -21,7 +21,7 @@ import torch
 
 import forked
 from salviz.data.texts import subset
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
+from salviz.methods import ADDrop, ADDropVariant, AttentionGuidance, FineTuning, SalLM
 from salviz.models.checkpoints import thin_out
 from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
@@ -186,7 +186,8 @@ def test_a_design_from_before_a_method_got_an_argument_is_the_same_design(made, 
     file.write_text(sealed(old, indent=2))
     try:
         with pytest.raises(ValueError, match='another design.*methods.AD-DROP.args.region was high and is low'):
-            made['study'](whole.folder, methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop(region='low')})
+            made['study'](whole.folder,
+                          methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop(variant=ADDropVariant(region='low'))})
         assert len(made['study'](whole.folder).results()) == 4
     finally: file.write_bytes(before)
 

@@ -37,8 +37,8 @@ def inputs(tiny_tokenizer, tiny_data):
     rows = encode(tiny_data, tiny_tokenizer)['train']
     return model_inputs(Collator(tiny_tokenizer)([rows[i] for i in range(4)]))
 
-methods = dict(plain=FineTuning, guided=lambda: SaliencyGuided(masked_share=.4),
-               ad_drop=lambda: ADDrop(p=.4, q=.5), guidance=lambda: AttentionGuidance(share=.5, alpha=10.))
+methods = dict(plain=FineTuning, guided=lambda: SaliencyGuided(mask_fraction=.4),
+               ad_drop=lambda: ADDrop(p=.4, q=.5), guidance=lambda: AttentionGuidance(head_fraction=.5, alpha=10.))
 
 slow = [pytest.param(*row, marks=pytest.mark.slow) for row in (('ad_drop', False), ('guidance', True))]
 

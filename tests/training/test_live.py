@@ -21,8 +21,8 @@ from salviz.core.runs import Run
 from salviz.training.trainer import NonFiniteLoss, load_model, train
 
 quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, probes=3, snapshots=6) # 10 steps, 5 an epoch
-methods = dict(plain=FineTuning, sallm=lambda: SalLM(steps=2), guided=lambda: SaliencyGuided(masked_share=.4),
-               ad_drop=lambda: ADDrop(p=.4, q=.5), guidance=lambda: AttentionGuidance(share=.5))
+methods = dict(plain=FineTuning, sallm=lambda: SalLM(steps=2), guided=lambda: SaliencyGuided(mask_fraction=.4),
+               ad_drop=lambda: ADDrop(p=.4, q=.5), guidance=lambda: AttentionGuidance(head_fraction=.5))
 
 @pytest.fixture
 def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):

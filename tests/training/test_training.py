@@ -17,7 +17,7 @@ from salviz.views.base import attention_beside_saliency, telling_snapshot
 from salviz.views.curves import number_over_steps
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, encode_texts, model_inputs
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
+from salviz.methods import ADDrop, ADDropVariant, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import Progress, Term
 from salviz.core.run_files import sealed
 from salviz.core.runs import Run
@@ -31,9 +31,9 @@ def teacher(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'teacher', snapshots=0, **quick)
 
 methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, steps=4),
-               guided=lambda t: SaliencyGuided(masked_share=.4),
+               guided=lambda t: SaliencyGuided(mask_fraction=.4),
                ad_drop=lambda t: ADDrop(p=.4, q=.5), ad_drop_always=lambda t: ADDrop(p=.4, q=.5, cross_tuning=False),
-               guidance=lambda t: AttentionGuidance(share=.5, alpha=10.))
+               guidance=lambda t: AttentionGuidance(head_fraction=.5, alpha=10.))
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -358,7 +358,7 @@ def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, t
 
 def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "The recorder calls the method's own plan: the same example in another batch at the same step gets the same draw"
-    method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass='eval')
+    method = ADDrop(p=.5, q=.5, cross_tuning=False, variant=ADDropVariant(first_pass='eval'))
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2,
                 **{**quick, 'args': dict(save_only_model=True)})
     step, model = max(run.checkpoints), load_model(run, max(run.checkpoints))[0]
@@ -380,7 +380,7 @@ bad = dict(
     epochs=(dict(epochs=0), 'epochs must be a whole number of at least 1, got 0'),
     cross_tuning=(dict(method=ADDrop(), epochs=1), 'ADDrop: .*at least'),
     layer=(dict(method=ADDrop(layers=[7], cross_tuning=False)), 'layers 0 to 1'),
-    heads=(dict(method=AttentionGuidance(share=.4)), 'AttentionGuidance: '),
+    heads=(dict(method=AttentionGuidance(head_fraction=.4)), 'AttentionGuidance: '),
     period=(dict(method=AttentionGuidance(patterns={'period': [0]}), no_period=True), "pattern 'period'"),
     snapshots=(dict(snapshots=1), 'snapshots must be 0'),
     rate=(dict(learning_rate=2.), 'learning_rate must be above 0 and at most 1'),
@@ -513,7 +513,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from salviz.methods import *
 from salviz.training.trainer import train
 folder, out, batch = sys.argv[1:]
-methods = dict(guided=SaliencyGuided(masked_share=.4), ad_drop=ADDrop(p=.4, q=.5, cross_tuning=False),
+methods = dict(guided=SaliencyGuided(mask_fraction=.4), ad_drop=ADDrop(p=.4, q=.5, cross_tuning=False),
                guidance=AttentionGuidance(), sallm=SalLM(steps=2))
 for name, method in methods.items():
     model = AutoModelForSequenceClassification.from_pretrained(folder + '/model', torch_dtype=torch.float64)

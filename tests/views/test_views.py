@@ -479,7 +479,7 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
 
 def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
     def named(patterns, own):
-        return custom_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
+        return custom_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, custom=own))))
     def invented_with(methods):
         s = invented.both()
         s.info['methods'] = methods
@@ -487,7 +487,7 @@ def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
     assert named(dict(mine=[0, 2], next=[1]), dict(mine='f')) == {(l, h): 'mine' for l in (0, 1) for h in (0, 2)}
     assert named({'0': dict(mine=[1]), '1': dict(next=[1])}, dict(mine='f')) == {(0, 1): 'mine'}
     assert named({'-1': dict(mine=[1]), '-2': dict(mine=2)}, dict(mine='f')) == {(1, 1): 'mine', (0, 2): 'mine'}
-    few = invented_with(dict(AttentionGuidance=dict(patterns={'-1': dict(mine=[1])}, own=dict(mine='f'))))
+    few = invented_with(dict(AttentionGuidance=dict(patterns={'-1': dict(mine=[1])}, custom=dict(mine='f'))))
     # only one of the observed layers is guided
     few.arrays['pattern_target'], few.layers['pattern_target'] = few.arrays['pattern_target'][:1], [0]
     assert custom_patterns(few) == {(1, 1): 'mine'}

@@ -27,7 +27,7 @@ class WhatIfMask extends WhatIfGroup {
   }
 
   get now() {
-    const {masked_share: fraction = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
+    const {mask_fraction: fraction = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
     return {maskedShare: settings.maskedShare ?? fraction, ranking: settings.ranking ?? ranking,
       first: settings.first ?? first};
   }

@@ -122,7 +122,7 @@ export class WhatIfTarget extends WhatIfGroup {
   }
 
   get now() {
-    const {top_share: fraction = .1, binarised = true} = this.args;
+    const {top_fraction: fraction = .1, binarised = true} = this.args;
     return {topShare: this.settings.topShare ?? fraction, binarised: this.settings.binarised ?? binarised};
   }
 
