@@ -281,7 +281,8 @@ class _WithOptions:
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if '__init__' in vars(cls): cls._kind = _variant_class(cls._parameters()) or cls._kind
-        if 'limits' in vars(cls) and '__init__' in vars(cls): cls.__init__ = _checked(cls, cls.__init__)
+        # not an assignment, which editors would take for the constructor
+        if 'limits' in vars(cls) and '__init__' in vars(cls): setattr(cls, '__init__', _checked(cls, cls.__init__))
 
     @classmethod
     def _parameters(cls) -> dict:

@@ -129,15 +129,15 @@ def test_one_argument_under_both_of_its_names_is_refused():
 
 
 def test_a_method_that_is_derived_from_one_with_a_variant_keeps_its_own_arguments():
-    class Mine(AttentionGuidance):
-        def __init__(self, share, **more):
-            super().__init__(alpha=1., **more)
-            self.share = share
+    class Mine(SaliencyGuided):
+        def __init__(self, masked_share, **more):
+            super().__init__(weight=2., **more)
+            self.masked_share = masked_share
     method = Mine(.3, variant='released')
-    assert method.variant.boundary == method.boundary == 'zero' and method.args() == dict(share=.3)
-    assert Mine.from_args(dict(share=.2)).share == .2 and Mine.accepted() == dict(share=True)
-    with pytest.warns(DeprecationWarning, match='AttentionGuidance'): method = Mine(.3, boundary='zero')
-    assert method.boundary == 'zero'
+    assert method.variant.score == method.score == 'log_probability' and method.args() == dict(masked_share=.3)
+    assert Mine.from_args(dict(masked_share=.2)).masked_share == .2 and Mine.accepted() == dict(masked_share=True)
+    with pytest.warns(DeprecationWarning, match='SaliencyGuided'): method = Mine(.3, first='keep')
+    assert method.first == 'keep'
 
 
 def test_a_variant_cannot_be_changed_and_a_method_can_be_copied_with_changes():
