@@ -24,7 +24,7 @@ test: .venv/.dev .venv/.docs fetch extras browser latex
 # The house rules, and the tests and notebooks that run a function which has changed since they were last run
 # (tests/traced.py). The first time that is all of them: it has to be learned which test runs what.
 check: .venv/.dev .venv/.docs fetch extras browser latex
-	$(BIN)/python -m pytest --quiet tests/test_wings.py tests/test_house.py -k 'not notebook_runs and not example_in_readme'
+	$(BIN)/python -m pytest --quiet tests/test_imports.py tests/test_structure.py -k 'not notebook_runs and not example_in_readme'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --testmon-forceselect --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # A site of the notebooks, with a reference and a live explorer, that needs no network: open _docs/index.html.

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 root = Path(__file__).resolve().parents[1]
-def notebook(name): return f'tests/test_house.py::test_notebook_runs[{name}.ipynb]'
+def notebook(name): return f'tests/test_structure.py::test_notebook_runs[{name}.ipynb]'
 # of `metrics.tasks`, which is going to change, of a room that calls it, and of a floor that knows nothing of it
-own, caller = ['tests/metrics/test_metrics.py', notebook('07_metrics/04_tasks')], notebook('03_models/02_tasks')
+own, caller = ['tests/metrics/test_metrics.py', notebook('08_metrics/04_tasks')], notebook('03_models/02_tasks')
 others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def check(tmp_path):
 @pytest.mark.slow
 def test_a_change_selects_what_runs_it_and_nothing_of_an_unrelated_floor(check):
     check()
-    for file in ('salviz/metrics/tasks.py', 'nbs/07_metrics/04_tasks.ipynb'): # as `make notebooks` leaves them
+    for file in ('salviz/metrics/tasks.py', 'nbs/08_metrics/04_tasks.ipynb'): # as `make notebooks` leaves them
         was = (check.folder/file).read_text()
         assert was.count("=self.metric != 'loss'") == 1
         (check.folder/file).write_text(was.replace("=self.metric != 'loss'", "=self.metric not in ('loss',)"))

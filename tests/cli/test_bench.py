@@ -366,7 +366,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_readme_shows_the_table_of_the_bench_that_is_kept():
     root = Path(__file__).parents[2]
-    found = json.loads((root/'nbs'/'12_cli'/'bench.json').read_text())
+    found = json.loads((root/'nbs'/'13_cli'/'bench.json').read_text())
     readme = (root/'README.md').read_text()
     words = ' '.join(readme.split()) # its prose is wrapped
     assert all(' '.join(said.split()) in words for said in (_bench_table(found), *_besides(found)))
@@ -379,7 +379,7 @@ def test_readme_shows_the_table_of_the_bench_that_is_kept():
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
 
 def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_file():
-    found = json.loads((Path(__file__).parents[2]/'nbs'/'12_cli'/'bench.json').read_text())
+    found = json.loads((Path(__file__).parents[2]/'nbs'/'13_cli'/'bench.json').read_text())
     table = cost_table(found, ['plain', 'rd', 'ga'])
     at = [t['tokens'] for t in found['tables'] if not t['dropout'] and t['precision'] == 'fp32']
     assert table.heads()[1] == [*(f'{what}, {n}' for what in ('FLOPs', 'time') for n in at), 'memory']

@@ -184,7 +184,7 @@ def test_every_notebook_has_its_page_and_its_place(pages):
     places = [urljoin('index.html', link) for link in pages['index.html'].links]
     assert names - {'index.html'} <= set(places)
     learn, core, cli = (next(i for i, p in enumerate(places) if p.startswith(x)) for x in
-                          ('00_learn/', '01_core/', '12_cli/'))
+                          ('00_learn/', '01_core/', '13_cli/'))
     assert places.index('quickstart.html') < learn < core < cli
 
 @pytest.mark.slow
