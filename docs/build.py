@@ -2,7 +2,7 @@
 the report of the re-test. `python docs/build.py --report` writes that report alone, to docs/reproduction.html.
 
 What Sphinx reads is laid out in `_proc/docs`: the notebooks without what is hidden from readers, one page of reference
-a floor, and a page of a finished run, so that the explorer lives in the site without a kernel."""
+a package, and a page of a finished run, so that the explorer lives in the site without a kernel."""
 import json
 import re
 import shutil
@@ -15,11 +15,11 @@ import salviz
 root = Path(__file__).resolve().parents[1]
 first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_transformer', 'own_method',
                  'figures_for_a_paper']
-floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
+package_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
                     attribution='Attribution',
                     methods='Methods', training='Training', studies='Studies', metrics='Metrics',
                     analysis='Analysis', views='Views', figures='Figures', explorer='Explorer', cli='Command line',
-                    course='Course: rooms', replication='Replication')
+                    course='Course: modules', replication='Replication')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
@@ -88,36 +88,36 @@ def toctree(caption, pages):
     return '\n'.join(['```{toctree}', ':hidden:', f':caption: {caption}', '', *pages, '```'])
 
 
-def floors(names):
-    "{title of a floor: its notebooks, in the order in which they are read}"
-    floors = {}
+def notebooks_by_package(names):
+    "{title of a package: its notebooks, in reading order}"
+    packages = {}
     for name in sorted(set(names) - {'index', 'quickstart'}):
         folder = re.sub(r'^\d+[a-z]?_', '', name.split('/')[0])
-        floors.setdefault(floor_titles.get(folder, folder.capitalize()), []).append(name)
+        packages.setdefault(package_titles.get(folder, folder.capitalize()), []).append(name)
     def place(name): # what teaches has an order of its own
         stem = name.split('/')[-1]
         return first_to_read.index(stem) if stem in first_to_read else len(first_to_read)
-    floors[floor_titles['learn']] = sorted(['quickstart', *floors[floor_titles['learn']]], key=place)
-    return floors
+    packages[package_titles['learn']] = sorted(['quickstart', *packages[package_titles['learn']]], key=place)
+    return packages
 
 
-def rooms():
-    "{floor: modules of the library}, as the folders stand; those outside of a floor are called from outside"
-    rooms = {}
+def modules_by_package():
+    "{package: its modules}; the modules outside of a package are entry points"
+    found = {}
     for file in sorted((root/'salviz').rglob('*.py')):
         place = file.relative_to(root).with_suffix('').parts
         if file.stem.startswith('_'): continue
-        rooms.setdefault(place[1] if len(place) > 2 else 'cli', []).append('.'.join(place))
-    return rooms
+        found.setdefault(place[1] if len(place) > 2 else 'cli', []).append('.'.join(place))
+    return found
 
 
 def first_sentence(thing): return (thing.__doc__ or '').strip().split('\n\n')[0].replace('\n', ' ')
 
 
 def public_names():
-    "A table of what `from salviz import *` brings, floor by floor"
-    lines = ['# Public names', '', 'What `from salviz import *` brings. Every other name is imported from its room; '
-             'the pages of the floors below list them all.', '', '| name | room | what |', '|---|---|---|']
+    "A table of what `from salviz import *` brings, package by package"
+    lines = ['# Public names', '', 'What `from salviz import *` brings. Every other name is imported from its module; '
+             'the pages of the packages below list them all.', '', '| name | module | what |', '|---|---|---|']
     for name in salviz.__all__:
         thing = getattr(import_module(f'salviz.{salviz._home[name]}'), name)
         what = first_sentence(thing).replace('|', '\\|').replace('$', '\\$')
@@ -129,12 +129,12 @@ def public_names():
 def reference(source):
     "Write the pages of the reference into `source`; their names"
     write(source/'api'/'index.md', public_names())
-    for floor, modules in rooms().items():
-        body = [f'# {floor_titles[floor]}: reference']
+    for package, modules in modules_by_package().items():
+        body = [f'# {package_titles[package]}: reference']
         for module in modules:
             body += [f'## {module.removeprefix("salviz.")}', f'```{{eval-rst}}\n.. automodule:: {module}\n```']
-        write(source/'api'/f'{floor}.md', '\n\n'.join(body) + '\n')
-    return ['api/index', *(f'api/{floor}' for floor in floor_titles if floor in rooms())]
+        write(source/'api'/f'{package}.md', '\n\n'.join(body) + '\n')
+    return ['api/index', *(f'api/{package}' for package in package_titles if package in modules_by_package())]
 
 
 def lay_out(source):
@@ -143,12 +143,12 @@ def lay_out(source):
              if '.ipynb_checkpoints' not in path.parts}
     for name in ('CONTRIBUTING', 'CHANGELOG'): write(source/f'{name}.md', (root/f'{name}.md').read_text())
     shutil.copytree(root/'nbs'/'images', source/'images', dirs_exist_ok=True)
-    trees = [toctree(title, pages) for title, pages in floors(files).items()]
-    trees += [toctree('Reference', reference(source)), toctree('The house', ['CONTRIBUTING', 'CHANGELOG'])]
+    trees = [toctree(title, pages) for title, pages in notebooks_by_package(files).items()]
+    trees += [toctree('Reference', reference(source)), toctree('Project', ['CONTRIBUTING', 'CHANGELOG'])]
     for name, path in files.items():
         contents = [markdown('\n\n'.join(trees), 'contents')] if name == 'index' else []
         write(source/f'{name}.ipynb', page_of(name, notebook_at(path), contents))
-    pages = {*files, 'CONTRIBUTING', 'CHANGELOG', *(f'api/{floor}' for floor in ('index', *rooms()))}
+    pages = {*files, 'CONTRIBUTING', 'CHANGELOG', *(f'api/{package}' for package in ('index', *modules_by_package()))}
     for file in [*source.rglob('*.ipynb'), *source.rglob('*.md')]: # of notebooks that are there no more
         if file.relative_to(source).with_suffix('').as_posix() not in pages: file.unlink()
 

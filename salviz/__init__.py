@@ -22,18 +22,18 @@ def __getattr__(name):
 
 def __dir__(): return [*globals(), *__all__]
 
-def elsewhere(module, home):
+def lazy_attributes(module, home):
     "Return `__getattr__` of `module` for the names in `home` {name: module}, imported when they are first used"
     def load(name):
         if name not in home: raise AttributeError(f'module {module} has no attribute {name!r}')
         return getattr(import_module(f'salviz.{home[name]}'), name)
     return load
 
-def rooms_of(floor, **more):
-    "`__getattr__` of the package `floor`: its rooms' public names, and `more` {name: room}, loaded when first used"
-    within = floor.removeprefix('salviz.')
-    home = {name: room for name, room in _home.items() if room.startswith(f'{within}.')}
-    return elsewhere(floor, home | {name: f'{within}.{room}' for name, room in more.items()})
+def lazy_names(package, **more):
+    "Return `__getattr__` of `package`: the public names of its modules, and `more` {name: module}, imported when used"
+    within = package.removeprefix('salviz.')
+    home = {name: module for name, module in _home.items() if module.startswith(f'{within}.')}
+    return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})
 
-from salviz.core.docstrings import documented # noqa: E402, their package asks for `rooms_of`
+from salviz.core.docstrings import documented # noqa: E402, their package calls `lazy_names`
 from salviz.core.validation import validated # noqa: E402

@@ -35,8 +35,8 @@ def pytest_runtest_protocol(item):
     "Workers that are started with 'spawn' have torch loaded already; in `make slow` they load it, as a user's do"
     with contextlib.nullcontext() if item.get_closest_marker('slow') else in_place_of_spawn(): return (yield)
 
-static = sorted(file for floor in ('explorer', 'course', 'replication')
-                for file in (traced.root/'salviz'/floor/'static').rglob('*') if file.is_file())
+static = sorted(file for package in ('explorer', 'course', 'replication')
+                for file in (traced.root/'salviz'/package/'static').rglob('*') if file.is_file())
 
 @pytest.fixture(autouse=True)
 def what_it_depends_on(request):

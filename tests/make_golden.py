@@ -105,7 +105,7 @@ def top_overlap(a, b, k, counts):
     return len(best[0] & best[1])/len(best[0]) if places else None
 
 
-def pattern_share(attention, pattern):
+def pattern_fraction(attention, pattern):
     "One head: mean over the rows that the pattern guides of the share of attention on its positions"
     shares = []
     for row, guide in zip(attention, pattern):
@@ -142,11 +142,11 @@ def cases():
     coarse = lambda n: [rng.choice([-.5, -.125, 0., .25, 1., 3.]) for _ in range(n)]
     fine = lambda n: [round(rng.gauss(0, 1), 3) for _ in range(n)]
     bits = lambda n: [rng.random() < .75 for _ in range(n)]
-    out = {name: [] for name in ('kept_count', 'discard_candidates', 'pattern_matrix', 'saliency_target',
+    out = {name: [] for name in ('retained_count', 'discard_candidates', 'pattern_matrix', 'saliency_target',
                                  'entropy', 'kl', 'spearman', 'top_overlap', 'rollout')}
     shares = [.1, .2, .3, .4, .5, .6, .7, .8, .9]
     for p in shares:
-        out['kept_count'].append(dict(n=[*range(1, 41), 128, 512], p=p,
+        out['retained_count'].append(dict(n=[*range(1, 41), 128, 512], p=p,
                                       expected=[kept(n, p) for n in [*range(1, 41), 128, 512]]))
     for i, p in enumerate([0., *shares, 1.]):
         n, draw, region = rng.randint(1, 12), (fine, coarse)[i % 2], ('high', 'low')[i//2 % 2]
@@ -198,15 +198,15 @@ def cases():
     for layers, heads, n, residual in ((1, 1, 2, .5), (3, 2, 4, .5), (2, 3, 5, 0.), (4, 2, 3, .9)):
         A = [[[softmax_row(rng, n, [True]*n) for _ in range(n)] for _ in range(heads)] for _ in range(layers)]
         out['rollout'].append(dict(attention=A, residual=residual, expected=rollout(A, residual)))
-    out['pattern_share'] = []
+    out['pattern_fraction'] = []
     for n in (1, 2, 5, 8):
         A, dead = [softmax_row(rng, n, bits(n)[:-1] + [True]) for _ in range(n)], [[0.]*n for _ in range(n)]
         weights = [[float(a)/(1 + i) for a in bits(n)] for i in range(n)]
         for P in (pattern_matrix('next', [True]*n), pattern_matrix('prev', [True]*n, boundary='zero'),
                   pattern_matrix('first', [True]*n), weights, dead, [[1.]*n]*n):
-            out['pattern_share'].append(dict(attention=A, pattern=P, expected=pattern_share(A, P)))
-        out['pattern_share'].append(dict(attention=A[:-1] + [[0.]*n], pattern=weights,
-                                         expected=pattern_share(A[:-1] + [[0.]*n], weights)))
+            out['pattern_fraction'].append(dict(attention=A, pattern=P, expected=pattern_fraction(A, P)))
+        out['pattern_fraction'].append(dict(attention=A[:-1] + [[0.]*n], pattern=weights,
+                                         expected=pattern_fraction(A[:-1] + [[0.]*n], weights)))
     return out
 
 

@@ -1,5 +1,5 @@
-"""What importing a room brings along: who looks needs no torch, who counts needs nothing that draws, and who trains
-neither."""
+"""What importing a module imports: viewing needs no torch, counting needs nothing that draws, and training needs
+neither views nor figures."""
 import ast
 import json
 import subprocess
@@ -16,18 +16,18 @@ heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotli
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
 scoring = heavy[-2:] # takes about a second to load, and is loaded when something is scored or tested
 
-def rooms_of(*floors): # their modules, as `floor.room`
-    return [f'{floor}.{p.stem}' for floor in floors for p in sorted((package/floor).glob('*.py'))
+def modules_of(*packages): # their modules, as `package.module`
+    return [f'{name}.{p.stem}' for name in packages for p in sorted((package/name).glob('*.py'))
             if p.stem != '__init__']
 
-looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.control',
-          *(room for room in rooms_of('studies') if room != 'studies.trade_off'), 'cli',
-          *(f'explorer.{room}' for room in ('assets', 'quantisation', 'payload', 'page_compression', 'run_metadata',
-                                            'page', 'transfer', 'notebook_cleanup', 'bertviz'))]
-draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
-computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'studies', 'analysis')
-trains = [*(room for room in computes if room not in counts), 'bench']
+looks = modules_of('figures', 'explorer')
+counts = [*modules_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.control',
+          *(module for module in modules_of('studies') if module != 'studies.trade_off'), 'cli',
+          *(f'explorer.{module}' for module in ('assets', 'quantisation', 'payload', 'page_compression', 'run_metadata',
+                                                'page', 'transfer', 'notebook_cleanup', 'bertviz'))]
+draws = [*(module for module in looks if module not in counts), 'tour', *modules_of('course')]
+computes = modules_of('data', 'models', 'attribution', 'methods', 'training', 'studies', 'analysis')
+trains = [*(module for module in computes if module not in counts), 'bench']
 
 # One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
 # what trains, and at the end the rest, in itself.
@@ -38,10 +38,10 @@ socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 heavy, counts, draws, trains = json.loads(sys.argv[1])
 import salviz
 found = {'__init__': [k for k in heavy if k in sys.modules]}
-def imported(rooms):
-    for room in rooms:
-        importlib.import_module(f'salviz.{room}')
-        found[room] = [k for k in [*heavy, 'salviz.views', 'salviz.figures'] if k in sys.modules]
+def imported(modules):
+    for module in modules:
+        importlib.import_module(f'salviz.{module}')
+        found[module] = [k for k in [*heavy, 'salviz.views', 'salviz.figures'] if k in sys.modules]
 imported(['studies.engines'])
 found['engines alone'] = found.pop('studies.engines')
 read, write = os.pipe()
@@ -80,16 +80,16 @@ def brought(imports):
     "{module: which of `heavy` are loaded after it and those before it were imported}"
     return imports['found']
 
-@pytest.mark.parametrize('room', ['__init__', *counts])
-def test_who_counts_needs_neither_torch_nor_what_draws(brought, room): assert not set(brought[room]) & set(heavy)
+@pytest.mark.parametrize('module', ['__init__', *counts])
+def test_who_counts_needs_neither_torch_nor_what_draws(brought, module): assert not set(brought[module]) & set(heavy)
 
-@pytest.mark.parametrize('room', draws)
-def test_who_draws_needs_neither_torch_nor_what_scores(brought, room):
-    assert not {*computing, *scoring, 'matplotlib.pyplot'} & set(brought[room])
+@pytest.mark.parametrize('module', draws)
+def test_who_draws_needs_neither_torch_nor_what_scores(brought, module):
+    assert not {*computing, *scoring, 'matplotlib.pyplot'} & set(brought[module])
 
-@pytest.mark.parametrize('room', trains)
-def test_who_trains_needs_nothing_that_draws(brought, room):
-    assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
+@pytest.mark.parametrize('module', trains)
+def test_who_trains_needs_nothing_that_draws(brought, module):
+    assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[module])
 
 def test_who_collects_the_runs_of_a_study_needs_no_torch(brought):
     assert not {'torch', 'transformers'} & set(brought['engines alone'])
@@ -136,7 +136,7 @@ def test_the_order_names_every_package_of_the_library():
 
 @pytest.mark.parametrize('name', below)
 def test_a_package_imports_only_packages_below_it(name):
-    wrong = {(module, other) for module in rooms_of(name)
+    wrong = {(module, other) for module in modules_of(name)
              for other in imported(package/f'{module.replace(".", "/")}.py')
              if other.split('.')[0] in below and other.split('.')[0] not in (name, *below[name])}
     allowed = {pair for pair in exceptions if pair[0].split('.')[0] == name}
@@ -155,7 +155,7 @@ def _reached_from(name, imports):
 
 @pytest.mark.parametrize('name', ['training', 'studies'])
 def test_the_modules_of_training_and_studies_import_each_other_in_one_direction(name):
-    imports = {module: imported(package/f'{module.replace(".", "/")}.py') for module in rooms_of(name)}
+    imports = {module: imported(package/f'{module.replace(".", "/")}.py') for module in modules_of(name)}
     assert not [module for module in imports if module in _reached_from(module, imports)]
 
 def test_a_public_name_never_turns_into_a_module(imports):

@@ -1,4 +1,4 @@
-"""The house: the library is what the notebooks export, the notebooks are clean and run, README is what its notebook
+"""The library is what the notebooks export, the notebooks are clean and run, README is what its notebook
 says."""
 import filecmp
 import json
@@ -17,7 +17,7 @@ root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
 names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb')
                if '.ipynb_checkpoints' not in p.parts)
-rooms = [n for n in names if re.match(r'\d\d_\w+/\d\d_', n)]
+documented = [n for n in names if re.match(r'\d\d_\w+/\d\d_', n)]
 
 def files(folder, pattern):
     made = {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} # by JupyterLab, Python and nbdev; not kept
@@ -62,14 +62,14 @@ pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
          for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper', '00_learn/next_tokens',
                    '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines', '00_learn/own_method')]
 
-@pytest.mark.parametrize('name', [*rooms, *pages])
+@pytest.mark.parametrize('name', [*documented, *pages])
 def test_notebook_runs(name, tmp_path):
     """Run the cells of a notebook as nbdev does, except those marked `#| slow`; assertions must pass, and saved outputs
     must be what the code returns now"""
     said = tmp_path/'said.txt'
     assert forked.notebook(root/'nbs'/name, said, slow=False) == 0, said.read_text()[-6000:]
 
-with_slow_cells = [n for n in rooms if any(is_slow(c) for c in json.loads((root/'nbs'/n).read_text())['cells'])]
+with_slow_cells = [n for n in documented if any(is_slow(c) for c in json.loads((root/'nbs'/n).read_text())['cells'])]
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', with_slow_cells)
@@ -104,10 +104,10 @@ def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
     assert forked.notebook(tmp_path/'00_a.ipynb', tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()
 
 def test_no_two_notebooks_of_a_room_have_one_number():
-    numbers = [name[:name.index('/') + 3] for name in rooms if re.search(r'/\d\d_', name)]
+    numbers = [name[:name.index('/') + 3] for name in documented if re.search(r'/\d\d_', name)]
     assert sorted({n for n in numbers if numbers.count(n) > 1}) == []
 
-@pytest.mark.parametrize('name', rooms)
+@pytest.mark.parametrize('name', documented)
 def test_notebook_explains(name):
     "Prose for every third code cell at least, a check for every other exported cell, no cell that is a pasted module"
     cells = json.loads((root/'nbs'/name).read_text())['cells']

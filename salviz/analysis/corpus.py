@@ -17,7 +17,7 @@ from ..metrics.agreement import likeness
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.questions import encoded_for, head_task, score_target
 from ..attribution.reading import what_is_read
-from ..attribution.registry import known_attributions
+from ..attribution.registry import registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from ..models.loading import device_of, pooled_rows, undisturbed
@@ -176,7 +176,7 @@ def head_table(
     model:torch.nn.Module,              # any model that can be observed; of an encoder-decoder the encoder is looked at
     data:'Dataset|Sequence',            # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
     tokenizer:'PreTrainedTokenizerBase',
-    # the name of an attribution, see `known_attributions`, a function (model, batch) -> [batch, n], or None: no
+    # the name of an attribution, see `registered_attributions`, a function (model, batch) -> [batch, n], or None: no
     # agreement
     saliency:str|Callable[..., torch.Tensor]|None='input_x_gradient',
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
@@ -196,7 +196,7 @@ def head_table(
     The columns of agreement compare saliency with the pooled row alone where the head of `model` reads one, whatever
     `rows` says"""
     check_observable(model)
-    names = known_attributions()
+    names = registered_attributions()
     if saliency is not None and not callable(saliency) and saliency not in names:
         raise ValueError(f'saliency must be one of {", ".join(map(repr, names))}, a function (model, batch) or None, '
                          f'got {saliency!r}')

@@ -390,7 +390,7 @@ def _requested(named, count, target, **question) -> tuple: # ({name: its request
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded one, or a list of texts
-    # names of attributions, see `known_attributions`; or {name: name, dict(method=…, its options) or arrays}
+    # names of attributions, see `registered_attributions`; or {name: name, dict(method=…, its options) or arrays}
     methods,
     tokenizer,
     target='predicted', # of the attributions and of the probability

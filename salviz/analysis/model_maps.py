@@ -454,7 +454,7 @@ def _explain_texts(
     target=None,
     # the token whose output is explained, where a head has one for each; or a list, one a text
     position=None,
-    saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
+    saliency='integrated_gradients', # the name of an attribution, see `registered_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
     # tokens that a causal language model writes behind each text, the likeliest each time, or a dict of arguments of
@@ -492,7 +492,7 @@ def explain_alike(
     model,                       # as for `_explain_texts`
     tokenizer,
     texts,                       # a list of texts, or of pairs; the first one says which class is explained
-    # the name of an attribution, see `known_attributions`: this one takes one pass back; None: attention and answers
+    # the name of an attribution, see `registered_attributions`: this one takes one pass back; None: attention and answers
     saliency='input_x_gradient',
 ) -> list: # of `Snapshot`, one a text
     "Attention in `texts`, answers and saliency; of a classifier, saliency of the class that is predicted for the first"
@@ -666,7 +666,7 @@ def _explain_images(
     classes=None,                    # names of the model's classes; None: see `_classes_of`
     # class to explain, or a function of (outputs, rows); or a list, one an image; None: the predicted one
     target=None,
-    saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
+    saliency='integrated_gradients', # the name of an attribution, see `registered_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
 ) -> list: # of `Snapshot`, one an image, all of step 0

@@ -1,4 +1,4 @@
 "What a prediction rests on: saliency of the input, attribution of attention, explanations by name."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

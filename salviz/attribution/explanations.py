@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from .questions import TargetQuery, as_batch, encoded_for, settled_targets, whole, words_of
 from .reading import check_counts, real_tokens, what_is_read
-from .registry import attribution_named, known_attributions
+from .registry import attribution_named, registered_attributions
 from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
@@ -105,7 +105,7 @@ def explain(
     # a batch as a collator makes it; or a text, which is a list of one, texts, pairs (tuples) or a split with
     # `tokenizer`, see `as_batch`
     inputs:'dict|str|Sequence|Dataset',
-    method:str='integrated_gradients', # the name of an attribution, see `known_attributions`
+    method:str='integrated_gradients', # the name of an attribution, see `registered_attributions`
     # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
@@ -179,7 +179,7 @@ def explainers(
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
     def few(chosen): return {k: v for k, v in cheap.items() if k in chosen.options}
-    return {name: _why_not(model, first, name, **few(chosen)) for name, chosen in known_attributions().items()}
+    return {name: _why_not(model, first, name, **few(chosen)) for name, chosen in registered_attributions().items()}
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):

@@ -184,7 +184,7 @@ def input_saliency(
     model:torch.nn.Module,
     # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
     inputs:dict,
-    method:str='integrated_gradients', # the name of an attribution, see `known_attributions`
+    method:str='integrated_gradients', # the name of an attribution, see `registered_attributions`
     # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     steps:int=20,                      # m, nodes of integrated gradients

@@ -1,7 +1,7 @@
 "The course: predictions, reveals, marks, exercises and the runs they rest on. It opens without torch."
-from salviz import rooms_of
+from salviz import lazy_names
 
-_rooms = {
+_modules = {
     'material': 'course_run course_sentences course_base',
     'facts': 'fact truth',
     'bars': 'Bars',
@@ -10,6 +10,6 @@ _rooms = {
     'marks': 'Marks',
     'classroom': 'class_marks class_page marks_teacher teach',
     'exercises': 'check hint'}
-_home = {name: module for module, names in _rooms.items() for name in names.split()}
+_home = {name: module for module, names in _modules.items() for name in names.split()}
 __all__ = list(_home)
-__getattr__ = rooms_of(__name__, **_home)
+__getattr__ = lazy_names(__name__, **_home)

@@ -1,4 +1,4 @@
 "The explorer in JupyterLab and as a page, static images of it, bertviz's views."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

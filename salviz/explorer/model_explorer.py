@@ -46,7 +46,7 @@ def explore(
     target:'str|int|Callable[..., torch.Tensor]|Sequence|None'=None,
     # the token whose output is explained, where a head has one for each; or a list, one a text
     position:int|Sequence[int]|None=None,
-    saliency:str|None='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
+    saliency:str|None='integrated_gradients', # the name of an attribution, see `registered_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
     # tokens that a causal language model writes behind each text, the likeliest each time, or a dict of arguments of

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from ..core.evidence import axes_words, own_evidence
+from ..core.evidence import axes_words, custom_evidence
 from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
 from ..core.snapshots import Snapshot
 from .quantisation import (
@@ -87,7 +87,7 @@ def _custom_blocks(
 ) -> tuple: # ({name in the frame: (header entry, bytes)}, what does not travel: [[name, its axes in words]])
     "Evidence of a method's own as it travels"
     blocks, left = {}, []
-    for name, axes in own_evidence(snapshot).items():
+    for name, axes in custom_evidence(snapshot).items():
         if names is not None and name not in names: continue
         x, at = _of_layers(snapshot.arrays[name], snapshot.layers.get(name), layers)
         is_map = axes[-2:] == ('query', 'key')

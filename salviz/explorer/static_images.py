@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
-from ..core.evidence import own_evidence
+from ..core.evidence import custom_evidence
 from .assets import panel_names, panels
 from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
@@ -225,7 +225,7 @@ _most_evidence = 4
 def _custom_evidence_view(selection, name=None): # a view, at the layer and head of the entry where the evidence has them
     "The plain picture of the evidence `name`, the chosen or first one if None"
     s = selection.snapshot
-    custom = own_evidence(s)
+    custom = custom_evidence(s)
     if not custom:
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} holds no evidence of a method of its own')
     name = name or (selection.evidence_name if selection.evidence_name in custom else next(iter(custom)))
@@ -251,7 +251,7 @@ def _shelves(views, width): # of [(view, x)]
 
 def _evidence_part(selection, width) -> Part:
     "Each of the method's own arrays"
-    names, views, notes = list(own_evidence(selection.snapshot)), [], []
+    names, views, notes = list(custom_evidence(selection.snapshot)), [], []
     for name in names[:_most_evidence] or [None]:
         try: views.append(_custom_evidence_view(selection, name))
         except ValueError as e:
@@ -347,7 +347,7 @@ def _part_or_note(selection, panel, width, notes):
     except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
 
 # panels that only some snapshots have something for: pictures of others are no poorer without
-_needs = dict(evidence=own_evidence, continuation=lambda s: s.info.get('continuation'),
+_needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('continuation'),
                 rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
                 time=was_trained)
 

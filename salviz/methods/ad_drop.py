@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 
-from .. import elsewhere
+from .. import lazy_attributes
 from ..models.attention import (
     check_layers, check_observable, check_part, cross_modules, eager_attention_of, head_count, observe)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..data.texts import model_inputs
-from ..core.maths import check_region, dense_ranks, kept_count
+from ..core.maths import check_region, dense_ranks, retained_count
 from .base import (
     FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional)
 from ..models.tasks import attribution_target, last_queried, task_of, tasks
@@ -51,7 +51,7 @@ def discard_candidates(
     b = attribution if region == 'high' else -attribution # now the candidates are the highest
     n, sizes = allowed.sum(-1, keepdim=True), np.arange(b.shape[-1] + 1)
     strictly = region == 'low_released'
-    counts = sizes - kept_count(sizes, 1 - p) if strictly else kept_count(sizes, p)
+    counts = sizes - retained_count(sizes, 1 - p) if strictly else retained_count(sizes, p)
     k = torch.as_tensor(counts, dtype=torch.int64, device=b.device)[n]
     last = float('inf') if b.is_floating_point() else torch.iinfo(b.dtype).max
     ascending = sort_rows(where_needed(allowed, b, last))
@@ -452,4 +452,4 @@ def prior_method(
     return ADDrop(target='gold', variant=ADDropVariant(region=region), **shared)
 
 # `prior_experiment` trains, and so stands above the methods; here it is found where people import it from
-__getattr__ = elsewhere(__name__, dict(prior_experiment='training.trainer'))
+__getattr__ = lazy_attributes(__name__, dict(prior_experiment='training.trainer'))

@@ -307,7 +307,7 @@ class _Weighting(_Guiding):
     def prepare(self, trainer:'MethodTrainer') -> None:
         "Settle alpha: as given, as the run remembers it, or by its first step"
         self._warn_if_constant(trainer)
-        self._alpha = trainer.share(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
+        self._alpha = trainer.broadcast(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
         if self._alpha is None: # which all processes agree on, since they choose together
             self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(),
                                             over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))

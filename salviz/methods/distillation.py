@@ -336,7 +336,7 @@ class _Preparing(_Checking):
         "Bring the teacher to where the student is, and ask it for what can be kept"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
-        now, before = weights_checksum(teacher), trainer.share(trainer.run.state.get('distilled_from'))
+        now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))
         self.require(before in (None, now), 'the teacher does not have the weights of the one that '
                                             'this run began with; '
                                             'give the same teacher as before, or start a new run')
@@ -345,7 +345,7 @@ class _Preparing(_Checking):
         if first and (doubts := self._doubts(teacher, trainer)): warnings.warn(f'Distillation: {doubts}', stacklevel=2)
         self._cached = None
         if task.per_example and task.modality == 'text' and trainer.args.num_train_epochs > 1:
-            self._cache(trainer.share(self._explain_all(teacher, trainer) if first else None))
+            self._cache(trainer.broadcast(self._explain_all(teacher, trainer) if first else None))
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #dsv-1
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from ..attribution.reading import real_tokens, score_by, target_scores, what_is_read
-from ..attribution.registry import attribution_named, known_attributions
+from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, Variant, check_choice, is_count, is_fraction, is_weight
@@ -263,7 +263,7 @@ class _FitsInputs(Method):
         self.require(self.variant.first == 'next',
                      f'first={self.variant.first!r} is for text; '
                      'in images and series fill says what stands in for a masked value')
-        self.require(self.saliency is None or self.saliency in known_attributions(name),
+        self.require(self.saliency is None or self.saliency in registered_attributions(name),
                      f"saliency={self.saliency!r} is for the embeddings of text; for images and "
                      "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or "
                      "'integrated_gradients'")
@@ -406,7 +406,7 @@ class SaliencyGuided(_Prepared):
     def __init__(self,
         mask_fraction:float=.3, # k: fraction of the words, pixels or cells that is masked, rounded down
         weight:float=1.,        # λ: weight of the consistency term
-        saliency:str|None=None, # the name of an attribution, see `known_attributions`; None: see `default_saliency`
+        saliency:str|None=None, # the name of an attribution, see `registered_attributions`; None: see `default_saliency`
         # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
         ranking:Literal['signed', 'magnitude']='signed',
         target:Literal['gold', 'predicted']='gold', # class that the saliency explains
@@ -422,7 +422,7 @@ class SaliencyGuided(_Prepared):
         self.variant = self.as_variant(variant)
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         self.recorded = None # the default that a run was started with, if it is resumed
-        check_choice(self, 'saliency', (None, *known_attributions()))
+        check_choice(self, 'saliency', (None, *registered_attributions()))
         is_background = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
                          and torch.as_tensor(fill).isfinite().all())
         self.require(is_background or isinstance(fill, str) and fill in ('uniform', 'mean'),

@@ -32,7 +32,7 @@ from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
-from ..attribution.registry import attribution_named, known_attributions
+from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import (
@@ -168,7 +168,7 @@ def layer_loss(
 # %% ../../nbs/05_methods/05_sallm.ipynb #031
 def _class_saliency(
     teacher, batch,
-    # the name of an attribution, see `known_attributions`, or a function of (model, batch, classes) -> [batch, tokens]
+    # the name of an attribution, see `registered_attributions`, or a function of (model, batch, classes) -> [batch, tokens]
     saliency,
     # int64 [batch]: the class that is explained; or 'predicted'; or, unless `saliency` is a function, another score,
     # see `target_scores`
@@ -638,7 +638,7 @@ class _Teaching(_Questioning):
         from salviz.models.loading import weights_checksum
         path = trainer.home/'teacher'
         again = f'delete the folder {path}, and resume=True trains the teacher again'
-        state, wrong = trainer.share(self._teacher_in(path) if trainer.is_world_process_zero() else None)
+        state, wrong = trainer.broadcast(self._teacher_in(path) if trainer.is_world_process_zero() else None)
         self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
         resumable, done = state
         if not done: trainer.train_copy(FineTuning(), path, resume=resumable)
@@ -650,7 +650,7 @@ class _Teaching(_Questioning):
             raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be '
                              f'read ({why}); {again}') from None
         now = weights_checksum(teacher[0])
-        before = trainer.share(trainer.run.state.get('teacher_weights')) if done else None
+        before = trainer.broadcast(trainer.run.state.get('teacher_weights')) if done else None
         self.require(before in (None, now),
                      f'the weights of the teacher in {path} are not those that its training ended with; {again}')
         trainer.run.set_state(teacher_weights=now)
@@ -668,7 +668,7 @@ class _Teaching(_Questioning):
         """Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first
         checkpoint"""
         from salviz.models.loading import weights_checksum
-        now, before = weights_checksum(teacher), trainer.share(trainer.run.state.get('teacher_weights'))
+        now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('teacher_weights'))
         self.require(before in (None, now),
                      'the teacher no longer has the weights that this run started from; '
                      'give the same teacher as before')
@@ -771,13 +771,13 @@ class _Refreshing(_Explaining):
         if explained == self.explained_epoch: return
         before = trainer.run.state.get('refreshed', [])
         damage = self._damage(trainer.run, explained) if explained in before else None
-        if trainer.share(explained not in before or damage is not None):
+        if trainer.broadcast(explained not in before or damage is not None):
             if trainer.is_world_process_zero():
                 if damage: warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=2)
                 refreshed = sorted({*before, explained})
                 with full_precision(trainer.model):
                     self._explain_all(trainer.model, trainer, _arrays_of(explained), refreshed=refreshed)
-            trainer.share(None)
+            trainer.broadcast(None)
         self._use(trainer, explained)
 
     def _remove_leftovers(self, run):
@@ -791,13 +791,13 @@ class _Preparing(_Refreshing):
     def _where(self, trainer) -> tuple: # (explain?, steps done, epoch to follow, who began to explain)
         "Where the run stands; refuse one that cannot go on"
         run, home = trainer.run, Run(trainer.home)
-        done = trainer.share(max(home.checkpoints, default=0))
+        done = trainer.broadcast(max(home.checkpoints, default=0))
         refreshes = self.variant.refresh is not None
         epoch = self._explaining_epoch(max(1, math.ceil(done/trainer.steps_per_epoch))) if refreshes else 1
         is_explained = 'explanation_seconds' in run.state
         damage = self._damage(run, epoch) if is_explained else None
         begun = _maker_of(run, _arrays_of(1)) or run.state.get('explained_by', {}).get(_arrays_of(1))
-        is_explained, damage, begun = trainer.share((is_explained, damage, begun))
+        is_explained, damage, begun = trainer.broadcast((is_explained, damage, begun))
         if is_explained: self._require_same_question(trainer.tokenizer, home.state.get('explained'), home)
         if damage and epoch > 1:
             begin = (epoch - 1) * trainer.steps_per_epoch
@@ -823,7 +823,7 @@ class _Preparing(_Refreshing):
             if new and trainer.is_world_process_zero():
                 self._explain_all(teacher, trainer) if self.source is None else self._copy_explanations(trainer)
         if trainer.is_world_process_zero(): self._remove_leftovers(run)
-        trainer.share(None) # the other processes wait until the first one has written them
+        trainer.broadcast(None) # the other processes wait until the first one has written them
         if start: self._start_from(teacher, trainer)
         self._loaded = None # the teacher has done its work; its memory is the student's now
         self._use(trainer, epoch)
@@ -1002,7 +1002,7 @@ class SalLM(_Checking):
 
     def _check_arguments(self):
         "Refuse arguments that contradict each other"
-        names, is_function = known_attributions('input_ids'), callable(self.saliency)
+        names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or isinstance(self.saliency, str) and self.saliency in names,
                      f'saliency must be one of {", ".join(map(repr, names))}, '
                      'or a function of (model, batch, classes), '

@@ -1,4 +1,4 @@
 "Numbers: scores, plausibility, agreement, statistics."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.validation import check_choice, renamed_arguments
-from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
+from ..core.maths import entropy, kl, pattern_matrix, pattern_fraction, spearman, top_overlap
 
 if TYPE_CHECKING:
     from salviz.core.snapshots import Snapshot
@@ -331,7 +331,7 @@ def pattern_distance(
         raise ValueError(f'pattern must be [n, n] with the n of attention, got {list(P.shape)} for {list(A.shape)}')
     if real is not None: A, P = (x[..., np.asarray(real, bool), :][..., np.asarray(real, bool)] for x in (A, P))
     squared = ((A - P)**2).sum((-1, -2))
-    return dict(squared=squared, mean_squared=squared/A.shape[-1]**2, share=np.asarray(pattern_share(A, P)))
+    return dict(squared=squared, mean_squared=squared/A.shape[-1]**2, share=np.asarray(pattern_fraction(A, P)))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064
 def _named_pattern(snapshot, name, boundary, multiple):

@@ -1,4 +1,4 @@
 "Models: loaded, made from scratch, their attention observed, their input corrupted."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

@@ -1,13 +1,13 @@
 "The claims of the four papers, re-tested: what is trained, what is asked of it, what follows. It opens without torch."
-from salviz import rooms_of
+from salviz import lazy_names
 
-_rooms = {
+_modules = {
     'verdicts': 'verdict Verdict',
     'plans': 'StudyPlan plans',
     'registry': 'Claim claims',
     'rows': 'read_rows',
     'reproduce': 'reproduce',
     'report': 'write_report'}
-_home = {name: module for module, names in _rooms.items() for name in names.split()}
+_home = {name: module for module, names in _modules.items() for name in names.split()}
 __all__ = list(_home)
-__getattr__ = rooms_of(__name__, **_home)
+__getattr__ = lazy_names(__name__, **_home)

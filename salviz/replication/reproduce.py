@@ -24,11 +24,11 @@ from ..core.runs import Run
 from ..studies.processes import end_with_parent
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-5
-_rooms = ('salviz.replication.classifiers', 'salviz.replication.language', 'salviz.replication.series')
+_modules = ('salviz.replication.classifiers', 'salviz.replication.language', 'salviz.replication.series')
 
-def registered(rooms=_rooms):
+def registered(modules=_modules):
     "Import the modules that register plans"
-    for module in rooms: import_module(module)
+    for module in modules: import_module(module)
 
 registered()
 
@@ -119,11 +119,11 @@ class _Worker:
                 busy |= state == 'busy'
         return busy
 
-def _work(rooms, folder, budget, names, file):
+def _work(modules, folder, budget, names, file):
     "What a worker process does"
     end_with_parent()
     import torch
-    registered(rooms)
+    registered(modules)
     torch.set_num_threads(1)
     worker = _Worker(folder, budget, names, file)
     while worker.once(): time.sleep(2)
@@ -186,18 +186,18 @@ def reproduce(
     processes:int=1, # each has one thread
     rows=None,       # file of the rows, which are continued; default: rows.jsonl in `folder`
     progress=True,   # show a bar over all cells
-    rooms=(),        # further modules that register plans and claims, for a re-test of your own
+    modules=(),      # further modules that register plans and claims, for a re-test of your own
 ) -> pd.DataFrame: # the rows, see `read_rows`
     "Train what the claims ask for and has no row yet"
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes must be a whole number of at least 1, got {processes!r}')
-    registered(rooms)
+    registered(modules)
     wanted = _selected_plans(selected_claims(names, budget), budget)
     folder = Path(folder)
     file = Path(rows or folder/'rows.jsonl')
     cells = _laid_out(folder, budget, wanted)
     if set(cells) - recorded_cells(file):
-        workers = _started(processes, rooms, str(folder), budget, wanted, str(file))
+        workers = _started(processes, modules, str(folder), budget, wanted, str(file))
         try: done = _watched(workers, cells, file, processes, progress)
         finally:
             for w in workers:

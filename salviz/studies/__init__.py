@@ -1,4 +1,4 @@
 "Many training runs: trials, studies, trade-off fronts, designs in files, execution on engines, progress, search."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

@@ -14,7 +14,7 @@ import numpy as np
 from datasets import DatasetDict
 
 from ..attribution.explanations import explain_data
-from ..attribution.registry import known_attributions
+from ..attribution.registry import registered_attributions
 from ..core.validation import check_choice
 from ..core.runs import Run
 from ..core.text import pool_words
@@ -53,7 +53,7 @@ class RationalePlausibility:
         most:int|None=None,                              # only the first so many examples of a split; None: all
         **options,                                       # of the attribution, such as steps
     ):
-        available = known_attributions('input_ids')
+        available = registered_attributions('input_ids')
         if attribution not in available:
             raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(available)}, '
                              f'got {attribution!r}')

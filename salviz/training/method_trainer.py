@@ -76,7 +76,7 @@ class _JobTrainer(Trainer):
         self.compiling, self._compiled = job.compiling, None
         self.adapted = job.adapted # peft's model around `model`: its checkpoints hold the adapter alone
         # the run's folder, the same in all processes, while only the first one writes there
-        self.run, self.home, self.share = job.run, job.home, broadcast
+        self.run, self.home, self.broadcast = job.run, job.home, broadcast
         self.train_function = train_function # `train`, for trainings within this one
         self.tokenizer, self.collate = self.processing_class, self.data_collator
         self.model_accepts_loss_kwargs = True # makes Trainer count the examples of a whole step

@@ -82,7 +82,7 @@ class Settings:
     # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
     scheduler:Callable|None=None
     args:dict|None=None         # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
-    # the name of an attribution, by which the probes are looked at, see `known_attributions`; None: integrated
+    # the name of an attribution, by which the probes are looked at, see `registered_attributions`; None: integrated
     # gradients, of images and series the gradient
     saliency:str|None=None
     # the weights that the model has afterwards, that are scored, and that the run calls its best: 'best' in validation,

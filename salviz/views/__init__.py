@@ -1,4 +1,4 @@
 "Evidence as what can be drawn: numbers, words and captions, without a canvas."
-from salviz import rooms_of
+from salviz import lazy_names
 
-__getattr__ = rooms_of(__name__)
+__getattr__ = lazy_names(__name__)

@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 
 from ..core.validation import check_choice
-from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
-                               pattern_share, spans_of, spearman)
+from ..core.maths import (retained_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
+                               pattern_fraction, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.snapshots import Snapshot
 from ..core.words import digits_of, letter, number_words
@@ -607,7 +607,7 @@ def tied_candidates(
     """Rows in which more keys are candidates than `p` asks for, or all are, because their attributions are equal:
     ties are not ranks"""
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
-    more = np.zeros(len(count), dtype=bool) if p is None else count > n - kept_count(n, p)
+    more = np.zeros(len(count), dtype=bool) if p is None else count > n - retained_count(n, p)
     values_of_allowed = np.where(allowed, values, np.nan)
     lowest, highest = (f(values_of_allowed, -1, where=np.asarray(allowed), initial=i)
                        for f, i in ((np.min, np.inf), (np.max, -np.inf)))
@@ -815,8 +815,8 @@ def pattern_shares(
              else {k: (np.asarray(p, dtype=float), nobody) for k, p in patterns.items()})
     if not found:
         raise ValueError(f'{name}: no head is guided in {which_snapshot(snapshot)}; give patterns={{name: [n, n]}}')
-    fractions = np.array([pattern_share(attention, p) for p, _ in found.values()])
-    uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in found.values()])
+    fractions = np.array([pattern_fraction(attention, p) for p, _ in found.values()])
+    uniform = np.array([pattern_fraction(np.ones(p.shape), p) for p, _ in found.values()])
     best = [np.unravel_index(np.nanargmax(s), s.shape) if np.isfinite(s).any() else None for s in fractions]
     everywhere = [k for k, u in zip(found, uniform) if not np.isfinite(u)]
     chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(found, uniform) if k not in everywhere) or 'no number'
@@ -1173,7 +1173,7 @@ def multi_label_sentence(snapshot) -> MultiLabelSentence:
         notes=not_finite(saliency=None if saliency is None else saliency[~special], **_probabilities_of(answers)))
 
 # %% ../../nbs/10_views/00_base.ipynb #bb82ba38
-from ..core.evidence import axes_words, guessed_axes, own_evidence
+from ..core.evidence import axes_words, guessed_axes, custom_evidence
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -1198,7 +1198,7 @@ def _form(axes):
 
 def _evidence_axes(snapshot, name):
     "Names of the axes of any array of `snapshot`"
-    custom = own_evidence(snapshot)
+    custom = custom_evidence(snapshot)
     if name in custom: return custom[name]
     x, layered = snapshot.arrays[name], name in snapshot.layers
     return ('layer',)*layered + guessed_axes(x.shape[layered:], len(snapshot.tokens), None, len(snapshot.classes))
@@ -1250,7 +1250,7 @@ def evidence_view(
     head=None,  # None: the first one
 ) -> EvidenceView:
     "Evidence of a method of one's own, in its plain form"
-    custom = own_evidence(snapshot)
+    custom = custom_evidence(snapshot)
     if name is None and not custom: arrays_of(snapshot, 'evidence', 'evidence of its own')
     name = next(iter(custom)) if name is None else name
     arrays_of(snapshot, 'evidence', name)
@@ -1298,7 +1298,7 @@ _of_methods = { # which snapshots a picture can be made of, and what that takes
 _of_any_task = {
     explanation_beside_rationale: (_holds('explanation', 'rationale'), 'explanation, rationale'),
     attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
-    evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
+    evidence_view: (lambda s: bool(custom_evidence(s)), "evidence of a method of one's own")}
 _of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads],
                   SaliencyGuided=[masked_sentence, signal_view],
                   SalLM=[attention_beside_saliency], RationaleGuided=[explanation_beside_rationale])

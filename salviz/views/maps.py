@@ -16,7 +16,7 @@ from numbers import Integral
 
 import numpy as np
 
-from ..core.maths import entropy, pattern_share, ranks, rollout, spearman
+from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
@@ -513,7 +513,7 @@ def pattern_residual(
     values.append(values[1] - values[0])
     pattern = custom_patterns(snapshot).get((m.layer, m.head)) or pattern_name(target.values, snapshot.labels)
     residual = float(np.mean((m.values - target.values)**2))
-    fraction = float(pattern_share(m.values, target.values))
+    fraction = float(pattern_fraction(m.values, target.values))
     limit = attention_limit(np.array(values[:2]))
     on_pattern = f'{fraction:.0%}' if np.isfinite(fraction) else 'undefined'
     numbers = f'mean squared residual: {number_words(residual, 4)}   share of attention on the pattern: {on_pattern}'

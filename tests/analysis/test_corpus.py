@@ -15,7 +15,7 @@ from salviz.attribution.saliency import input_saliency
 from salviz.analysis.corpus import RunningMean, gradient_sizes, head_table, score_target
 from salviz.data.texts import Collator, encode, encode_texts
 from salviz.attribution.explanations import explain
-from salviz.core.maths import pattern_matrix, pattern_share
+from salviz.core.maths import pattern_matrix, pattern_fraction
 from salviz.models.nets import small_net
 
 kinds = ['to_special', 'to_previous', 'to_next', 'to_self', 'to_neighbours']
@@ -160,7 +160,7 @@ def test_patterns_equal_the_share_of_single_maps(tiny_bert):
                           period=np.array([t == '.' for t in tokens])).get(name)
             P = (second(tokens) if name == 'second' else own[:n, :n] if name == 'own'
                  else pattern_matrix(name, np.ones(n, bool), occurs))
-            if P is not None: found.append(pattern_share(eager_maps(model, row['input_ids']), P))
+            if P is not None: found.append(pattern_fraction(eager_maps(model, row['input_ids']), P))
         assert table[f'pattern_{name}'].to_numpy() == pytest.approx(np.mean(found, 0).ravel(), rel=1e-5, abs=1e-6), name
     assert list(head_table(model, texts[:1], tokenizer, saliency=None, patterns=[second]))[-1] == 'pattern_second'
     assert head_table(model, ['lovely'], tokenizer, saliency=None, patterns=['period']).pattern_period.isna().all()

@@ -9,7 +9,7 @@ import torch
 from emulated_card import training_on_card, transfers
 from salviz.attribution.attention import attention_attribution, _attentions
 from salviz.attribution.explanations import explain, explain_data
-from salviz.attribution.registry import known_attributions
+from salviz.attribution.registry import registered_attributions
 from salviz.data.texts import Collator, encode
 from salviz.models.attention import observe, query_key
 from salviz.models.loading import weights_checksum
@@ -37,10 +37,10 @@ def on_both(model, batch, act):
         return np.asarray(here.detach()), np.asarray(there.detach().cpu())
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize('name', [n for n in known_attributions('input_ids')
+@pytest.mark.parametrize('name', [n for n in registered_attributions('input_ids')
                                   if n != 'gradient']) # whose sum over a BERT's embedding is zero
 def test_an_attribution_on_a_card_is_that_of_the_processor(name, model, batch):
-    options = {k: v for k, v in few.items() if k in known_attributions()[name].options}
+    options = {k: v for k, v in few.items() if k in registered_attributions()[name].options}
     np.testing.assert_allclose(*on_both(model, batch, lambda m, b: explain(m, b, name, **options).values),
                                rtol=1e-8, atol=1e-10)
 

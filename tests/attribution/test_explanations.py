@@ -26,14 +26,14 @@ import salviz
 from salviz.attribution.explanations import explain, explain_data, explainers, _method_options
 from salviz.attribution.occlusion import _windows
 from salviz.attribution.questions import as_batch, encoded_for
-from salviz.attribution.registry import known_attributions
+from salviz.attribution.registry import registered_attributions
 from salviz.attribution.saliency import completeness, completeness_error, input_saliency
 from salviz.data.texts import Collator, encode, encode_texts
 from salviz.models.nets import small_net
 
 package = Path(salviz.__file__).parent
 PATHS = 'integrated_gradients', 'deeplift', 'gradient_shap', 'deep_shap'
-methods = list(known_attributions())
+methods = list(registered_attributions())
 NAMES = [m for m in methods if m != 'gradient']
 
 
@@ -463,7 +463,7 @@ def test_each_class_has_an_axis_and_shares_the_passes_forward(method):
 
 
 @pytest.mark.sample(9)
-@pytest.mark.parametrize('method', [m for m in NAMES if known_attributions()[m].is_one_pass])
+@pytest.mark.parametrize('method', [m for m in NAMES if registered_attributions()[m].is_one_pass])
 @pytest.mark.parametrize('kind', ['bert', 'llama'])
 def test_what_reads_once_is_asked_and_scored_by_the_pass_that_it_reads(kind, method):
     model, batch = tiny(kind), sentences(kind)

@@ -8,7 +8,7 @@ import torch
 import salviz
 from salviz.attribution import registry
 from salviz.attribution.explanations import explain, explainers
-from salviz.attribution.registry import attribution, known_attributions
+from salviz.attribution.registry import attribution, registered_attributions
 from salviz.attribution.saliency import input_saliency
 from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
@@ -46,7 +46,7 @@ def test_one_registration_is_known_to_explain_and_to_both_methods_that_take_a_sa
     told = explain(model, TEXTS, 'by_place', tokenizer=tiny_tokenizer, first=3.)
     assert told.options == dict(first=3., seed=0) and told.completeness_error is None
     for values in told.examples(): np.testing.assert_array_equal(values, by_place(len(values)) + 2)
-    assert explainers(model)['by_place'] == 'available' and 'by_place' not in known_attributions('values')
+    assert explainers(model)['by_place'] == 'available' and 'by_place' not in registered_attributions('values')
     feed = feed_for(model, tiny_tokenizer)
     encoded = feed.encode(tiny_data)
     batch = feed.collate([encoded['train'][i] for i in range(3)])
@@ -90,12 +90,12 @@ def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_regi
 
 
 def test_afterwards_nothing_of_it_is_left(make_tiny_bert):
-    assert 'by_place' not in known_attributions()
+    assert 'by_place' not in registered_attributions()
     with pytest.raises(ValueError, match="saliency must be one of"): SalLM(saliency='by_place')
 
 
 def test_what_ships_is_there_without_its_rooms_being_asked_for_and_says_what_it_is():
-    known = known_attributions()
+    known = registered_attributions()
     assert list(known)[0] == 'gradient' and len(known) == 16
     assert [k for k, a in known.items() if a.of_gradient] == ['gradient', 'gradient_norm', 'gradient_abs',
                                                              'input_x_gradient']

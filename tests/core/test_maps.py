@@ -40,8 +40,8 @@ def test_numpy_gives_the_golden_vectors(name):
 def test_kept_count_is_exact_for_every_share_with_two_decimals_and_up_to_512_keys():
     n = np.arange(513)
     for hundredths in range(101):
-        np.testing.assert_array_equal(maths.kept_count(n, hundredths/100), n*(100 - hundredths)//100)
-    assert isinstance(maths.kept_count(10, .8), int)
+        np.testing.assert_array_equal(maths.retained_count(n, hundredths/100), n*(100 - hundredths)//100)
+    assert isinstance(maths.retained_count(10, .8), int)
 
 
 def allowed_masks(rng, shape):
@@ -106,7 +106,7 @@ def test_without_ties_the_region_has_exactly_n_minus_k_positions():
     B = rng.standard_normal((4, 40, 40))
     for p in (.1, .3, .8):
         for region in ('high', 'low'):
-            assert (maths.discard_candidates(B, True, p, region).sum(-1) == 40 - maths.kept_count(40, p)).all()
+            assert (maths.discard_candidates(B, True, p, region).sum(-1) == 40 - maths.retained_count(40, p)).all()
 
 
 def test_a_row_of_equals_is_a_candidate_as_a_whole_unless_everything_is_kept():
@@ -256,8 +256,8 @@ def test_bits_survive_packing_in_any_shape():
 
 
 @pytest.mark.parametrize('call, words', [
-    (lambda: maths.kept_count(3, -.1), 'p must be between 0 and 1'),
-    (lambda: maths.kept_count(3, float('nan')), 'p must be between 0 and 1'),
+    (lambda: maths.retained_count(3, -.1), 'p must be between 0 and 1'),
+    (lambda: maths.retained_count(3, float('nan')), 'p must be between 0 and 1'),
     (lambda: maths.discard_candidates([1., 2.], True, .3, 'middle'),
      "region must be one of 'high', 'low', 'low_released', got 'middle'"),
     (lambda: maths.discard_candidates([1., np.nan], True, .3), 'attribution is NaN at 1 of 2 counted positions'),
@@ -306,25 +306,25 @@ def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
         weights = rng.normal(size=(n, n)).clip(0)*(rng.random((n, 1)) < .8)
         for P in (np.eye(n, k=1), np.tile(np.eye(n)[0], (n, 1)), weights,
                   maths.pattern_matrix('next', np.ones(n, bool)), np.zeros((n, n))):
-            got = maths.pattern_share(A, P)
+            got = maths.pattern_fraction(A, P)
             assert got.shape == (2, 3)
-            for at in np.ndindex(2, 3): same(got[at], slow.pattern_share(A[at].astype(float).tolist(), P.tolist()))
-            same(maths.pattern_share(A, np.stack([P, P, P])), got.tolist())   # a pattern of its own for each head
+            for at in np.ndindex(2, 3): same(got[at], slow.pattern_fraction(A[at].astype(float).tolist(), P.tolist()))
+            same(maths.pattern_fraction(A, np.stack([P, P, P])), got.tolist())   # a pattern of its own for each head
 
 
 def test_the_share_of_a_pattern_knows_no_scale_and_ignores_rows_that_it_does_not_guide():
     rng = np.random.default_rng(4)
     A, P = rng.dirichlet(np.ones(6), (3, 6)), np.eye(6, k=1)
-    want = maths.pattern_share(A, P)
+    want = maths.pattern_fraction(A, P)
     assert (want > 0).all() and (want < 1).all()
-    same(maths.pattern_share(A*7, P*.01), want.tolist())
+    same(maths.pattern_fraction(A*7, P*.01), want.tolist())
     other = A.copy()
     other[:, -1] = np.nan                       # the last row has no next token
-    same(maths.pattern_share(other, P), want.tolist())
+    same(maths.pattern_fraction(other, P), want.tolist())
     other[1, 2, 4] = np.nan
-    assert np.isnan(maths.pattern_share(other, P)).tolist() == [False, True, False]
-    assert isinstance(maths.pattern_share(A[0], P), float)
-    assert maths.pattern_share(np.eye(6, k=1), P) == 1
-    assert maths.pattern_share(np.eye(6, k=-1), P) == 0
+    assert np.isnan(maths.pattern_fraction(other, P)).tolist() == [False, True, False]
+    assert isinstance(maths.pattern_fraction(A[0], P), float)
+    assert maths.pattern_fraction(np.eye(6, k=1), P) == 1
+    assert maths.pattern_fraction(np.eye(6, k=-1), P) == 0
     for shape in ((6,), (5, 5), (6, 5)):
-        with pytest.raises(ValueError, match='must have the same n, got shapes'): maths.pattern_share(A, np.ones(shape))
+        with pytest.raises(ValueError, match='must have the same n, got shapes'): maths.pattern_fraction(A, np.ones(shape))

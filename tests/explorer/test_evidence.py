@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from browser import browser, evaluate_json, load, mount, page, settled
 from salviz.figures.drawing import save_figure
-from salviz.core.evidence import guessed_axes, own_evidence
+from salviz.core.evidence import guessed_axes, custom_evidence
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
@@ -65,7 +65,7 @@ def shown(page, selector='.sv-evidence'): return page.inner_text(selector)
 def test_what_travels_is_what_was_stored_within_its_code(n):
     s = snapshot(n)
     frame = unpack_frame(pack_frame(s))
-    names = own_evidence(s)
+    names = custom_evidence(s)
     assert {k for k in frame['arrays'] if k.startswith('own/')} == {f'own/{k}' for k in names if k != 'odd'}
     assert frame['info']['own_left'] == [['odd', '2 rows, 2 rows, 2 rows, 2 rows, 2 rows']]
     for name, axes in names.items():
@@ -112,7 +112,7 @@ def test_a_page_keeps_it_and_names_like_numbers_change_no_order():
 def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
     s = snapshot(n)
     mount(page, meta([[s]]), [pack_frame(s)], dict(), ['evidence'], theme=theme)
-    names = [name for name in own_evidence(s) if name != 'odd']
+    names = [name for name in custom_evidence(s) if name != 'odd']
     assert page.eval_on_selector('.sv-evidence select', 's => [...s.options].map(o => o.value)') == names
     assert '“odd” (2 rows, 2 rows' in shown(page)
     for name in names:
@@ -127,7 +127,7 @@ def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
         visible = page.evaluate(
             '''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence '
                 + o).offsetParent)''')
-        axes = own_evidence(s)[name]
+        axes = custom_evidence(s)[name]
         assert visible == [{'key': '.sv-stage',
                             'token': '.sv-own-line'}.get(axes[-1] if axes else '', '.sv-own-table')], name
     assert page.title() == 'salviz' and page.query_selector('.sv-evidence img, .sv-evidence script') is None
@@ -281,7 +281,7 @@ def run(tmp_path):
 def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
     for probe in (0, 1, 2):
         s = run.snapshot(probe=probe)
-        for name in own_evidence(s) if probe == 0 else ('pull', 'tiny', 'lost', 'features', 'picked'):
+        for name in custom_evidence(s) if probe == 0 else ('pull', 'tiny', 'lost', 'features', 'picked'):
             if name == 'odd':
                 with pytest.raises(ValueError,
                                    match='evidence: odd has 2 rows, .* for which there is no plain picture'):
@@ -330,6 +330,6 @@ def test_axes_of_older_snapshots_follow_from_their_sizes():
     s = Snapshot(step=0, epoch=0., probe=0, tokens=list('abc'), layers=dict(gate=[0]),
                  arrays=dict(gate=np.ones((1, 4)), attention=np.ones((1, 4, 3, 3))),
                  info=dict(axes=dict(gate='nonsense')))
-    assert own_evidence(s) == dict(gate=('layer', 'head'))
+    assert custom_evidence(s) == dict(gate=('layer', 'head'))
     s.info['axes'] = 'nonsense'
-    assert own_evidence(s) == dict(gate=('layer', 'head'))
+    assert custom_evidence(s) == dict(gate=('layer', 'head'))

@@ -23,7 +23,7 @@ golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 # How a golden case is put to maths.js; maps are flat there, and one row is asked at a time where Python takes any
 # shape.
 calls = '''{
-    kept_count: c => [c.n].flat().map(n => sv.remainingCount(n, c.p)),
+    retained_count: c => [c.n].flat().map(n => sv.remainingCount(n, c.p)),
     discard_candidates: c => Array.from(sv.discardCandidates(c.attribution.flat(), c.allowed.flat(),
         c.attribution[0].length, c.p, c.region), Boolean),
     pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple);
@@ -33,7 +33,7 @@ calls = '''{
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),
     top_overlap: c => sv.topOverlap(c.a, c.b, c.k, c.counts ?? null),
-    pattern_share: c => sv.patternFraction(c.attention.flat(), c.pattern.flat(), c.attention.length),
+    pattern_fraction: c => sv.patternFraction(c.attention.flat(), c.pattern.flat(), c.attention.length),
     rollout: c => { const maps = c.attention.map(l => l.flat()[0].length === undefined ? l.flat()
         : l.map(h => h.flat()));
         const mean = maps.map(m => Array.isArray(m[0]) ? m[0].map((_, k) => m.reduce((s, h) => s + h[k], 0) / m.length)

@@ -6,7 +6,7 @@ import pytest
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
 from salviz.explorer.quantisation import _level_code, _level_value
-from salviz.core.maths import patch_pattern, pattern_share, rollout, _saliency_target
+from salviz.core.maths import patch_pattern, pattern_fraction, rollout, _saliency_target
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.snapshots import Snapshot
@@ -306,7 +306,7 @@ def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
 def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page):
     s = invented.both(own='<b>mine</b>')
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=1, head=0)))
-    share = pattern_share(s.arrays['attention'][1, 0], s.arrays['pattern_target'][1, 0])
+    share = pattern_fraction(s.arrays['attention'][1, 0], s.arrays['pattern_target'][1, 0])
     tip = page.evaluate(
         '''() => { const c = document.querySelector('.sv-heads canvas'),
             t = c.salviz.tiles.find(t => t.entry.layer === 1 && t.entry.head === 0), b = c.getBoundingClientRect();

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadMode
 
 from helpers import alike
 from salviz.attribution.explanations import explain
-from salviz.core.maths import kept_count
+from salviz.core.maths import retained_count
 from salviz.data.texts import Collator, align_answers, encode
 from salviz.metrics.scores import next_token_metrics
 from salviz.methods import (
@@ -143,8 +143,8 @@ def test_ad_drop_attributes_minus_the_cross_entropy_of_each_example_alone(kind, 
             assert alike(ours * seen, g[0].to(ours.dtype) * seen, **coarse(kind))
             assert torch.equal(allowed[l][i, 0][real][:, real], seen)
             for h in range(len(ours)):
-                for q in range(n): # eq. 6, row by row: the kept_count(q + 1, p) lowest stay
-                    k = kept_count(q + 1, .5)
+                for q in range(n): # eq. 6, row by row: the retained_count(q + 1, p) lowest stay
+                    k = retained_count(q + 1, .5)
                     row_values = ours[h, q, :q + 1]
                     expected = (row_values >= row_values.sort().values[min(k, q)]) if k < q + 1 else row_values < -1e99
                     assert torch.equal(dropped[l][i, h][real][:, real][q, :q + 1], expected)

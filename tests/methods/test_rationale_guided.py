@@ -14,7 +14,7 @@ from salviz.core.maths import rollout
 from salviz.data.texts import model_inputs
 from salviz.methods import AttentionGuidance, RationaleGuided, RationaleGuidedVariant, rationale_guided
 from salviz.methods.base import Progress
-from salviz.methods.rationale_guided import (as_many_of_the_rest, kept_alone, rationale_loss, rolled_out,
+from salviz.methods.rationale_guided import (as_many_of_the_rest, retained_alone, rationale_loss, rolled_out,
                                              taught_saliency)
 from salviz.models.corruption import small_model
 from salviz.models.nets import small_net
@@ -305,7 +305,7 @@ def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_h
 
 def test_a_text_alone_keeps_its_order():
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]]).bool()
-    out = kept_alone(dict(input_ids=torch.arange(1, 9).view(2, 4), token_type_ids=torch.ones(2, 4).long()), keep, 0)
+    out = retained_alone(dict(input_ids=torch.arange(1, 9).view(2, 4), token_type_ids=torch.ones(2, 4).long()), keep, 0)
     assert out['input_ids'].tolist() == [[1, 3, 4, 0], [8, 0, 0, 0]]
     assert out['token_type_ids'].tolist() == out['attention_mask'].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 

@@ -12,7 +12,7 @@ from transformers import (BertConfig, BertForSequenceClassification, BertForToke
 
 from salviz import (Run, explain, explain_data, faithfulness_table, gradient_sizes, head_table, load_classifier,
                     load_model, load_text, load_tokens, train)
-from salviz.attribution.registry import known_attributions
+from salviz.attribution.registry import registered_attributions
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
 from salviz.analysis.faithfulness import faithfulness
@@ -240,7 +240,7 @@ def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so
 
 
 @pytest.mark.sample(7)
-@pytest.mark.parametrize('method', sorted(known_attributions()))
+@pytest.mark.parametrize('method', sorted(registered_attributions()))
 def test_every_attribution_reads_a_model_in_bfloat16(method):
     model, tokenizer = llama(2), words_tokenizer()
     def words(model): return explain(model, TEXTS[:1], method, 1, tokenizer=tokenizer).words()[0]

@@ -13,7 +13,7 @@ from helpers import is_running
 from salviz.replication.reproduce import selected_claims, list_claims, reproduce
 from salviz.replication.rows import read_rows
 
-rooms = ('tiny_claims',)
+modules = ('tiny_claims',)
 names = ('T1', 'T2')
 
 @pytest.fixture(scope='module', autouse=True)
@@ -27,7 +27,7 @@ def tiny():
 def trained(tmp_path_factory):
     "A folder in which two processes have trained everything"
     folder = tmp_path_factory.mktemp('tiny')
-    return folder, reproduce(folder, names, processes=2, progress=False, rooms=rooms)
+    return folder, reproduce(folder, names, processes=2, progress=False, modules=modules)
 
 @pytest.mark.slow
 def test_two_processes_train_each_cell_once(trained):
@@ -37,7 +37,7 @@ def test_two_processes_train_each_cell_once(trained):
         ('TINY', 'GA', 101)]
     assert (rows.finished == 1).all() and rows.processor.notna().all() and (rows.threads == 1).all()
     before = {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
-    again = reproduce(folder, names, progress=False, rooms=rooms)
+    again = reproduce(folder, names, progress=False, modules=modules)
     assert again.equals(rows) and before == {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
 
 @pytest.mark.slow
@@ -46,14 +46,14 @@ def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     file, text = tmp_path/'rows.jsonl', (trained[0]/'rows.jsonl').read_text()
     kept = [line for line in text.splitlines() if '"AGAIN"' not in line or '"kind": "registry"' in line]
     file.write_text('\n'.join(kept) + '\n')
-    rows = reproduce(tmp_path/'studies', ('T2',), rows=file, progress=False, rooms=rooms)
+    rows = reproduce(tmp_path/'studies', ('T2',), rows=file, progress=False, modules=modules)
     assert len(rows) == 6 and file.read_text().splitlines()[:len(kept)] == kept
     assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
 
 @pytest.mark.slow
 def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_rows(trained, tmp_path):
     code = ('from salviz.replication.reproduce import reproduce; '
-            f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, rooms={rooms!r})')
+            f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, modules={modules!r})')
     running = forked.begin(forked.code, code, ['-c'], said=tmp_path/'said')
     while not len(read_rows(tmp_path/'rows.jsonl')):
         assert running.is_alive(), (tmp_path/'said.err').read_text()
@@ -64,7 +64,7 @@ def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_row
     until = time.monotonic() + 60
     while any(map(is_running, workers)): assert time.monotonic() < until, 'its workers have not ended'
     kept = (tmp_path/'rows.jsonl').read_text()
-    rows = reproduce(tmp_path, names, progress=False, rooms=rooms)
+    rows = reproduce(tmp_path, names, progress=False, modules=modules)
     assert len(rows) == 6 and (tmp_path/'rows.jsonl').read_text().startswith(kept[:kept.rindex('\n') + 1])
     numbers = ['study', 'method', 'seed', 'test_accuracy']
     whole = trained[1].sort_values(numbers[:3])[numbers].reset_index(drop=True)
@@ -81,7 +81,7 @@ def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
     for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
         if 'checkpoints' in weights.parts: weights.unlink()
     with pytest.raises(RuntimeError, match='1 of 6 cells have no row: AGAIN FT.seed=101'):
-        reproduce(folder, names, progress=False, rooms=rooms)
+        reproduce(folder, names, progress=False, modules=modules)
     assert len(read_rows(folder/'rows.jsonl')) == 5
 
 @pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "no claim is called 'D99'"),

@@ -6,7 +6,7 @@ import pytest
 
 import invented
 from invented import invent
-from salviz.core.maths import kl, pattern_share
+from salviz.core.maths import kl, pattern_fraction
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
@@ -467,7 +467,7 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
             assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
     assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
     mine = pattern_shares(snap, dict(mine=np.eye(8, k=2)))
-    assert np.array_equal(mine.fractions[0], pattern_share(A, np.eye(8, k=2)))
+    assert np.array_equal(mine.fractions[0], pattern_fraction(A, np.eye(8, k=2)))
     snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][
         1:2]
     snap.layers['pattern_target'] = snap.layers['guided'] = [1]
