@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from .attribution.explanations import explain, explain_data
 from .bench import (
-    Step, bench_data, check_bench, clock_of, device_name, free_folder, relative, shapes, timed_rounds, trainer_for)
+    Step, bench_data, check_bench, clock_of, device_name, free_folder, relative, model_shapes, timed_rounds, trainer_for)
 from .core.run_files import write_whole
 from .data.texts import load_text
 from .methods import ADDrop, FineTuning, SaliencyGuided
@@ -319,7 +319,7 @@ def peers(
                    versions=versions, works={})
     torch.set_num_threads(1)
     try:
-        model, tokenizer = shapes[shape](0.)
+        model, tokenizer = model_shapes[shape](0.)
         texts = load_text('movie-sentences')['train']['text'][:sentences]
         for what, works in _explaining(model.eval(), tokenizer, texts, steps).items():
             say(what)

@@ -19,7 +19,7 @@ import pandas as pd
 
 from .core.names import display_name
 from .figures.drawing import save_figure
-from .figures.sheet import figure
+from .figures.sheet import draw_figure
 from .metrics.scores import run_agreement, train_test_gap
 from .core.runs import Run
 from .core.untrusted import csv_text
@@ -114,7 +114,7 @@ def _write_pictures(
     for name in (n for n in _pictures if n in runs):
         for probe in probes:
             view = _pictures[name](telling_snapshot(runs[name], probe))
-            fig, path = figure(view), folder/f'{name}-{probe}.png'
+            fig, path = draw_figure(view), folder/f'{name}-{probe}.png'
             save_figure(fig, path); save_figure(fig, path.with_suffix('.pdf'))
             written.setdefault(name, []).append((path, view.caption))
     return written

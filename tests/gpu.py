@@ -112,7 +112,7 @@ def bench_part(shape, tokens, precision, device, quick):
         def small(dropout):
             tokenizer = bench.load_classifier('minilm', num_labels=2)[1]
             return bench._llama_classifier(tokenizer, dropout, **quick_sizes['llama']), tokenizer
-        bench.shapes['llama'] = small
+        bench.model_shapes['llama'] = small
     names = [k for k in known if precision == 'fp32' or not bench._in_bf16(k)]
     if quick: names, shape = ['plain', 'again', 'ga', 'guided'], 'minilm' if shape == 'bert-base' else shape
     return bench._measure_steps(names, shape, tokens, device=device, precision=precision,

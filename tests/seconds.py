@@ -160,8 +160,8 @@ def by_nodes(many, rounds):
 
 
 def _classifier(shape):
-    from salviz.bench import shapes
-    model, tokenizer = shapes[shape](0.)
+    from salviz.bench import model_shapes
+    model, tokenizer = model_shapes[shape](0.)
     return model.eval(), tokenizer
 
 

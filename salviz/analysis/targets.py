@@ -18,7 +18,7 @@ from ..core.names import measured_words
 from ..core.renamed import renamed_settings
 from ..core.runs import Run
 from ..data.texts import model_inputs
-from ..methods.sallm import Explanations, SalLM, explain
+from ..methods.sallm import Explanations, SalLM, explain_examples
 from ..models.agreement import class_mismatch
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.checkpoints import load_model
@@ -80,7 +80,7 @@ def target_divergences(
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
     if 'input_ids' not in data.column_names: raise ValueError('targets are of texts, and data holds none')
-    explanations = explain(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
+    explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
                    target=method.target)
     method.explanations = Explanations(**explanations)
     rows = {}

@@ -25,12 +25,12 @@ from ..core.untrusted import parsed_json, printable, read_untrusted
 from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from . import session
 from .kinds import value_text
-from .predictions import course_text, packed
-from .session import checked_file, is_anothers, joined_entries
+from .predictions import course_text, packed_text
+from .session import checked_answers_file, is_anothers, joined_entries
 from ..explorer.quantisation import json_text
 from ..explorer.page import in_script, page_policy
 from ..explorer.assets import bundle
-from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
+from .marks import MarkSet, MarkSheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06
 _most_codes = 500 # in one file or message
@@ -85,10 +85,10 @@ def _read_handed(
     handed,     # files, folders, patterns, codes, widgets, or a list of them
 ) -> tuple: # (sheets, [(source, reason why it cannot be read)], [(source, content)] of answers files)
     "What can be read of `handed`, and what cannot"
-    one = isinstance(handed, (str, Path, dict, Sheet)) or hasattr(handed, 'sheet')
+    one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
-        sheet = item if isinstance(item, Sheet) else getattr(item, 'sheet', None)
+        sheet = item if isinstance(item, MarkSheet) else getattr(item, 'sheet', None)
         if sheet is not None: sheets.append(checked_sheet(of, sheet.nickname, sheet.marks, sheet.source)); continue
         if not isinstance(item, (str, Path, dict)):
             raise ValueError(f'handed must hold files, folders, codes or Marks, got {shown(item)}')
@@ -576,7 +576,7 @@ def class_page(
     if questions is None: questions = lesson_questions()
     described = [one.described() for one in questions.values()]
     content = json_text(dict(set=of.described(), rows=rows, questions=described))
-    truths = packed({name: one.truth() for name, one in questions.items()})
+    truths = packed_text({name: one.truth() for name, one in questions.items()})
     program = in_script(bundle('classopen.js', read=course_text))
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -634,7 +634,7 @@ def _prediction_lines(
     "What was predicted how often; files that are damaged are named"
     files, lines, left_out = [], [], []
     for source, content in answered:
-        try: files.append(checked_file(content, source, left_out))
+        try: files.append(checked_answers_file(content, source, left_out))
         except ValueError as e: lines.append(f'cannot be read: {e}')
     lines += left_out
     students = _students(files)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.snapshots import Snapshot
 from . import solutions
-from .checking import Case, Exercise, Verdict, differs, framed, judge
+from .checking import Case, Exercise, CheckResult, differs, framed, judge
 from .material import course_run
 from .session import record
 
@@ -741,7 +741,7 @@ def _exercise_named(name) -> Exercise:
 def check(
     name:str, # of the exercise, such as 'region'
     answer,   # the function that you wrote
-) -> Verdict:
+) -> CheckResult:
     "Try your function on a case by hand and on a run: right, or where it differs first and why"
     exercise = _exercise_named(name)
     verdict, entry = judge(exercise, answer), _entry(name)

@@ -19,7 +19,7 @@ from ..core.run_files import write_whole
 from ..core.untrusted import csv_text, printable
 from ..core.words import for_file
 from . import session
-from .editions import called, cell_text, chosen, header_of, lesson_files, read_lesson
+from .editions import called, cell_text, chosen_cells, header_of, lesson_files, read_lesson
 from .kinds import score
 from .pages import run_cell
 from .predictions import Predict
@@ -35,7 +35,7 @@ def _predictions_in(source, name):
     "{name: `Predict`} of what the lesson displays"
     names, predictions = {'__name__': '__main__'}, {}
     with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart):
-        for cell, _ in chosen(source, 'page'):
+        for cell, _ in chosen_cells(source, 'page'):
             if cell.cell_type != 'code': continue
             shown = run_cell(cell_text(cell), names, f'lesson {name}, cell {cell.id}')
             predictions |= {thing.name: thing for thing in shown if isinstance(thing, Predict)}

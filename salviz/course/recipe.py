@@ -326,7 +326,7 @@ def make_course(
     seeds=(0, 1, 2), # of the bases; the runs are those of the first
 ):
     "Train and measure everything that the course shows: NAME.tar.xz of each run, sentences.json and tables.json"
-    from salviz.recipes import pack_run
+    from salviz.recipes import pack_example_run
     folder = Path(folder).resolve()
     if folder.exists(): raise FileExistsError(f'course: {folder} exists already; name another folder')
     folder.mkdir(parents=True)
@@ -337,19 +337,19 @@ def make_course(
         run, base, tokenizer = _train_base(folder, seed)
         first = seed == seeds[0]
         if first:
-            pack_run(run, folder/'base.tar.xz')
+            pack_example_run(run, folder/'base.tar.xz')
             base, tokenizer = course_base() # the packaged weights, from which everybody starts
         tables[str(seed)] = dict(_from_base(base, tokenizer, folder, seed, first), looks=_snapshots_of(run))
     (folder/'tables.json').write_text(json.dumps(_rounded(tables)) + '\n', encoding='utf-8')
 
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
     "Train all methods from `base`, pack their runs where they are kept, and measure"
-    from salviz.recipes import pack_run
+    from salviz.recipes import pack_example_run
     where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)
     models = {}
     for name in _settings:
         is_shown = is_first and name in course_runs
         run, models[name] = _train_method(name, base, tokenizer, where, seed, snapshots=4 if is_shown else 0)
-        if is_shown: pack_run(run, folder/f'{name}.tar.xz')
+        if is_shown: pack_example_run(run, folder/f'{name}.tar.xz')
     return _measure_course(base, tokenizer, where, models, draws=(0, 1, 2) if is_first else (0,), seed=seed)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['states', 'entries', 'checksum', 'new_entry', 'commit', 'discuss', 'reveal', 'checked_entry', 'follows', 'tell_of',
-           'store', 'record', 'answers_file', 'read_answers', 'checked_file', 'is_anothers', 'place_of',
+           'store', 'record', 'answers_file', 'read_answers', 'checked_answers_file', 'is_anothers', 'place_of',
            'joined_entries', 'write_answers', 'answer_code', 'answers_of_code', 'class_answers']
 
 # %% ../../nbs/14_course/04_session.ipynb #se03
@@ -197,13 +197,13 @@ def answers_file(
 
 def read_answers(
     path,
-    left_out:list=None, # see `checked_file`
+    left_out:list=None, # see `checked_answers_file`
 ) -> dict:
     "Return what an answers file contains; an error names what is wrong with it"
-    return checked_file(read_json(path), Path(path).name, left_out)
+    return checked_answers_file(read_json(path), Path(path).name, left_out)
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2
-def checked_file(
+def checked_answers_file(
     content,              # what a file contains
     name='the file',
     left_out:list=None, # gets a sentence if damaged entries are left out; None: a damaged entry is an error
@@ -276,7 +276,7 @@ def write_answers(
     "Write answers-NICK.json, or a numbered one where that is another person's"
     if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
-    file = checked_file(answers_file(nickname, joined_entries(recorded, answered)), path.name) # it can be read again
+    file = checked_answers_file(answers_file(nickname, joined_entries(recorded, answered)), path.name) # it can be read again
     text = json.dumps(file, indent=1, ensure_ascii=False).encode()
     if len(text) > largest: raise ValueError(f'{path.name} would be larger than {largest/10**6:g} MB; record less')
     write_whole(path, text)
@@ -323,7 +323,7 @@ def answers_of_code(
     try:
         nickname, coded = parsed_json(text)
         decoded = answers_file(nickname, {name: _decoded(one) for name, one in coded.items()})
-        return checked_file(decoded, 'this answers code')
+        return checked_answers_file(decoded, 'this answers code')
     except (TypeError, IndexError, AttributeError, KeyError, ValueError):
         raise ValueError('this answers code holds something else than answers') from None
 
@@ -367,7 +367,7 @@ def _answers_in(found, name, left_out) -> dict:
     if isinstance(found, dict) and found.get('salviz') == 'class-answers':
         _check_version(found, printable(name))
         return _sound(found.get('entries'), _class_problem, printable(name), left_out)
-    entries = checked_file(found, name, left_out)['entries']
+    entries = checked_answers_file(found, name, left_out)['entries']
     answered = {key: entry for key, entry in entries.items() if _is_prediction(entry) and entry.get('first')}
     return {key: dict(id=entry.get('id') or '', kind=entry['kind'], first=[entry['first']['value']],
                       second=[(entry.get('second') or entry['first'])['value']],

@@ -404,8 +404,8 @@ class _Export(_TrainingEnd):
 
     def snapshot(self) -> 'ViewArrays': # a `salviz.explorer.view_export.ViewArrays`
         "Arrays in view, as they were recorded: tokens, attention [query, key], attribution, saliency, region"
-        from salviz.explorer.view_export import arrays_of
-        return arrays_of(self._recorded_selection())
+        from salviz.explorer.view_export import selection_arrays
+        return selection_arrays(self._recorded_selection())
 
     def as_figure(self, kind:str|None=None, options:dict={}) -> dict: # source, kind, probe, options
         "What is in view, as `salviz.figures.kinds.figure` is told it; the options `options` come first"

@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex, to_rgb
 from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
 from .drawing import blue, ink, lightness, sequential, signed, vermillion, widened
-from .sheet import figure
+from .sheet import draw_figure
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #006
 def _safe(text) -> str:
@@ -38,7 +38,7 @@ class Interactive(go.Figure):
                       plotlyServerURL='')
         bundle = {'application/vnd.plotly.v1+json': {**json.loads(self.to_json()), 'config': config},
                   'text/plain': 'Interactive figure (plotly)'}
-        if self._view is not None: bundle['image/png'] = b64encode(figure(self._view)._repr_png_()[0]).decode()
+        if self._view is not None: bundle['image/png'] = b64encode(draw_figure(self._view)._repr_png_()[0]).decode()
         return bundle
 
     def _ipython_display_(self): # asked before plotly's own renderers

@@ -24,7 +24,7 @@ from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
 from ..core.bibliography import bibtex, papers
 from ..core.description import (
-    Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
+    _Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
 from ..core.validation import validated
 from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
 from ..core.provenance import recipe_of
@@ -245,9 +245,9 @@ def _citations_of(content, options={}, named=()) -> tuple: # of BibTeX entries
     if 'rollout' in _listed(options.get('head')): more.append('rollout')
     recorded = [cite for s in snapshots for key in ('cite', *['saliency_cite']*bool(shows_saliency))
                 for cite in _listed(s.info.get(key))]
-    ordered = [Fact('names', '', names), *of_methods, Fact('explanations', '', more),
+    ordered = [_Fact('names', '', names), *of_methods, _Fact('explanations', '', more),
                *(fact for what in ('data', 'model') for fact in facts if fact.what == what),
-               Fact('recorded', '', recorded)]
+               _Fact('recorded', '', recorded)]
     return tuple(citations_of_facts(ordered).values())
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #02s
@@ -468,7 +468,7 @@ def _printed(content, width, font_size, drawing):
         content = content._replace(distinctions=[f'{title}, {distinction}' if distinction else str(title)
                                          for title, distinction in zip(_listed(titles), distinctions)])
     sizes = _caption_sizes(points, inches, views, drawing.get('columns')) if font_size == 'caption' else font_size
-    fig = validated(sheet.figure)(views, width=inches, font_size=sizes, **drawing)
+    fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, **drawing)
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
     *facts, tools = _facts_of(content)

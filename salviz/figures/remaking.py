@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..core.examples import example_names
 from ..core.provenance import (
-    carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts, unpacked)
+    carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts, unpacked_metadata)
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
@@ -70,9 +70,9 @@ def _table_of(x):
     if 'table' not in x:
         raise ValueError('remake: the table that this figure was made of was too large to be carried in '
                          'it; give it: runs=TABLE')
-    frame = unpacked(x['table'])
-    frame.attrs = {k: unpacked(v) for k, v in x.get('about', {}).items()}
-    return ResultTable(frame, **{k: unpacked(v) for k, v in x['look'].items()}) if 'look' in x else frame
+    frame = unpacked_metadata(x['table'])
+    frame.attrs = {k: unpacked_metadata(v) for k, v in x.get('about', {}).items()}
+    return ResultTable(frame, **{k: unpacked_metadata(v) for k, v in x['look'].items()}) if 'look' in x else frame
 
 class _Finder:
     "Find runs and studies next to a file (in `folder`) or below `folders`, each run once"
@@ -93,7 +93,7 @@ def _restored(x, find):
     if form == 'table': return _table_of(x)
     if form == 'evidence': return carried_snapshot(x)
     if form == 'list': return [_restored(one, find) for one in x['items']]
-    if form == 'dict': return {unpacked(k): _restored(one, find) for k, one in x['items']}
+    if form == 'dict': return {unpacked_metadata(k): _restored(one, find) for k, one in x['items']}
     if form == 'snapshot':
         run = find.run(x['run'])
         return Seen(run.snapshot(x['step'], x['probe']), run) if x.get('seen') else run.snapshot(x['step'], x['probe'])
@@ -168,7 +168,7 @@ def _called_again(recipe, path, runs, changes):
         raise ValueError(f'remake: {path.name} is a figure of the kind {kind!r:.60}, which is not registered here; if '
                          'it is one of your own, import its module first')
     try:
-        arguments = {k: unpacked(x, Math) for k, x in recipe['arguments'].items()}
+        arguments = {k: unpacked_metadata(x, Math) for k, x in recipe['arguments'].items()}
         if hasattr(runs, 'columns') or isinstance(runs, (Run, StudyResults, ResultTable)): source = runs
         else:
             places = [] if runs is None else runs

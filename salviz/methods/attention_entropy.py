@@ -9,7 +9,7 @@ __all__ = ['attention_entropy', 'AttentionEntropy']
 import torch
 
 from ..models.attention import check_layers, check_observable
-from .base import Method, Plan, Term, check_choice, check_weight
+from .base import Method, Plan, Term, check_method_choice, check_weight
 from ..models.tasks import example_mean
 
 # %% ../../nbs/00_learn/own_method.ipynb #007
@@ -46,7 +46,7 @@ class AttentionEntropy(Method):
     ):
         self.alpha, self.layers, self.form = alpha, layers, form
         check_weight(self, 'alpha')
-        check_choice(self, 'form', ('attention', 'released'))
+        check_method_choice(self, 'form', ('attention', 'released'))
 
     def check(self, model, tokenizer, data, epochs):
         "Refuse models whose attention cannot be observed, and layers that are not there"

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Term', 'supported', 'why_unsupported', 'Limit', 'is_weight', 'is_positive', 'is_count', 'Progress', 'Plan',
            'reason_against', 'is_fraction', 'is_positive_fraction', 'optional', 'fault_of', 'Variant', 'Method',
-           'FineTuning', 'check_choice', 'check_weight', 'check_cite', 'NoColumn', 'Batch', 'plan_of', 'terms_of',
-           'MergedPlan', 'Together']
+           'FineTuning', 'check_method_choice', 'check_weight', 'check_cite', 'NoColumn', 'Batch', 'plan_of',
+           'terms_of', 'MergedPlan', 'Together']
 
 # %% ../../nbs/05_methods/00_base.ipynb #003
 import inspect
@@ -415,7 +415,7 @@ class FineTuning(Method):
     "Plain fine-tuning on the task loss: the method with the empty plan, and the baseline of all others"
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
-def check_choice(method:Method, name:str, choices):
+def check_method_choice(method:Method, name:str, choices):
     "Refuse an argument of `method` that is not one of `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,

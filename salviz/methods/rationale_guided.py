@@ -24,7 +24,7 @@ from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..data.texts import model_inputs
-from .base import Limit, Method, Plan, Term, Variant, check_choice, is_count, is_positive, is_weight
+from .base import Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive, is_weight
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
@@ -437,7 +437,7 @@ def check_trainable(
     untrainable = isinstance(name, str) and name in registered_attributions() and name not in names
     method.require(not untrainable, f'explanation={name!r} has no gradient that could train; '
                                     f'take one of {", ".join(map(repr, names))}')
-    check_choice(method, 'explanation', names)
+    check_method_choice(method, 'explanation', names)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-051
 class RationaleGuided(_Checking):

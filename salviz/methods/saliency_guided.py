@@ -20,7 +20,7 @@ from ..attribution.reading import real_tokens, score_by, target_scores, what_is_
 from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from .base import Method, Plan, Term, Variant, check_choice, is_count, is_fraction, is_weight
+from .base import Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight
 from ..models.random import keyed_uniform
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
@@ -422,7 +422,7 @@ class SaliencyGuided(_Prepared):
         self.variant = self.as_variant(variant)
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         self.recorded = None # the default that a run was started with, if it is resumed
-        check_choice(self, 'saliency', (None, *registered_attributions()))
+        check_method_choice(self, 'saliency', (None, *registered_attributions()))
         is_background = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
                          and torch.as_tensor(fill).isfinite().all())
         self.require(is_background or isinstance(fill, str) and fill in ('uniform', 'mean'),

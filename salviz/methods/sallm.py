@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
-           'token_saliency', 'query_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'joined', 'explain',
+           'token_saliency', 'query_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'explain_examples',
            'contents', 'taken_over', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
@@ -339,14 +339,14 @@ def explain_batches(
         arrays = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
         yield {name: x.cpu().numpy() for name, x in arrays.items()}
 
-def joined(parts:list) -> dict:
+def _joined(parts:list) -> dict:
     "The arrays of several dicts, one after the other"
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 @delegates(explain_batches)
-def explain(teacher, examples, collate, steps=20, **kwargs) -> dict: # arrays example_id, length, saliency
+def explain_examples(teacher, examples, collate, steps=20, **kwargs) -> dict: # arrays example_id, length, saliency
     "What `explain_batches` finds, in one piece"
-    return joined(list(explain_batches(teacher, examples, collate, steps, **kwargs)))
+    return _joined(list(explain_batches(teacher, examples, collate, steps, **kwargs)))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #046
 def contents(examples) -> np.ndarray: # int64 [examples]
@@ -448,14 +448,14 @@ class Unfinished:
         now = time.perf_counter()
         question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
         about = dict(weights=np.array([self.maker]), question=question, seconds=np.array([now - self.since]))
-        part = joined(self.waiting) | about
+        part = _joined(self.waiting) | about
         self.run.save_arrays(self._file(len(self)).stem, part)
         self.parts.append(part)
         self.waiting, self.since = [], now
 
     def whole(self) -> dict:
         "All arrays, in one piece"
-        return joined([{k: part[k] for k in ('example_id', 'length', 'saliency', 'content')}
+        return _joined([{k: part[k] for k in ('example_id', 'length', 'saliency', 'content')}
                        for part in (*self.parts, *self.waiting)])
 
     @property

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from ..core.assets import asset
 from .attention import unwrapped
-from .loading import checksum_of, device_of, forked_random, taught_classes, teach, without_shard_bars
+from .loading import checksum_of, device_of, forked_random, taught_classes, load_taught_weights, without_shard_bars
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09
 def _peft_package():
@@ -160,7 +160,7 @@ def _base_by_name(folder, kind, base_facts):
     except (OSError, ValueError) as e:
         reason = str(e).strip().partition('\n')[0]
         _refuse_base(f'the base {name!r} of this adapter is not here ({reason})')
-    if name in taught_classes: teach(model, name)
+    if name in taught_classes: load_taught_weights(model, name)
     return model
 
 def _plain_copy(base, kind):

@@ -7,7 +7,7 @@ a trace"""
 __all__ = ['reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
            'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'first_row_alone',
            'is_bidirectional', 'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start',
-           'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
+           'is_taught', 'load_taught_weights', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import copy
@@ -378,7 +378,7 @@ def is_taught(parameter:str) -> bool:
     "Was the parameter with this name trained in the packaged models that know their task?"
     return parameter.endswith('bias') or 'LayerNorm' in parameter or parameter.startswith('classifier.')
 
-def teach(model, name):
+def load_taught_weights(model, name):
     "Add what the packaged model `name` learned to `model`, a fresh 'minilm'; a head for other classes stays as it is"
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
@@ -423,7 +423,7 @@ def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
     with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)
         if _other_head(config, head): _draw_head(model)
-        if classes: teach(model, name)
+        if classes: load_taught_weights(model, name)
         tokenizer = (AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
                      if tasks[task].modality == 'text' else None)
     is_trained = head.is_in(' '.join(config.architectures or ())) and model.config.num_labels == config.num_labels

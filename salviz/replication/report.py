@@ -22,8 +22,8 @@ from markupsafe import Markup
 
 from .losses import steps_to_reach
 from .plans import plans
-from .registry import (bare, claims, constants, described, differences, fingerprint_of, gated, judged,
-                                         papers, primary, rows_where, unannounced)
+from .registry import (bare, claims, constants, registry_description, differences, fingerprint_of, gated, judged,
+                                         paper_titles, primary, rows_where, unannounced)
 from .verdicts import word_of_claim
 from ..core.bibliography import papers as bibliography
 from .reproduce import registered
@@ -302,7 +302,7 @@ def _strip(finding) -> Markup:
 _forest_ticks = (-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100)
 
 def _by_paper(findings) -> dict: # {paper: its findings}
-    by_paper = {paper: [] for paper in papers}
+    by_paper = {paper: [] for paper in paper_titles}
     for f in findings: by_paper[f.claim.paper].append(f)
     return {paper: group for paper, group in by_paper.items() if group}
 
@@ -323,7 +323,7 @@ def _forest(
     def effect(f):
         return dict(claim=f.claim.name, name=f.effect.name, title=_in_words(f.effect.title), word=f.word,
                     marks=_interval_marks(axis, f, f.effect.smallest), is_idle=f.effect.name in idle)
-    groups = [(papers[paper], map(effect, group)) for paper, group in _by_paper(shown).items()]
+    groups = [(paper_titles[paper], map(effect, group)) for paper, group in _by_paper(shown).items()]
     closed = [f.effect.name for f in findings if f.word == 'not testable at this scale']
     has_idle = any(f.effect.name in idle for f in shown)
     return _html('drawings.html', 'forest', len(shown), _ways_lane(axis), groups, _axis_lane(axis), closed, has_idle)
@@ -766,7 +766,7 @@ def _section(
     if word in ('no verdict', 'not run'): word = ''
     is_small = 'budget' not in rows or set(rows.budget) == {'small'}
     return _html(
-        'claim.html', 'section', claim, papers[claim.paper], word, reads=claim.reads if word and is_small else '',
+        'claim.html', 'section', claim, paper_titles[claim.paper], word, reads=claim.reads if word and is_small else '',
         paper_numbers=_paper_numbers(claim), ours=ours, cost=_cost(claim, rows), curves=_curves(findings, rows),
         effects=[_effect_part(f, rows) for f in findings],
         others=list(filter(None, (_beside(query, rows) for query in claim.shown))))
@@ -854,8 +854,8 @@ def _outcome_table(findings):
     lines = []
     for word, named in by_word.items():
         of_papers = [group[0].claim.paper for group in named.values()]
-        lines.append((_chip(word), *(of_papers.count(paper) or '–' for paper in papers), len(named)))
-    return _table(['claims', *papers.values(), 'all'], lines, 'outcome', 1)
+        lines.append((_chip(word), *(of_papers.count(paper) or '–' for paper in paper_titles), len(named)))
+    return _table(['claims', *paper_titles.values(), 'all'], lines, 'outcome', 1)
 
 def _says_an_effect(finding): return finding.word in ('holds', 'holds, small', 'reversed')
 
@@ -873,7 +873,7 @@ def _claim_item(findings, budget) -> dict: # the findings of a claim that decide
     if len(findings) == 1 and _says_an_effect(findings[0]) and findings[0].p_holm >= .05:
         notes.append(f'After Holm\'s correction over all effects p is {_p_words(findings[0].p_holm)}: '
                      'it may be chance.')
-    return dict(paper=papers[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers, notes=notes)
+    return dict(paper=paper_titles[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers, notes=notes)
 
 def _group(word, items, heading, meaning): return dict(word=word, claims=items, heading=heading, meaning=meaning)
 
@@ -884,7 +884,7 @@ def _groups(findings, budget) -> list:
         def items(named): return [_claim_item(claim, budget) for claim in named.values()]
         return [_group(word, items(named), *groups[word]) for word, named in _by_word(findings).items()]
     ran = [f for f in findings if f.effect.primary and f.word != 'not run']
-    items = [dict(paper=papers[f.claim.paper], name=f.claim.name, title=f.claim.title, part=_part_of(f),
+    items = [dict(paper=paper_titles[f.claim.paper], name=f.claim.name, title=f.claim.title, part=_part_of(f),
                   numbers=_outcome_numbers(f), notes=[]) for f in ran]
     return [_group('no verdict', items, 'Numbers', 'means of paired differences')] if items else []
 
@@ -914,7 +914,7 @@ def _verdict_lines(findings, rows=None) -> list: # of Markdown
     out = []
     for paper, group in _by_paper([f for f in findings if f.effect.primary]).items():
         parts = [_verdict_line(word, named) for word, named in _by_word(group).items()]
-        out.append(f'- **{papers[paper]}**: {"; ".join(parts)}.')
+        out.append(f'- **{paper_titles[paper]}**: {"; ".join(parts)}.')
     idle = [] if rows is None else [c.short for c in _idle_claims(findings, bare(rows))]
     last = ('- **What this does not say**: that a paper is right or wrong at its own scale; *undecided* is not '
             '*no effect*.')
@@ -940,13 +940,13 @@ def _chance_counts(findings) -> dict:
 
 def _first_page(findings, rows, budget) -> Markup:
     "Scope, outcome, and what it does not say"
-    idle = [f'{c.short} ({c.name}, {papers[c.paper]})' for c in _idle_claims(findings, rows)]
+    idle = [f'{c.short} ({c.name}, {paper_titles[c.paper]})' for c in _idle_claims(findings, rows)]
     waiting = list(dict.fromkeys(f.claim.name for f in findings if f.word == 'not run'))
     later_gates = {c.name for c in claims.values() for e in c.effects for g in e.gates if g.after_run}
     closed = {f.claim.name for f in findings if f.word == 'not testable at this scale'}
     undecided = [f for f in findings if f.word == 'undecided' and f.effect.primary]
     blunt = sum(f.verdict.detectable > 2*f.effect.smallest for f in undecided)
-    scope = [(papers[k], theirs, ours[budget]) for k, (theirs, ours) in _scales.items()]
+    scope = [(paper_titles[k], theirs, ours[budget]) for k, (theirs, ours) in _scales.items()]
     return _html(
         'first_page.html', 'first_page', budget, headline(findings, budget), waiting=waiting, scope=scope,
         outcome=_outcome_table(findings), later_gates=len(later_gates), groups=_groups(findings, budget), idle=idle,
@@ -1020,7 +1020,7 @@ def _raw_rows(rows):
 def _registry_part(budget, first, findings=()):
     "Fingerprint, and what changed since the first run"
     registered()
-    now = described(budget)
+    now = registry_description(budget)
     changes, before = [], None
     if first is not None: changes, before = unannounced(first, now), fingerprint_of(first)
     return _html('appendix.html', 'registry', fingerprint_of(now), before, changes, _changed_later(findings))
@@ -1049,7 +1049,7 @@ def _verdicts_latex(
         return ' & '.join(map(cell, words)) + r' \\'
     lines = []
     for paper, group in _by_paper(findings).items():
-        lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(papers[paper])}}}}} \\', *map(line, group)]
+        lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(paper_titles[paper])}}}}} \\', *map(line, group)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
                'smallest effect that would matter, or the margin of no harm; '
                'detectable: found in four of five repetitions.')
@@ -1065,7 +1065,7 @@ def _verdicts_latex(
     return '\n'.join([*before, *body, r'\end{document}', ''])
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-47
-_contents = dict(effects='All effects', **papers, deviations='Deviations', runs='How it ran', rows='Rows')
+_contents = dict(effects='All effects', **paper_titles, deviations='Deviations', runs='How it ran', rows='Rows')
 
 def _sections(findings, rows) -> list: # a `_section` a claim
     by_claim = {}
@@ -1083,9 +1083,9 @@ def report_html(
     machines, rows = rows.attrs.get('machines', {}), bare(rows)
     decided = [f for f in findings if f.has_interval and f.word != 'undecided']
     idle = {f.effect.name for f in decided if _idle(f.effect, rows)}
-    parts = [dict(anchor=paper, title=papers[paper], citation=_cited(paper), sections=_sections(group, rows))
+    parts = [dict(anchor=paper, title=paper_titles[paper], citation=_cited(paper), sections=_sections(group, rows))
              for paper, group in _by_paper(findings).items()]
-    different = [(papers[paper], *words) for paper, *words in _deviations]
+    different = [(paper_titles[paper], *words) for paper, *words in _deviations]
     return _templates.get_template('report.html').render(
         policy=page_policy, budget=budget, contents=_contents.items(), papers=parts,
         styles=Markup((files('salviz.replication')/'static'/'report.css').read_text(encoding='utf-8')),
@@ -1113,7 +1113,7 @@ def effects_figure(findings):
         rule = 'no harm' if f.effect.rule == 'no harm' else 'better'
         columns = ('mean', 'low', 'high', 'detectable')
         numbers = {k: getattr(f.verdict, k) if f.has_interval else math.nan for k in columns}
-        rows.append(dict(name=f.effect.name, title=f.effect.title, group=papers[f.claim.paper], word=f.word,
+        rows.append(dict(name=f.effect.name, title=f.effect.title, group=paper_titles[f.claim.paper], word=f.word,
                          smallest=f.effect.smallest, rule=rule, **numbers))
     return figure(pd.DataFrame(rows), 'forest', width=6.75)
 

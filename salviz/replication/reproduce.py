@@ -17,7 +17,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from .plans import budgets, plans
-from .registry import claims, papers
+from .registry import claims, paper_titles
 from .rows import identity, recorded_cells, read_rows, row_of, write_row
 from ..core.validation import check_choice
 from ..core.runs import Run
@@ -71,7 +71,7 @@ def list_claims(
     "What can be asked, what it costs, and how many rows are there; a study that serves several claims is in each"
     rows = read_rows(shipped_rows(budget), budget) if rows is None else rows
     def cost(c): return sum(plans[s].minutes.get(budget, 0) for s in _selected_plans([c], budget))
-    return pd.DataFrame([dict(claim=c.name, paper=papers[c.paper], says=c.title,
+    return pd.DataFrame([dict(claim=c.name, paper=paper_titles[c.paper], says=c.title,
                               studies=', '.join(_selected_plans([c], budget)),
                               rows=int(rows.study.isin(c.studies).sum()), minutes=round(cost(c)))
                          for c in selected_claims(budget=budget)])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from .registry import described, fingerprint_of
+from .registry import registry_description, fingerprint_of
 from ..core.run_files import append_line, to_json
 from ..core.runs import Run
 
@@ -148,7 +148,7 @@ def write_row(
     with FileLock(f'{file}.lock'):
         entries = _lines(file)
         if identity(row) in {identity(e) for e in entries if e['kind'] == 'row'}: return False
-        registry = described(row['budget'])
+        registry = registry_description(row['budget'])
         last = next((e['registry'] for e in reversed(entries) if e['kind'] == 'registry'
                      and e['registry']['budget'] == row['budget']), None)
         if last != registry:

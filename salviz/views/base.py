@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['axes_meaning', 'attributed_rule', 'View', 'method_title', 'was_trained', 'title_of', 'which_snapshot', 'methods_of',
-           'arrays_of', 'fixed', 'not_finite', 'layer_row', 'check_heads', 'AttentionBesideSaliency',
-           'attention_beside_saliency', 'ExplanationBesideRationale', 'explanation_beside_rationale', 'class_words',
-           'MaskedSentence', 'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion',
-           'blocked_keys', 'word_tokens', 'word_fractions', 'best_head', 'chosen_by', 'telling_head', 'tied_candidates',
-           'ties_note', 'discard_region', 'pattern_name', 'custom_patterns', 'GuidedHeads', 'guided_heads',
-           'PatternShares', 'pattern_shares', 'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution',
-           'saliency_distribution', 'answer_shown', 'TokenLabels', 'token_labels', 'Translation', 'translation',
+           'arrays_of', 'fixed', 'not_finite', 'layer_row', 'AttentionBesideSaliency', 'attention_beside_saliency',
+           'ExplanationBesideRationale', 'explanation_beside_rationale', 'class_words', 'MaskedSentence',
+           'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
+           'word_tokens', 'word_fractions', 'best_head', 'chosen_by', 'telling_head', 'tied_candidates', 'ties_note',
+           'discard_region', 'pattern_name', 'custom_patterns', 'GuidedHeads', 'guided_heads', 'PatternShares',
+           'pattern_shares', 'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution',
+           'saliency_distribution', 'answer_shown', 'TokenLabels', 'token_labels', 'TranslationView', 'translation',
            'ScoredSentence', 'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence', 'EvidenceView',
            'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
@@ -131,7 +131,7 @@ def layer_row(snapshot, view, name, layer, default=0):
                          f'{", ".join(map(str, observed))}')
     return observed.index(layer), layer
 
-def check_heads(view, heads, count):
+def _check_heads(view, heads, count):
     "Refuse numbers in `heads` that are no head of `count`"
     for head in heads:
         if not isinstance(head, Integral):
@@ -190,7 +190,7 @@ def _compared_row(
     "The attention in `maps` [heads, query, key] of `layer` that saliency is laid beside"
     layers, heads, rows = _regularised_by_sallm(snapshot)
     if layer not in layers: heads, rows = None, 'pooled'
-    if heads is not None: check_heads('attention_beside_saliency', heads, len(maps))
+    if heads is not None: _check_heads('attention_beside_saliency', heads, len(maps))
     mean = maps[slice(None) if heads is None else list(heads)].mean(0)
     pooled, ordinary = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
     queried_row = snapshot.arrays.get('asked_row')
@@ -634,7 +634,7 @@ def discard_region(
     attribution, what, how = _under_regions(snapshot, name, observed)
     rows = list(range(len(observed))) if layer is None else [layer_row(snapshot, name, 'discarded', layer)[0]]
     heads = list(range(attribution.shape[1])) if head is None else [head]
-    check_heads(name, heads, attribution.shape[1])
+    _check_heads(name, heads, attribution.shape[1])
     is_plain = what == 'attention'
     fractions = word_fractions(snapshot, [observed[i] for i in rows])[:, heads]
     i, j = (0, 0) if is_plain else telling_head(attribution[np.ix_(rows, heads)], word_tokens(snapshot), fractions)
@@ -760,7 +760,7 @@ def guided_heads(
              for h, (p, g) in enumerate(zip(target[row], guided[row]))]
     one_each = '; the first guided head of each pattern'*(heads is None)
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
-    check_heads(name, heads, len(names))
+    _check_heads(name, heads, len(names))
     if not heads or not guided[row, heads].all():
         raise ValueError(f'{name}: layer {layer} guides heads '
                          f'{", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; asked for '
@@ -1061,7 +1061,7 @@ def _keys(snapshot): return ', '.join(sorted(snapshot.info)) or 'nothing'
 
 # %% ../../nbs/10_views/00_base.ipynb #090
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Translation(View):
+class TranslationView(View):
     "Target and teacher-forced answer above the encoder's map of the source; `labels` are the source's"
     target:tuple            # [m] tokens
     predicted:tuple         # [m] the answer at each position, given the target before it
@@ -1079,7 +1079,7 @@ def translation(
     snapshot:Snapshot,
     layer:int|None=None, # of the encoder; None: the last observed one
     head:int|None=None,  # None: the mean over heads
-) -> Translation:
+) -> TranslationView:
     "A pair of source and target with what the model answers (sequence to sequence)"
     name, info = 'translation', snapshot.info
     target, predicted = (info.get(key) for key in ('target_tokens', 'predicted_tokens'))
@@ -1089,7 +1089,7 @@ def translation(
     was_chosen = layer is None and attention is not None
     if attention is not None:
         row, layer = layer_row(snapshot, name, 'attention', layer, default=-1)
-        if head is not None: check_heads(name, [head], attention.shape[1])
+        if head is not None: _check_heads(name, [head], attention.shape[1])
         attention = fixed(attention[row].mean(0) if head is None else attention[row, head])
     wrong = np.array([a != b for a, b in zip(target, predicted)], dtype=bool)
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
@@ -1098,7 +1098,7 @@ def translation(
     if attention is not None:
         heads = 'mean over heads' if head is None else f'head {head}'
         of_map = f' The map is the attention of the encoder, layer {layer}, {heads}: a{axes_meaning[1:]}'
-    return Translation(
+    return TranslationView(
         title=title_of(snapshot), subtitle=right,
         caption='A pair of source and target. Below each target token, what the model answers given the target before '
                 f'it, and the probability of the target token: {right}.{of_map}{_layer_words(was_chosen)}',
@@ -1215,7 +1215,7 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
         if axis == 'layer': at, number = layer_row(snapshot, 'evidence', name, wanted, default=-1)
         else:
             at = number = 0 if wanted is None else wanted
-            check_heads('evidence', [at], len(x))
+            _check_heads('evidence', [at], len(x))
         x, chosen[axis] = x[at], number
     unused = [axis for axis, value in requested.items() if value is not None]
     if unused:

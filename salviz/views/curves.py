@@ -5,8 +5,8 @@ belong to them"""
 
 # %% auto #0
 __all__ = ['colours', 'bands', 'Chart', 'Curves', 'styles_of', 'ends_of', 'spread', 'loss_curves', 'number_over_steps',
-           'checked_frame', 'by_seed', 'plain_name', 'about', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
-           'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable', 'metric_table']
+           'checked_frame', 'by_seed', 'plain_series_name', 'about', 'accuracy_drop_curves', 'perturbation_curves',
+           'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable', 'metric_table']
 
 # %% ../../nbs/10_views/01_curves.ipynb #003
 import json
@@ -452,7 +452,7 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
     for method in dict.fromkeys(_frame_methods(frame)):
         runs = {f'seed {seed}': (part.share.to_numpy(float), part[value].to_numpy(float))
                 for seed, part in rows[rows.method == method].groupby('seed')}
-        if runs: groups[plain_name(method)] = runs
+        if runs: groups[plain_series_name(method)] = runs
     lines, more, in_words = _lines(groups, 'share', band, ends_of(value))
     if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
@@ -460,7 +460,7 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
                   caption=f'{title} as the most important inputs are replaced, {subject}: {in_words}; '
                   f'{better}.{about(frame)}')
 
-def plain_name(name):
+def plain_series_name(name):
     "`name` for a reader: no underscores"
     return str(name).replace('_', ' ')
 
@@ -472,7 +472,7 @@ def about(frame) -> str: # '' or a blank and the sentence
 def _label_of(frame, column) -> str:
     "What `frame.attrs['labels']` calls the numbers in `column`, else its name"
     labels = getattr(_of_frame(frame), 'attrs', {}).get('labels', {})
-    return labels.get(column) or plain_name(column)
+    return labels.get(column) or plain_series_name(column)
 
 def _frame_methods(frame):
     "The methods of `frame`, in the order in which they first appear"
@@ -489,7 +489,7 @@ def _by_training(frame, training, value): # (frame, styles)
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
         return colours[i % 7], (_dashes[0], _dashes[1], _dashes[3])[i % 3], _marks[methods.index(m) % 6]
-    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(checked[training], checked['method'])]
+    joined = [f'{methods_words(str(t))}, {plain_series_name(m)}' for t, m in zip(checked[training], checked['method'])]
     return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
 
 def _random_words(frame):
@@ -504,7 +504,7 @@ def accuracy_drop_curves(
     training:str=None, # column that tells how models were trained: a colour each, random removal of each beside it
 ) -> Curves:
     "Accuracy over the share of the most important inputs that was replaced, a line a method"
-    name = plain_name(value)
+    name = plain_series_name(value)
     if training is not None:
         both, styles = _by_training(frame, training, value)
         curves = accuracy_drop_curves(both, value, band)
@@ -600,7 +600,7 @@ def sensitivity_grid(
     means, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
     better = better_of(str(value)) if better is None else better
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
-    name, word, top = plain_name(value), 'highest', np.nanmax(values)
+    name, word, top = plain_series_name(value), 'highest', np.nanmax(values)
     if better == 'lower': word, top = 'lowest', np.nanmin(values)
     best, tied = _marked(values, word)
     limits, scale = (float(np.nanmin(values)), float(np.nanmax(values))), _scale_from_lowest
@@ -649,7 +649,7 @@ def head_map(
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
     framed, tied = _marked(values, best)
     if best is None or tied: framed = np.zeros(values.shape, bool)
-    label = label or _head_words.get(value, plain_name(value))
+    label = label or _head_words.get(value, plain_series_name(value))
     (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
     name, seeds = label.partition(' (')[0], f'mean over {means.n.max()} seeds   ' if means.n.max() > 1 else ''
@@ -681,7 +681,7 @@ def _samples(frame, view, by, value, log, whiskers):
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
         notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')
-    samples = {plain_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
+    samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
@@ -815,7 +815,7 @@ def metric_table(
     return MetricTable(title=title, subtitle=first + bold,
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame,
         row_heads=tuple(row_heads), heads=tuple(heads),
-        names=tuple(tuple(map(plain_name, titles)) for titles, _ in rows),
+        names=tuple(tuple(map(plain_series_name, titles)) for titles, _ in rows),
         means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None),
         stars=of_cells(lambda c: c.mark or None),
         best=fixed(np.array(of_cells(lambda c: c.best))))

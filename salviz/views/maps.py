@@ -22,7 +22,7 @@ from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
 from ..core.validation import check_choice
 from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
-                               check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
+                               _check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
                                method_title, methods_of, not_finite, custom_patterns, pattern_name, robust_limit,
                                shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
                                word_fractions, word_tokens)
@@ -144,7 +144,7 @@ def _resolved(snapshot, view, name, layer, head):
     elif head is None:
         place, why = _telling(snapshot, [layer])
         head, sentences = place.get('head', 0), sentences or [f'Head of this layer shown: {why}.']*bool(why)
-    if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
+    if head != 'mean': _check_heads(view, [head], snapshot.arrays[name].shape[1])
     return layer, head, ''.join(sentences)
 
 # %% ../../nbs/10_views/02_maps.ipynb #013
@@ -177,7 +177,7 @@ def _mean_of(snapshot, view, name, maps, pairs):
     rows = []
     for layer, head in pairs:
         i, layer = layer_row(snapshot, view, name, layer)
-        check_heads(view, [head], maps.shape[1])
+        _check_heads(view, [head], maps.shape[1])
         rows.append(maps[i, head])
     layers = dict.fromkeys(layer for layer, _ in pairs)
     blocked = np.all([_blocked(snapshot, layer, 'mean') for layer in layers], axis=0)
@@ -694,7 +694,7 @@ def head_grid(
     if not rows or not heads:
         raise ValueError(f'{name}: layers and heads must name at least one each; there are layers '
                          f'{", ".join(map(str, snapshot.layers[evidence]))}, heads 0 to {maps.shape[1] - 1}')
-    check_heads(name, heads, maps.shape[1])
+    _check_heads(name, heads, maps.shape[1])
     check_choice(f'{name}: scale', scale, ('shared', 'own'))
     chosen, n = maps[list(rows)][:, list(heads)], maps.shape[-1]
     small = _pooled(np.where(np.isfinite(chosen), chosen, 0.))

@@ -16,7 +16,7 @@ from ..core.validation import check_choice
 from ..core.names import listed, methods_words
 from ..metrics.tasks import modalities
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
-from .curves import plain_name
+from .curves import plain_series_name
 from .maps import saliency_of
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6
@@ -79,7 +79,7 @@ def _of_snapshots(snapshots, names):
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expects inputs of one kind, got {listed(kinds)}')
     for s, training, (_, shown, values) in zip(snapshots, _trainings(snapshots, names), inputs):
-        column, item = (training, plain_name(s.info.get('saliency_method') or 'saliency')), _item_of(s)
+        column, item = (training, plain_series_name(s.info.get('saliency_method') or 'saliency')), _item_of(s)
         items.setdefault(item, (_item_name(s), shown))
         if item in columns.setdefault(column, {}):
             raise ValueError(f'saliency_grid: {which_snapshot(s)} of {training} is there twice; '
@@ -119,7 +119,7 @@ def _of_arrays(source, inputs, modality, names):
             if len(maps) != len(shown):
                 raise ValueError(f'saliency_grid: {training}, {method} must have a map for each of {len(shown)} '
                                  f'inputs, got {len(maps)}')
-            columns[methods_words(str(training)), plain_name(method)] = {
+            columns[methods_words(str(training)), plain_series_name(method)] = {
                 i: None if one is None else np.asarray(one, float) for i, one in enumerate(maps)}
     return modality, dict(enumerate(zip(called, shown))), columns, set()
 
@@ -185,7 +185,7 @@ def saliency_grid(
         if not snapshots: raise ValueError('saliency_grid: there is no snapshot')
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
     shown = _picked(dict.fromkeys(t for t, _ in columns), trainings, 'trainings')
-    if methods is not None: methods = [plain_name(m) for m in ([methods] if isinstance(methods, str) else methods)]
+    if methods is not None: methods = [plain_series_name(m) for m in ([methods] if isinstance(methods, str) else methods)]
     by = _picked(dict.fromkeys(m for _, m in columns), methods, 'methods')
     columns = {(t, m): columns[t, m] for t in shown for m in by if (t, m) in columns}
     chosen = [list(inputs_by_item)[k] for k in _picked(range(len(inputs_by_item)), items, 'items')]

@@ -17,7 +17,7 @@ from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import fixed
 from .curves import (
-    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes, ends_of, plain_name, spread, styles_of)
+    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes, ends_of, plain_series_name, spread, styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
@@ -67,22 +67,22 @@ def over_setting(
 def _setting_curves(lines, groups, flat, notes, arguments, words):
     "The `Curves` of `lines`; `flat`: names of lines without the setting"
     x, value, band, log, label = arguments
-    label, counts = label or plain_name(value), sorted(set(lines['n'].astype(int)))
+    label, counts = label or plain_series_name(value), sorted(set(lines['n'].astype(int)))
     names = tuple(methods_words(name) for name in groups)
     many = f'{counts[0]} to {counts[-1]}' if len(counts) > 1 else str(counts[0])
     seeds = f'{bands[band]} over {many} seeds' if counts[-1] > 1 else 'one seed, no band'
     if counts[0] == 1 < counts[-1]: notes = [*notes, 'Points with one seed have no band.']
-    if flat: notes = [*notes, f'Dotted over all of the axis, since it has no {plain_name(x)}: '
+    if flat: notes = [*notes, f'Dotted over all of the axis, since it has no {plain_series_name(x)}: '
                               f'{listed([methods_words(name) for name in flat])}.']
     others = iter(styles_of([n for n, key in zip(names, groups) if key not in flat]))
     styles = tuple(('#707070', (1.2, 1.5 + 2.5*flat.index(key)), None) if key in flat else next(others)
                    for key in groups)
-    title = f'{plain_name(value)} over {plain_name(x)}'
+    title = f'{plain_series_name(value)} over {plain_series_name(x)}'
     title = f'{title[0].upper()}{title[1:]}'
     axis = ', logarithmic axis'*log
     return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=names, x=x,
                   styles=styles,
-                  x_label=f'{plain_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
+                  x_label=f'{plain_series_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
                   caption=f'{title}: {seeds}{axis}.{words}')
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10
@@ -180,20 +180,20 @@ def difference_grid(
         notes.append(f'{missing} of {values.size} cells were not measured (–).')
     if column is None: notes.append(f'No cell is framed: no column of validation belongs to {value}.')
     words = _difference_words((x, y, value, name, column), values, chosen, (xs, ys), counts)
-    entries = [('chosen', f'chosen by {plain_name(str(column))}')]*bool(chosen.any())
+    entries = [('chosen', f'chosen by {plain_series_name(str(column))}')]*bool(chosen.any())
     entries += [('tied', 'equal to the baseline')]*bool(ties.any())
     return DifferenceGrid(
         title=words[0], subtitle=words[1], caption=words[2] + about(frame), notes=tuple(notes), frame=means,
         x=str(x), y=str(y), columns=tuple(digits_of(k, 6) for k in xs), rows=tuple(digits_of(k, 6) for k in ys),
         values=fixed(values), deviations=fixed(deviations), best=fixed(chosen), limits=(-limit, limit), is_signed=True,
-        value_label=f'{plain_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
+        value_label=f'{plain_series_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
         entries=tuple(entries))
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11b
 def _difference_words(names, values, chosen, levels, counts):
     "Title, subtitle and caption"
     (x, y, value, baseline, column), (xs, ys) = names, levels
-    title = f'{plain_name(value).capitalize()}: difference from {baseline}'
+    title = f'{plain_series_name(value).capitalize()}: difference from {baseline}'
     n = sorted({int(k) for k in counts[np.isfinite(counts)]})
     many = '–'.join(map(str, dict.fromkeys((n[0], n[-1]))))
     seeds = (f'mean ± standard deviation over {many} seeds, paired' if n[-1] > 1 else 'one seed a cell')
@@ -201,13 +201,13 @@ def _difference_words(names, values, chosen, levels, counts):
     counted = f'{above} of {measured} cells above the baseline, {ties} equal'
     at = [(f'{x} = {digits_of(xs[j])}, {y} = {digits_of(ys[i])}', values[i, j]) for i, j in np.argwhere(chosen)]
     lower = ' (lower is better)'*(better_of(value) == 'lower')
-    words = [f'Difference of {plain_name(value)} from {baseline} for settings {x} and {y}: {seeds}; {counted}.',
+    words = [f'Difference of {plain_series_name(value)} from {baseline} for settings {x} and {y}: {seeds}; {counted}.',
              f'Colours diverge from zero, orange above, blue below{lower}.']
     if ties: words.append('=: equal to the baseline.')
     if len(at) == 1:
-        words.append(f'Framed: {at[0][0]}, chosen by {plain_name(column)}; the difference there is '
+        words.append(f'Framed: {at[0][0]}, chosen by {plain_series_name(column)}; the difference there is '
                      f'{digits_of(at[0][1])}.')
-    elif at: words.append(f'Framed: {len(at)} cells with equal {plain_name(column)}, which does not choose between '
+    elif at: words.append(f'Framed: {len(at)} cells with equal {plain_series_name(column)}, which does not choose between '
                           f'them; the differences there are {digits_of(min(v for _, v in at))} to '
                           f'{digits_of(max(v for _, v in at))}.')
     if str(value).startswith('validation') and column == value:
@@ -229,13 +229,13 @@ def distribution(
     def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
     names = [name_of(row) for row in checked[columns].itertuples(index=False)]
     boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
-    words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}
+    words = {k: 'seeds' if k == 'seed' else f'values of {plain_series_name(k)}' for k in settings or ()}
     counts = [f'{checked[k].nunique()} {word}' for k, word in words.items()]
     over = f'over {listed(counts)}' if counts else 'over settings and seeds'
-    name = plain_name(label or value).partition(' (')[0]
+    name = plain_series_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'
     points = pd.DataFrame({'name': names, 'value': checked[value].to_numpy(float)})
-    caption = boxes.caption.replace(' by box of', f' {over} by {listed([plain_name(c) for c in columns])}', 1)
+    caption = boxes.caption.replace(' by box of', f' {over} by {listed([plain_series_name(c) for c in columns])}', 1)
     same = ('subtitle', 'notes', 'names', 'y_label', 'frame', 'whiskers', 'log')
     return Boxes(**{k: getattr(boxes, k) for k in same},
                  title=title, raw=points[np.isfinite(points['value'])],

@@ -78,7 +78,7 @@ def batch_of_words():
 def tiny_shape(monkeypatch, tiny_bert, tiny_tokenizer):
     "A small BERT in place of MiniLM, for texts of at most 64 tokens"
     def make(dropout): return tiny_bert(num_hidden_layers=L, attention_probs_dropout_prob=dropout), tiny_tokenizer
-    monkeypatch.setitem(room.shapes, 'minilm', make)
+    monkeypatch.setitem(room.model_shapes, 'minilm', make)
 
 def counted(names, model, tokenizer, data, tokens, folder):
     "{name: FLOPs of a step}"
@@ -104,7 +104,7 @@ def test_all_layers_of_iga_pay_for_no_layer_below(tiny_bert, tiny_tokenizer, bat
 @pytest.mark.parametrize('tokens', [32, 128])
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
     "One example a batch: all FLOPs grow with the batch in the same way, so the ratios are those of sixteen"
-    model, tokenizer = room.shapes['minilm'](0.)
+    model, tokenizer = room.model_shapes['minilm'](0.)
     names = [k for k in _rows_for() if _rows[k].flops]
     found = counted(names, model, tokenizer, room.bench_data(tokenizer, tokens, 1), tokens, tmp_path)
     assert {k: round(found[k] / found['plain'], 2) for k in names
@@ -162,7 +162,7 @@ def invented(**seconds):
 def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
     "What the saliency pass reads is a leaf there, which the FLOP counter cannot be told of"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
-    monkeypatch.setitem(room.shapes, 'llama',
+    monkeypatch.setitem(room.model_shapes, 'llama',
                         lambda dropout: (room._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
     monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
     found = room._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,

@@ -10,7 +10,7 @@ from salviz.cli import _parser
 from salviz.core.examples import example_names
 from salviz.core.runs import Run
 from salviz.data.texts import load_text
-from salviz.recipes import _example_probes, _make_classifier, make_examples, _make_run, pack_run
+from salviz.recipes import _example_probes, _make_classifier, make_examples, _make_run, pack_example_run
 from salviz.models.loading import is_taught, load_classifier, _taught_file
 
 def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
@@ -52,7 +52,7 @@ def test_made_again_they_have_the_form_of_what_is_shipped(small):
 @pytest.mark.slow
 def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_path):
     plain = small[2]
-    for name in ('one', 'two'): pack_run(plain, tmp_path/name)
+    for name in ('one', 'two'): pack_example_run(plain, tmp_path/name)
     assert (tmp_path/'one').read_bytes() == (tmp_path/'two').read_bytes()
     with tarfile.open(tmp_path/'one') as archive: archive.extractall(tmp_path, filter='data')
     copy = Run(tmp_path/'plain')

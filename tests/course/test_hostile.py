@@ -126,7 +126,7 @@ def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(asked, ma
             lines = _prediction_lines([('answers-ann.json', sound), ('answers-eve.json', found)], asked.predictions)
             assert '1.class: Which class?' in lines
             assert of_class([sound, found if isinstance(found, dict) else {}], [])['1.class']['first'][0] == 1
-            try: given = session.checked_file(found, 'eve', [])
+            try: given = session.checked_answers_file(found, 'eve', [])
             except ValueError: continue
             joined = session.joined_entries(sound['entries'], given['entries'])
             row = _grade_one(given | dict(entries=joined), asked)

@@ -636,5 +636,5 @@ def test_in_a_notebook_answers_show_what_the_kernel_knows(page, tmp_path):
     assert answers_of_code(page.input_value('.cr-code'))['entries']['1.x']['first']['value'] == [8]
 
 def test_packed_is_what_a_page_unpacks(page):
-    text = predictions.packed(dict(a='ü</script>'))
+    text = predictions.packed_text(dict(a='ü</script>'))
     assert json.loads(gzip.decompress(base64.b64decode(text))) == dict(a='ü</script>')

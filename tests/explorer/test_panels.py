@@ -16,7 +16,7 @@ from browser import browser, evaluate_json, load, new_page, page  # noqa: F401, 
 from salviz.explorer.assets import _panel_of, panels, static_text
 from salviz.explorer.static_images import Selection, _parts, picture
 from salviz.figures.drawing import figure_kinds
-from salviz.figures.sheet import figure
+from salviz.figures.sheet import draw_figure
 from salviz.views.base import attention_beside_saliency
 
 added = '''// Panel 'longest': the longest token of a sentence.
@@ -92,7 +92,7 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
 def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
     _, told = house
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
-    own = {o.get_text() for o in figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
+    own = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
     assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from salviz.views.base import masked_sentence
 from salviz.views.curves import (accuracy_drop_curves, gradient_boxes, _gradient_histogram, head_map, loss_curves,
                                  metric_table, perturbation_curves, sensitivity_grid)
 from salviz.figures.drawing import rendered
-from salviz.figures.sheet import figure
+from salviz.figures.sheet import draw_figure
 from salviz.figures.interactive import _safe
 from salviz.figures.kinds import figure as of_kind
 from salviz.metrics.statistics import result_table
@@ -84,18 +84,18 @@ def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # a missing glyph is told by a warning, which is another test's matter
         for view in many(losses):
-            fig = figure(view, width)
+            fig = draw_figure(view, width)
             assert fig.get_figwidth() == width
             check_legible(fig)
 
 @pytest.mark.slow
 def test_a_chart_has_the_same_bytes_every_time(losses):
     for view in (loss_curves(losses), sensitivity_grid(settings(3, 2)), gradient_boxes(gradients())):
-        for kind in ('pdf', 'svg'): assert rendered(figure(view, 3.25), kind) == rendered(figure(view, 3.25), kind)
+        for kind in ('pdf', 'svg'): assert rendered(draw_figure(view, 3.25), kind) == rendered(draw_figure(view, 3.25), kind)
 
 def test_lines_and_bands_are_the_numbers_of_the_frame(losses):
     for view in (loss_curves(losses), accuracy_drop_curves(drops())):
-        ax = figure(view).axes[0]
+        ax = draw_figure(view).axes[0]
         drawn = [np.array(o.get_data()).T for o in ax.lines]
         bands = [o.get_paths()[0].vertices for o in ax.collections if isinstance(o, PolyCollection)]
         assert len(bands) == len(view.names)
@@ -108,12 +108,12 @@ def test_lines_and_bands_are_the_numbers_of_the_frame(losses):
                 assert any(np.array_equal(o, one[[view.x, 'value']]) for o in drawn)
 
 def test_lines_differ_without_their_colours_and_random_is_grey():
-    ax = figure(accuracy_drop_curves(drops([f'm{i}' for i in range(11)] + ['random']))).axes[0]
+    ax = draw_figure(accuracy_drop_curves(drops([f'm{i}' for i in range(11)] + ['random']))).axes[0]
     looks = [(o._unscaled_dash_pattern, o.get_marker()) for o in ax.lines]
     assert len(set(map(str, looks))) == 12 and to_hex(ax.lines[-1].get_color()) == '#707070'
 
 def test_a_legend_names_every_line_below_the_data(losses):
-    fig = figure(loss_curves(losses), 3.25)
+    fig = draw_figure(loss_curves(losses), 3.25)
     ax = fig.axes[0].get_tightbbox(fig.canvas.get_renderer())
     for name in ('Fine-tuning', 'Attention guidance'):
         entry = next(o for o in fig.texts if o.get_text() == name)
@@ -121,7 +121,7 @@ def test_a_legend_names_every_line_below_the_data(losses):
 
 def test_everything_measured_lies_within_the_axes(losses):
     for view in (loss_curves(losses), _gradient_histogram(gradients()), gradient_boxes(gradients())):
-        ax = figure(view).axes[0]
+        ax = draw_figure(view).axes[0]
         (left, right), (bottom, top) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
         points = np.concatenate([np.array(o.get_data()).T for o in ax.lines])
         assert (points[:, 0] >= left).all()
@@ -131,22 +131,22 @@ def test_everything_measured_lies_within_the_axes(losses):
 
 def test_cells_carry_their_numbers_and_the_best_is_bold():
     view = sensitivity_grid(settings())
-    texts = figure(view).axes[0].texts
+    texts = draw_figure(view).axes[0].texts
     at = {(round(o.get_position()[0]), round(o.get_position()[1]), o.get_text()): o for o in texts}
     for (i, j), v in np.ndenumerate(view.values):
         if np.isnan(v): assert (j, i, '–') in at
         else:
             assert (j, i, f'±{view.deviations[i, j]:.3f}') in at
             assert (at[j, i, f'{v:.3f}'].get_weight() == 'bold') == view.best[i, j]
-    np.testing.assert_array_equal(np.ma.filled(figure(view).axes[0].images[0].get_array(), np.nan), view.values)
+    np.testing.assert_array_equal(np.ma.filled(draw_figure(view).axes[0].images[0].get_array(), np.nan), view.values)
 
 def test_a_grid_without_room_for_its_numbers_says_so():
-    fig = figure(sensitivity_grid(settings(20, 2, 1, gap=False)), 3.25)
+    fig = draw_figure(sensitivity_grid(settings(20, 2, 1, gap=False)), 3.25)
     assert any('no room for their numbers' in o.get_text() for o in fig.texts) and not fig.axes[0].texts
 
 def test_boxes_are_drawn_from_the_quartiles_of_the_frame():
     view = gradient_boxes(gradients())
-    ax = figure(view).axes[0]
+    ax = draw_figure(view).axes[0]
     for patch, (_, row) in zip(ax.patches, view.frame.iterrows()):
         np.testing.assert_allclose([patch.get_x(), patch.get_x() + patch.get_width()], [row.q1, row.q3])
     drawn = {float(x) for o in ax.lines for x in o.get_xdata()}
@@ -156,7 +156,7 @@ def test_boxes_are_drawn_from_the_quartiles_of_the_frame():
 def test_every_cell_of_a_table_is_printed_with_deviation_mark_and_weight():
     view = metric_table(result_table(results(), compare_to='plain'))
     assert any(s for row in view.stars for s in row)
-    fig = figure(view, 3.25) # too narrow for all columns: the names come twice
+    fig = draw_figure(view, 3.25) # too narrow for all columns: the names come twice
     texts = [(o.get_text(), o.get_weight()) for o in fig.texts]
     for means, deviations, stars, best in zip(view.means, view.deviations, view.stars, view.best):
         for mean, deviation, star, b in zip(means, deviations, stars, best):
@@ -166,7 +166,7 @@ def test_every_cell_of_a_table_is_printed_with_deviation_mark_and_weight():
 
 def test_a_name_is_drawn_literally():
     for view in (accuracy_drop_curves(drops((hostile[:30], 'b'))), metric_table(results((hostile[:30], 'b')))):
-        assert hostile[:30] in [o.get_text() for o in figure(view).texts]
+        assert hostile[:30] in [o.get_text() for o in draw_figure(view).texts]
 
 # ---- plotly
 
@@ -262,7 +262,7 @@ def test_a_map_of_heads_without_numbers_marks_what_is_below_zero():
     found = []
     for sign in (1, -1):
         view = head_map(frame.assign(value=sign*frame.value), 'value')
-        fig = figure(view, width=3.25)
+        fig = draw_figure(view, width=3.25)
         ax = next(o for o in fig.axes if o.images)
         found.append({tuple(map(int, p)) for o in ax.collections for p in o.get_offsets()})
         assert found[-1] == {(j, i) for i, j in np.argwhere(sign*values < 0)}
@@ -275,7 +275,7 @@ def test_a_table_of_three_measures_is_one_table_in_a_column():
                            'gap': .1 + s/10} for m in ('Fine-tuning', 'AD-DROP', 'Attention guidance')
                           for s in range(3)])
     view = metric_table(frame)
-    fig = figure(view, width=3.03)
+    fig = draw_figure(view, width=3.03)
     assert [o.get_text() for o in fig.texts].count('Attention guidance') == 1
     check_legible(fig)
 

@@ -13,7 +13,7 @@ import invented
 from helpers import full_disk
 from overlap import check_legible, texts_of
 from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
-from salviz.figures.sheet import figure
+from salviz.figures.sheet import draw_figure
 from salviz.explorer.static_images import Selection, picture
 from salviz.core.snapshots import Snapshot
 from salviz.views.base import (attention_beside_saliency, discard_region, guided_heads, masked_sentence, pattern_shares,
@@ -35,7 +35,7 @@ def view_of(method, n=12, **kwargs): return makers[method](invent(n, layers=2, h
 @pytest.mark.parametrize('method', makers)
 @pytest.mark.parametrize('n, width', [(3, 6.75), (12, 6.75), (60, 6.75), (128, 6.75), (40, 3.25)])
 def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
-    fig = figure(view_of(method, n), width)
+    fig = draw_figure(view_of(method, n), width)
     assert fig.get_figwidth() == width
     check_legible(fig)
 
@@ -45,7 +45,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
 def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
-        fig = figure(view_of(method, tokens=hostile))
+        fig = draw_figure(view_of(method, tokens=hostile))
         svg = save_figure(fig, tmp_path/'a.svg').read_text()
         save_figure(fig, tmp_path/'a.pdf')
         check_legible(fig)
@@ -59,7 +59,7 @@ def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method
 @pytest.mark.parametrize('text', ['$x^2$', 'a_{b}$'])
 def test_classes_and_labels_are_no_formulas(text):
     snap = invent(12, method='SaliencyGuided'); snap.classes[3] = text
-    texts = [o for o in texts_of(figure(masked_sentence(snap))) if text in o.get_text().replace(r'\$', '$')]
+    texts = [o for o in texts_of(draw_figure(masked_sentence(snap))) if text in o.get_text().replace(r'\$', '$')]
     assert len(texts) == 2
     for o in texts: # the only formula is our own X̃; beside it, a dollar of the data is escaped
         rest = o.get_text().replace(r'$\tilde{\mathrm{X}}$', '').replace(r'\$', '')
@@ -70,11 +70,11 @@ def test_classes_and_labels_are_no_formulas(text):
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_the_drawn_map_holds_the_snapshots_numbers(width):
     snap = invent(20); view = discard_region(snap)
-    image = figure(view, width).axes[0].images[0]
+    image = draw_figure(view, width).axes[0].images[0]
     assert np.array_equal(np.asarray(image.get_array()), snap.arrays['attention_attribution'][view.layer, view.head])
     assert image.get_interpolation() == 'nearest' and image.get_clim() == (-view.limit, view.limit)
     view = guided_heads(snap)
-    images = [ax.images[0] for ax in figure(view, width).axes if ax.images]
+    images = [ax.images[0] for ax in draw_figure(view, width).axes if ax.images]
     shown = [np.asarray(im.get_array()) for im in images]
     assert np.array_equal(shown[::2], view.attention) and np.array_equal(shown[1::2], view.target)
     assert {im.get_clim() for im in images} == {(0, view.limit)}
@@ -82,7 +82,7 @@ def test_the_drawn_map_holds_the_snapshots_numbers(width):
 
 def test_a_pixel_of_a_written_map_has_the_colour_of_its_number(tmp_path):
     from PIL import Image
-    view = view_of('ADDrop'); fig = figure(view)
+    view = view_of('ADDrop'); fig = draw_figure(view)
     pixels = np.asarray(Image.open(save_figure(fig, tmp_path/'a.png')).convert('RGB'))
     ax = fig.axes[0]
     marked = view.discarded | (view.values < -view.limit/8)
@@ -96,20 +96,20 @@ def test_a_pixel_of_a_written_map_has_the_colour_of_its_number(tmp_path):
 def test_every_discarded_position_and_only_those_carries_a_cross():
     for n in (12, 60, 128):
         view = view_of('ADDrop', n)
-        crosses = figure(view).axes[0].collections[-1] # drawn last: nothing may hide them
+        crosses = draw_figure(view).axes[0].collections[-1] # drawn last: nothing may hide them
         points = {tuple(map(int, xy)) for xy in crosses.get_offsets()}
         assert points == {(k, q) for q, k in np.argwhere(view.discarded)}
 
 
 @pytest.mark.slow
 def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
-    view = view_of('SalLM', 128); fig = figure(view)
+    view = view_of('SalLM', 128); fig = draw_figure(view)
     heights = [p.get_height() for ax in fig.axes for p in ax.patches
                if p.get_facecolor()[:3] == matplotlib.colors.to_rgb(blue)]
     assert np.allclose(heights, np.nan_to_num(view.attention))
     below = [t.get_text() for ax in fig.axes for t in ax.get_xticklabels()]
     assert tuple(below) == view.labels
-    note = [t.get_text() for t in figure(view_of('ADDrop', 128)).findobj(Text) if 'labelled' in t.get_text()]
+    note = [t.get_text() for t in draw_figure(view_of('ADDrop', 128)).findobj(Text) if 'labelled' in t.get_text()]
     assert note == ['For want of room, every third token is labelled (128 tokens).']
 
 
@@ -121,7 +121,7 @@ def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
         snap.arrays['attention_attribution'] = sign*np.random.default_rng(0).choice(
             [-1., 1.], snap.arrays['attention_attribution'].shape).astype(np.float32)
         view = discard_region(snap)
-        fig = figure(view, width)
+        fig = draw_figure(view, width)
         at = [set(map(tuple, np.round(o.get_offsets()).astype(int))) for o in fig.axes[0].collections
               if len(o.get_offsets()) and o.get_paths()[0].vertices.shape == (2, 2)]
         assert {(int(x), int(y)) for y, x in np.argwhere(view.values < 0)} in at
@@ -129,24 +129,24 @@ def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
 
 def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
     view = discard_region(invent(64, layers=1, heads=6))
-    fig = figure(view, 3.03)
+    fig = draw_figure(view, 3.03)
     said = ' '.join(o.get_text() for o in fig.findobj(Text))
     assert 'The regions are not drawn' in said
     assert 'candidate discard region' not in said
     assert not fig.axes[0].collections
-    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_region(invent(30, layers=1, heads=6)),
+    crosses = ' '.join(' '.join(o.get_text() for o in draw_figure(discard_region(invent(30, layers=1, heads=6)),
                                                              3.03).findobj(Text)).split())
     assert 'bare crosses' in crosses and 'candidate discard region' in crosses
 
 
 @pytest.mark.parametrize('width', [2.6, 3.03, 3.49])
 def test_a_legend_in_several_lines_stays_above_its_histogram(width):
-    check_legible(figure(saliency_distribution(invented.image(0), invented.image(20)), width))
+    check_legible(draw_figure(saliency_distribution(invented.image(0), invented.image(20)), width))
 
 
 @pytest.mark.parametrize('font', ['sans', 'serif'])
 def test_the_tilde_is_a_formula_above_its_letter(font):
-    fig = figure(view_of('SaliencyGuided'), font=font)
+    fig = draw_figure(view_of('SaliencyGuided'), font=font)
     marked = [o for o in fig.findobj(Text) if 'tilde' in o.get_text()]
     assert len(marked) >= 3
     assert all(o.get_parse_math() for o in marked)
@@ -155,7 +155,7 @@ def test_the_tilde_is_a_formula_above_its_letter(font):
 
 
 def test_the_first_box_of_a_line_has_its_left_border():
-    fig = figure(view_of('SaliencyGuided'))
+    fig = draw_figure(view_of('SaliencyGuided'))
     boxes = [p for ax in fig.axes if not ax.axison for p in ax.patches if p.get_linewidth() == pytest.approx(.4)]
     assert boxes and not any(p.get_clip_on() for p in boxes)
 
@@ -164,24 +164,24 @@ def test_the_first_box_of_a_line_has_its_left_border():
 @pytest.mark.parametrize('n', [1, 2])
 def test_the_smallest_sentences_are_legible(n):
     tokens = ['fine', '[SEP]'][:n]
-    for make in makers.values(): check_legible(figure(make(invent(tokens=tokens, layers=1, heads=6)), 3.25))
+    for make in makers.values(): check_legible(draw_figure(make(invent(tokens=tokens, layers=1, heads=6)), 3.25))
 
 
 @pytest.mark.parametrize('sign', [-1, 0, 1])
 def test_saliency_of_one_sign_only_and_no_saliency_are_legible(sign):
     snap = invent(12); snap.arrays['saliency'] = sign*np.abs(snap.arrays['saliency'])
-    check_legible(figure(attention_beside_saliency(snap)))
+    check_legible(draw_figure(attention_beside_saliency(snap)))
 
 
 def test_special_tokens_are_greyed():
     for method in makers:
-        colours = {o.get_text(): o.get_color() for o in texts_of(figure(view_of(method)))}
+        colours = {o.get_text(): o.get_color() for o in texts_of(draw_figure(view_of(method)))}
         assert colours['[CLS]'] == colours['[SEP]'] != colours['still']
 
 
 @pytest.mark.parametrize('method', ['SaliencyGuided', 'ADDrop', 'AttentionGuidance'])
 def test_colour_bars_have_a_label_and_numbers(method):
-    bars = [ax for ax in figure(view_of(method)).axes if getattr(ax, '_colorbar', None)]
+    bars = [ax for ax in draw_figure(view_of(method)).axes if getattr(ax, '_colorbar', None)]
     assert len(bars) == 1
     axis = bars[0].xaxis if method == 'SaliencyGuided' else bars[0].yaxis
     assert axis.get_label().get_text() and len([t for t in axis.get_ticklabels() if t.get_text()]) >= 4
@@ -189,9 +189,9 @@ def test_colour_bars_have_a_label_and_numbers(method):
 
 def test_the_agreement_and_the_residuals_are_printed():
     view = view_of('SalLM')
-    assert any(f'{view.agreement:.2f}'.replace('-', '−') in o.get_text() for o in figure(view).findobj(Text))
+    assert any(f'{view.agreement:.2f}'.replace('-', '−') in o.get_text() for o in draw_figure(view).findobj(Text))
     view = view_of('AttentionGuidance')
-    assert any(all(f'{r:.4f}' in o.get_text() for r in view.residuals) for o in figure(view).findobj(Text))
+    assert any(all(f'{r:.4f}' in o.get_text() for r in view.residuals) for o in draw_figure(view).findobj(Text))
 
 
 @pytest.mark.slow
@@ -200,14 +200,14 @@ def test_values_that_are_not_finite_are_noted_below_the_figure():
     snap.arrays['attention_attribution'][:, :, 2, 2] = np.nan; snap.arrays['probabilities'][:] = np.nan
     snap.arrays['saliency'][4] = np.nan
     for make in makers.values():
-        fig = figure(make(snap)); check_legible(fig)
+        fig = draw_figure(make(snap)); check_legible(fig)
         if make is not guided_heads: assert any('not finite' in o.get_text() for o in fig.findobj(Text))
 
 
 @pytest.mark.slow
 def test_pictures_without_target_teacher_or_probabilities_are_drawn():
     drop = ('saliency_target', 'method_saliency', 'probabilities', 'masked_probabilities')
-    for make in makers.values(): check_legible(figure(make(invent(12, drop=drop))))
+    for make in makers.values(): check_legible(draw_figure(make(invent(12, drop=drop))))
 
 
 def test_with_many_classes_the_likeliest_and_the_label_are_shown():
@@ -215,7 +215,7 @@ def test_with_many_classes_the_likeliest_and_the_label_are_shown():
     snap.classes = [f'class number {i}' for i in range(30)]; snap.label = 29
     p = np.linspace(1, 2, 30)[::-1]; p[29] = .001
     snap.arrays.update(probabilities=p/p.sum(), masked_probabilities=p[::-1]/p.sum())
-    fig = figure(masked_sentence(snap)); check_legible(fig)
+    fig = draw_figure(masked_sentence(snap)); check_legible(fig)
     texts = [o.get_text() for o in fig.findobj(Text)]
     assert 'class number 29 (label)' in texts and '8 of 30 classes are shown.' in texts
 
@@ -225,7 +225,7 @@ def test_a_target_that_is_not_binarised_is_drawn_without_shaded_columns():
     target = np.abs(snap.arrays['method_saliency']); snap.arrays['saliency_target'] = target/target.sum()
     for binarised, target in ((False, target/target.sum()), (True, invent(12).arrays['saliency_target'])):
         snap.arrays['saliency_target'] = target
-        drawn = [p.get_facecolor()[:3] for ax in figure(attention_beside_saliency(snap)).axes for p in ax.patches]
+        drawn = [p.get_facecolor()[:3] for ax in draw_figure(attention_beside_saliency(snap)).axes for p in ax.patches]
         shades = [o for o in drawn if o == matplotlib.colors.to_rgb(faint)]
         assert bool(shades) == binarised
 
@@ -233,11 +233,11 @@ def test_a_target_that_is_not_binarised_is_drawn_without_shaded_columns():
 @pytest.mark.slow
 def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
     view = view_of('AttentionGuidance')
-    plain = save_figure(figure(view), tmp_path/'a.svg').read_bytes()
+    plain = save_figure(draw_figure(view), tmp_path/'a.svg').read_bytes()
     theirs = {'font.size': 20, 'axes.facecolor': 'black', 'axes.grid': True, 'image.interpolation': 'bilinear',
               'text.color': 'red'}
     with matplotlib.rc_context(theirs):
-        assert save_figure(figure(view), tmp_path/'b.svg').read_bytes() == plain
+        assert save_figure(draw_figure(view), tmp_path/'b.svg').read_bytes() == plain
         assert matplotlib.rcParams['font.size'] == 20
 
 
@@ -264,7 +264,7 @@ print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.mod
 
 
 def test_fonts_are_embedded_as_type_42_and_text_stays_text(tmp_path):
-    pdf = save_figure(figure(view_of('SaliencyGuided')), tmp_path/'a.pdf').read_bytes()
+    pdf = save_figure(draw_figure(view_of('SaliencyGuided')), tmp_path/'a.pdf').read_bytes()
     assert b'/FontFile2' in pdf and b'/Type3' not in pdf and b'/Type1' not in pdf
     assert set(re.findall(rb'/BaseFont /(?:\w+\+)?([\w-]+)', pdf)) == {b'DejaVuSans', b'DejaVuSans-Bold'}
     assert b'CreationDate' not in pdf
@@ -273,12 +273,12 @@ def test_fonts_are_embedded_as_type_42_and_text_stays_text(tmp_path):
 @pytest.mark.parametrize('path', ['a.jpg', 'a', 'a.eps'])
 def test_other_file_kinds_are_refused_by_name(path):
     with pytest.raises(ValueError, match=r'must end in .pdf, .svg, .png or .pgf'):
-        save_figure(figure(view_of('SalLM')), path)
+        save_figure(draw_figure(view_of('SalLM')), path)
 
 
 @pytest.mark.parametrize('kind', ['pdf', 'svg', 'png'])
 def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_path):
-    fig = figure(view_of('SalLM'))
+    fig = draw_figure(view_of('SalLM'))
     for name in (f'a.{kind}', 'a.txt'): (tmp_path/name).write_text('old')
     with full_disk(), pytest.raises(OSError): save_figure(fig, tmp_path/f'a.{kind}', caption=True)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f'a.{kind}': 'old', 'a.txt': 'old'}
@@ -287,7 +287,7 @@ def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_p
 
 
 def test_a_notebook_can_show_a_figure_without_pyplot():
-    data, size = figure(view_of('SalLM'))._repr_png_()
+    data, size = draw_figure(view_of('SalLM'))._repr_png_()
     assert data[:4] == b'\x89PNG' and size['width'] == 675
 
 
@@ -295,7 +295,7 @@ def test_a_notebook_can_show_a_figure_without_pyplot():
 def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(monkeypatch):
     import IPython.display
     from PIL import Image
-    fig = figure(view_of('ADDrop'))
+    fig = draw_figure(view_of('ADDrop'))
     (data, size), whole = fig._repr_png_(), io.BytesIO()
     with matplotlib.rc_context({'font.family': 'DejaVu Sans'}): fig.savefig(whole, dpi=200)
     assert len(data) < len(whole.getvalue()) / 2
@@ -351,26 +351,26 @@ seen = dict(digit=lambda: signal_view(invented.image(step=10)),
                           *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged',
                                                 'translated', 'far', 'shares'))])
 def test_figures_of_other_tasks_and_inputs_are_legible_at_both_widths(name, width):
-    fig = figure(seen[name](), width)
+    fig = draw_figure(seen[name](), width)
     assert fig.get_figwidth() == width
     check_legible(fig)
 
 
 def test_drawn_signals_hold_the_views_numbers_on_common_scales():
     view = signal_view(invented.image(step=10, channels=3))
-    shown = [ax.images[0] for ax in figure(view).axes if ax.images]
+    shown = [ax.images[0] for ax in draw_figure(view).axes if ax.images]
     for im, want in zip(shown, (view.input, view.saliency, view.method_saliency, view.masked)):
         assert np.array_equal(im.get_array(), want) and im.get_interpolation() == 'nearest'
     assert shown[1].get_clim() == (-view.limit, view.limit)
     view = signal_view(invented.series())
-    shown = [ax.images[0] for ax in figure(view).axes if ax.images]
+    shown = [ax.images[0] for ax in draw_figure(view).axes if ax.images]
     for im, want in zip(shown, (view.input, view.saliency, view.masked)): assert np.array_equal(im.get_array(), want.T)
     assert shown[0].get_clim() == shown[2].get_clim() == view.span
 
 
 def test_informative_cells_are_framed_in_every_panel():
     for view in (signal_view(invented.series()), signal_view(invented.series(time=20, features=20))):
-        for ax in figure(view).axes:
+        for ax in draw_figure(view).axes:
             if not ax.images or not len(ax.images[0].get_array()) > 1: continue
             ends = np.concatenate([s for s in ax.collections[-1].get_segments()])
             rows, columns = np.nonzero(view.informative.T)
@@ -381,11 +381,11 @@ def test_informative_cells_are_framed_in_every_panel():
 def test_masked_cells_are_marked_and_only_those():
     for view in (signal_view(invented.series()), signal_view(invented.image(step=10))):
         is_masked = view.is_masked if view.modality == 'image' else view.is_masked.T
-        ax = [ax for ax in figure(view).axes if ax.images][2 + (view.method_saliency is not None)]
+        ax = [ax for ax in draw_figure(view).axes if ax.images][2 + (view.method_saliency is not None)]
         dots = next(c for c in ax.collections if len(c.get_offsets()) == is_masked.sum())
         assert {(int(y), int(x)) for x, y in dots.get_offsets()} == {tuple(map(int, o)) for o in np.argwhere(is_masked)}
     small = signal_view(invented.image(height=60, width=60))   # no room for dots: what is kept fades
-    fading = [ax for ax in figure(small).axes if ax.images][3].images[1].get_array()
+    fading = [ax for ax in draw_figure(small).axes if ax.images][3].images[1].get_array()
     assert np.array_equal(fading[..., 3] == 0, small.is_masked)
 
 
@@ -394,13 +394,13 @@ def test_all_ten_digits_are_shown_and_ticks_keep_apart():
     s = invented.image()
     s.classes, s.arrays['probabilities'], s.arrays['masked_probabilities'] = [f'no. {i}' for i in range(10)], np.full(
         10, .1), np.full(10, .1)
-    fig = figure(signal_view(s)); check_legible(fig)
+    fig = draw_figure(signal_view(s)); check_legible(fig)
     texts = [o.get_text() for o in texts_of(fig)]
     assert {f'no. {i}' for i in range(10) if i != 1} | {'no. 1 (label)'} <= set(texts)
     assert not any('classes are shown' in o for o in texts)
     far = invented.series(time=20, features=20)
     far.arrays['input'] = np.linspace(-.15, 1.1, 400).reshape(20, 20)   # 0 lies close to the lower end
-    check_legible(figure(signal_view(far)))
+    check_legible(draw_figure(signal_view(far)))
 
 
 def test_colours_below_and_above_zero_are_equally_far_from_white():
@@ -413,7 +413,7 @@ def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
     assert np.isnan(view.fractions[0]).all()
     assert view.notes == ()
     assert 'No share is defined for half: every position belongs to it.' in view.caption
-    texts = [o.get_text() for o in texts_of(figure(view))]
+    texts = [o.get_text() for o in texts_of(draw_figure(view))]
     assert 'half: no share' in texts
     assert 'half: every position belongs to it, so no share is defined.' in texts
     assert 'mine' in texts
@@ -421,11 +421,11 @@ def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
 
 def test_drawn_histograms_and_tables_hold_the_views_numbers():
     view = saliency_distribution(invented.series(0), invented.series(30))
-    before, after = [p for p in figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
+    before, after = [p for p in draw_figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
     assert np.array_equal(before.get_data().values, view.fractions[0])
     assert np.array_equal(after.get_data().values, view.fractions[1])
     view = pattern_shares(invented.both(layers=4, heads=6))
-    tables = [ax for ax in figure(view).axes if ax.images and ax.images[0].get_array().shape == (4, 6)]
+    tables = [ax for ax in draw_figure(view).axes if ax.images and ax.images[0].get_array().shape == (4, 6)]
     for ax, values, guided in zip(tables, view.fractions, view.guided):
         assert np.array_equal(ax.images[0].get_array(), values)
         assert [o.get_text() for o in ax.texts] == [f'{100*x:.0f}' for x in values.ravel()]
@@ -436,14 +436,14 @@ def test_drawn_histograms_and_tables_hold_the_views_numbers():
 
 def test_wrong_answers_can_be_told_in_grey_print_and_nothing_is_said_of_tokens_that_were_not_asked():
     view = token_labels(invented.tagged())
-    texts = texts_of(figure(view))
+    texts = texts_of(draw_figure(view))
     assert [o.get_text() for o in texts if o.get_weight() == 'bold' and o.get_text() != view.title] == ['O']
     assert sorted(o.get_text() for o in texts if o.get_text() in ('O', 'B-PER', 'I-PER',
                                                                   'B-LOC')) == sorted(
         ['B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC'])
     assert not any('␣' in o.get_text() for o in texts)
     view = translation(invented.translated())
-    assert {o.get_text() for o in texts_of(figure(view))
+    assert {o.get_text() for o in texts_of(draw_figure(view))
             if o.get_weight() == 'bold'} == {view.title, 'war', 'encoder, layer 1, mean over heads'}
 
 
@@ -457,7 +457,7 @@ def test_hostile_labels_answers_targets_and_feature_names_are_drawn_literally():
     for view in views:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter('always')
-            fig = figure(view)
+            fig = draw_figure(view)
             check_legible(fig)
         texts = [o.get_text() for o in fig.findobj(Text)]
         assert sum('no glyph' in str(o.message) for o in caught) == 1 and '$x^2$' in texts and '□□' in texts
@@ -471,7 +471,7 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
     score.arrays['saliency'][2] = np.nan
     both.arrays['attention'][0, 0] = np.nan
     for view in (signal_view(image), translation(pair), scored_sentence(score), pattern_shares(both)):
-        fig = figure(view)
+        fig = draw_figure(view)
         check_legible(fig)
         assert any('not finite' in o.get_text() for o in fig.texts), type(view)
 
@@ -479,23 +479,23 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
 @pytest.mark.slow
 def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     views = view_for(invented.both())
-    fig = figure(views)
+    fig = draw_figure(views)
     assert fig.get_figheight() <= 9.1   # what a page has room for
-    assert sum(figure(o).get_figheight() for o in views) > 11
-    assert figure(views[1:]).get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views[1:]))
+    assert sum(draw_figure(o).get_figheight() for o in views) > 11
+    assert draw_figure(views[1:]).get_figheight() == pytest.approx(sum(draw_figure(o).get_figheight() for o in views[1:]))
     check_legible(fig)
     assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold'
             and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
-    assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(figure(views), tmp_path/'b.pdf').read_bytes()
-    with pytest.raises(ValueError, match='got list; make one with view_for'): figure([])
-    with pytest.raises(ValueError, match='got str; make one with view_for'): figure([views[0], 'map'])
+    assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(draw_figure(views), tmp_path/'b.pdf').read_bytes()
+    with pytest.raises(ValueError, match='got list; make one with view_for'): draw_figure([])
+    with pytest.raises(ValueError, match='got str; make one with view_for'): draw_figure([views[0], 'map'])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['digit', 'named', 'translated', 'scored'])
 def test_figures_of_other_tasks_are_the_same_bytes_every_time(name, tmp_path):
     for kind in ('pdf', 'svg', 'png'):
-        one, two = (save_figure(figure(seen[name]()), tmp_path/f'{i}.{kind}').read_bytes() for i in range(2))
+        one, two = (save_figure(draw_figure(seen[name]()), tmp_path/f'{i}.{kind}').read_bytes() for i in range(2))
         assert one == two
 
 
@@ -562,13 +562,13 @@ def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_s
     figure, or none"""
     views = [view_of(name, 4) for name in ('SaliencyGuided', 'SalLM')]
     jobs = [(views[i % 2], ('png', 'svg', 'svg')[i % 3]) for i in range(24)]
-    alone = [rendered(figure(view), kind, dpi=40) for view, kind in jobs[:6]]
+    alone = [rendered(draw_figure(view), kind, dpi=40) for view, kind in jobs[:6]]
     before = dict(matplotlib.rcParams)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-3)  # threads take turns as often as on a machine with many processors
     try:
         with ThreadPoolExecutor(24) as threads:
-            written = list(threads.map(lambda job: rendered(figure(job[0]), job[1], dpi=40), jobs))
+            written = list(threads.map(lambda job: rendered(draw_figure(job[0]), job[1], dpi=40), jobs))
     finally: sys.setswitchinterval(interval)
     assert written == alone*4
     assert dict(matplotlib.rcParams) == before
@@ -580,7 +580,7 @@ def test_half_of_a_surrogate_pair_is_a_box_in_the_figure_and_beside_it(tmp_path)
     snap.texts = ('a\ud83db film',)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', UserWarning)
-        fig = figure(attention_beside_saliency(snap))
+        fig = draw_figure(attention_beside_saliency(snap))
     fig.caption = 'About a\ud83db film.'
     save_figure(fig, tmp_path/'a.png', caption=True)
     assert (tmp_path/'a.txt').read_text(encoding='utf-8').startswith('About a□b film.')
@@ -588,7 +588,7 @@ def test_half_of_a_surrogate_pair_is_a_box_in_the_figure_and_beside_it(tmp_path)
 
 
 def test_nothing_is_written_if_one_of_the_files_cannot_be(tmp_path):
-    fig = figure(view_of('SalLM'))
+    fig = draw_figure(view_of('SalLM'))
     fig.caption, fig.citations = 'A caption.', [17] # no text
     with pytest.raises(TypeError): save_figure(fig, tmp_path/'a.png', caption=True)
     assert not list(tmp_path.iterdir())
@@ -599,7 +599,7 @@ def test_a_text_of_100000_characters_is_cut_at_once(tmp_path):
     long = 'x'*100_000
     snap = invent(tokens=['[CLS]', long, 'film', '[SEP]'], layers=2, heads=6, method='SalLM')
     began = time.process_time()
-    fig = figure(attention_beside_saliency(snap), titles=[long])
+    fig = draw_figure(attention_beside_saliency(snap), titles=[long])
     fig.caption = long
     save_figure(fig, tmp_path/'a.png', caption=True)
     assert time.process_time() - began < 10

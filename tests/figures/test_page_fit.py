@@ -12,7 +12,7 @@ from PIL import Image
 import every_kind
 import invented
 from salviz.figures.drawing import beyond_page, figure_kinds, figure_style
-from salviz.figures.sheet import figure as drawn_figure
+from salviz.figures.sheet import draw_figure as drawn_figure
 from salviz.figures.kinds import figure, venues
 from salviz.views.base import discard_region, signal_view
 from invented import invent

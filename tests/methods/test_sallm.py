@@ -36,7 +36,7 @@ from salviz.training.step import _run_passes
 from salviz.attribution.attention import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
-from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_loss, contents, explain, layer_loss,
+from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_loss, contents, explain_examples, layer_loss,
                                   pooled_attention,
                                   saliency_target,
                                   taken_over, token_saliency)
@@ -329,7 +329,7 @@ def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_t
 
 
 def prepared(method, teacher):
-    method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps,
+    method.explanations = Explanations(**explain_examples(teacher, data['train'], collate, method.steps,
                                                  saliency=method.saliency, target=method.target))
     return method
 
@@ -531,7 +531,7 @@ def test_plan_and_explaining_leave_no_trace():
 def test_an_example_that_was_never_explained_shows_nan_and_has_no_loss():
     teacher, model = make_bert(1), make_bert(0)
     method = SalLM(teacher, steps=2)
-    method.explanations = Explanations(**explain(teacher, data['train'].select(range(4)), collate, 2))
+    method.explanations = Explanations(**explain_examples(teacher, data['train'].select(range(4)), collate, 2))
     term, plan = one_step(method, model, batch)
     real = batch['attention_mask'].bool()
     assert plan.evidence['saliency'][4:][real[4:]].isnan().all() and not plan.evidence['saliency'][:4].isnan().any()
@@ -631,7 +631,7 @@ def reference_standardised(saliency):
                                       'attention_gradient'])
 def test_explanations_are_the_definition_for_every_saliency_and_target(saliency, target):
     teacher = make_bert(1)
-    found = Explanations(**explain(teacher, data['train'], collate, 3, saliency=saliency,
+    found = Explanations(**explain_examples(teacher, data['train'], collate, 3, saliency=saliency,
                                    target=target)).lookup(make_batch(pad_to=24))
     for b in range(4):
         row = data['train'][b]
@@ -1225,7 +1225,7 @@ def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_b
     label_by_label = target == 'all_released' or target == 'all' and saliency == 'gradient_norm'
     maps = 3 if label_by_label else 1
     passes = maps * (steps if 'integrated' in saliency else 1)
-    cost = flops_of(lambda: explain(teacher, uneven, collate, steps, batch_size=size, saliency=saliency,
+    cost = flops_of(lambda: explain_examples(teacher, uneven, collate, steps, batch_size=size, saliency=saliency,
                                     target=target)) / flops_of(plain)
     assert cost <= passes and (not target == 'gold' or cost <= .75 * passes), cost
 
@@ -1236,7 +1236,7 @@ def test_the_teacher_reads_every_example_once_a_step_with_the_least_padding_and_
     least = sum(len(lengths[k:k + size]) * max(lengths[k:k + size]) for k in range(0, len(lengths), size))
     teacher.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs['input_ids'].numel()),
                                       with_kwargs=True)
-    explain(teacher, uneven, collate, steps, batch_size=size, target=target)
+    explain_examples(teacher, uneven, collate, steps, batch_size=size, target=target)
     assert sum(read) <= (steps + more) * least and len(read) < 3 * steps
 
 
@@ -1620,7 +1620,7 @@ def test_what_was_explained_is_known_by_tokens_and_label_alone():
     one, two = contents(data['train']), contents(data['train'].select([5, 0]))
     assert len(set(one.tolist())) == 8 and two.tolist() == [one[5], one[0]]
     assert contents(data['train'].remove_columns('labels')).tolist() != one.tolist()
-    made = explain(make_bert(1), data['train'], collate, 2)
+    made = explain_examples(make_bert(1), data['train'], collate, 2)
     made['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in made['example_id']])
     found, missing = taken_over(made, encode_texts(['fun and long'], tokenizer))
     assert missing == 1 and all(len(v) == 0 for v in found.values())
@@ -1715,7 +1715,7 @@ def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(tas
     collate = Collator(pair_tokenizer, 24)
     method = SalLM.from_args(dict(teacher=teacher, steps=3, **arguments))
     method.check(student, pair_tokenizer, DatasetDict(train=examples), epochs=1)
-    method.explanations = Explanations(**explain(teacher, examples, collate, 3, target=method.target, batch_size=3))
+    method.explanations = Explanations(**explain_examples(teacher, examples, collate, 3, target=method.target, batch_size=3))
     given, lengths = collate(list(examples)), examples['length']
     if side == 'left':
         given = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v
@@ -1797,8 +1797,8 @@ def with_companions(teacher, ratio=2, **arguments):
     method = SalLM.from_args(dict(teacher=teacher, steps=2, unlabelled=more, unlabelled_ratio=ratio, **arguments))
     examples = method._encoded(tokenizer, 100)
     method._more = examples, Collator(tokenizer)
-    both = [explain(teacher, some, collate, 2) for some in (data['train'], examples)]
-    method.explanations = Explanations(**room.joined(both))
+    both = [explain_examples(teacher, some, collate, 2) for some in (data['train'], examples)]
+    method.explanations = Explanations(**room._joined(both))
     return method, examples
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 import salviz
 from salviz.metrics.agreement import (agreement_table, compare_attributions, compare_methods, compare_runs,
                               compare_snapshots, likeness, pattern_distance,
-                              pattern_table, query_rows, run_agreement_table, step_drift, _top_count)
+                              pattern_table, _query_rows, run_agreement_table, step_drift, _top_count)
 from salviz.metrics.scores import attention_agreement
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
@@ -115,7 +115,7 @@ def test_the_table_of_heads_equals_loops(pooled, causal):
     assert list(table) == ['layer', 'head', 'spearman', 'kl', 'top_overlap', 'entropy', 'normalised_entropy']
     assert len(table) == 12
     for row in table.itertuples(): assert row[3:] == pytest.approx(want[row.layer, row.head], abs=1e-10)
-    scipy_entropy = np.mean([scipy.stats.entropy(s.arrays['attention'][1, 2, r]) for r in query_rows(s)])
+    scipy_entropy = np.mean([scipy.stats.entropy(s.arrays['attention'][1, 2, r]) for r in _query_rows(s)])
     assert table.entropy[6] == pytest.approx(scipy_entropy)
 
 
@@ -161,7 +161,7 @@ def test_only_specials_or_two_words_have_no_rank_correlation():
     (lambda s: agreement_table(s, rows='first'), ValueError, "rows must be 'auto', 'pooled' or 'ordinary'"),
     (lambda s: agreement_table(s, sign='abs'), ValueError, 'sign must be one of'),
     (lambda s: agreement_table(s, top_fraction=0), ValueError, 'top_fraction must be above 0'),
-    (lambda s: query_rows(look(pooled_row=9)), ValueError, 'one of the 9 tokens'),
+    (lambda s: _query_rows(look(pooled_row=9)), ValueError, 'one of the 9 tokens'),
     (lambda s: compare_snapshots(s, s, 'discarded'), KeyError, 'has no discarded'),
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
     (lambda s: compare_snapshots(s, look(text='another')), ValueError,

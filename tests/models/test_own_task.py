@@ -14,7 +14,7 @@ from salviz.data.texts import Collator, data_classes, data_task, encode
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
-from salviz.metrics.tasks import Words
+from salviz.metrics.tasks import TaskWords
 from salviz.models.corruption import small_model
 from salviz.models.tasks import Task, full, task_of, tasks
 from salviz.training.trainer import load_model, train
@@ -59,7 +59,7 @@ def test_methods_of_a_task_work_under_their_old_names_with_a_warning():
 several_scores = SeveralScores(
     'several_scores', has_classes=False, classes=names, check=check, metrics=closeness, metric='closeness',
     fits=lambda feature: str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('float'),
-    words=Words('all scores together'),
+    words=TaskWords('all scores together'),
     head=tasks['classification'].head._replace(
         config=dict(problem_type='regression', num_labels=len(names)),
         fits=lambda kind, config: config.problem_type == 'regression' and config.num_labels == len(names)))

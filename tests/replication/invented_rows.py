@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from salviz.replication.registry import claims, described
+from salviz.replication.registry import claims, registry_description
 
 domains, layouts = ('movie', 'amazon', 'tweets'), tuple(f'layout {i}' for i in range(10))
 settings = dict(AD=dict(task=domains), AD64=dict(task=domains), TEXT=dict(task=domains[::2]),
@@ -86,5 +86,5 @@ def invented_rows(
                             seconds=30. + i, machine='aa', processor='Invented CPU', threads=1))
     frame = pd.DataFrame(out)
     machine = dict(processor='Invented CPU', threads=1, cores=2, versions=dict(torch='0.0', salviz='0.0'))
-    frame.attrs = dict(machines=dict(aa=machine), registries=[described(budget)])
+    frame.attrs = dict(machines=dict(aa=machine), registries=[registry_description(budget)])
     return frame

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from salviz.replication.plans import budgets
-from salviz.replication.registry import (claims, described, differences, fingerprint_of, gated, judged, papers, primary,
+from salviz.replication.registry import (claims, registry_description, differences, fingerprint_of, gated, judged, paper_titles, primary,
                                     _registry_changes)
 from salviz.replication.reproduce import selected_claims, _selected_plans, plans
 
@@ -103,7 +103,7 @@ def test_a_row_that_is_there_twice_is_refused():
     with pytest.raises(ValueError, match='several rows are AD'): differences(effects['D2'], pd.concat([rows, rows]))
 
 def test_the_fingerprint_follows_every_number_and_the_changes_are_named():
-    now = described()
+    now = registry_description()
     for change in (lambda r: r['effects']['D2'].update(smallest=.5),
                    lambda r: r['effects']['S1 text'].update(rule='better'),
                    lambda r: r['effects']['D2']['terms'][0].update(weight=2.), lambda r: r['effects'].pop('L3'),
@@ -111,7 +111,7 @@ def test_the_fingerprint_follows_every_number_and_the_changes_are_named():
         other = json.loads(json.dumps(now))
         change(other)
         assert fingerprint_of(other) != fingerprint_of(now) and _registry_changes(now, other)
-    assert _registry_changes(now, described()) == []
+    assert _registry_changes(now, registry_description()) == []
 
 def test_without_rows_nothing_is_judged():
     verdicts = judged(pd.DataFrame(columns=['study', 'budget', 'method', 'seed']))
@@ -133,10 +133,10 @@ def test_what_is_only_shown_is_trained_as_well():
     assert set(_selected_plans(selected_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
     alone = {s for c in claims.values() for s in c.studies} - {s for c in claims.values() for s in c.deciding}
     assert alone == {'MLM1', 'SERIES_LSTM', 'SERIES_TRANSFORMER'}
-    assert not alone & {t['study'] for e in described()['effects'].values() for t in [*e['terms'], *e['gates']]}
+    assert not alone & {t['study'] for e in registry_description()['effects'].values() for t in [*e['terms'], *e['gates']]}
 
 def test_every_claim_says_what_the_paper_says_and_what_we_do():
-    assert len(claims) == 26 and {c.paper for c in claims.values()} == set(papers)
+    assert len(claims) == 26 and {c.paper for c in claims.values()} == set(paper_titles)
     for c in claims.values():
         assert c.paper_says and c.ours and c.title and c.effects
         printed = [*c.numbers, *(n for _, numbers in c.also for n in numbers)]

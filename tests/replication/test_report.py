@@ -13,7 +13,7 @@ import accessible
 from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.replication import registry
-from salviz.replication.registry import claims, described, judged
+from salviz.replication.registry import claims, registry_description, judged
 from salviz.replication.report import (_baselines_first, _claim_words, find_all, groups, _hardly_learnt, headline, _reason,
                                   report_html, _verdicts_latex, write_report)
 
@@ -116,7 +116,7 @@ def test_names_from_outside_are_text_and_nothing_else(rows, monkeypatch, tmp_pat
 
 @pytest.mark.slow
 def test_what_changed_of_the_registry_since_the_first_run_is_printed(rows):
-    before = described('small')
+    before = registry_description('small')
     before['effects']['D2']['smallest'] = .5
     changed = rows.copy()
     changed.attrs = {**rows.attrs, 'registries': [before]}

@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from salviz.replication.plans import plans
-from salviz.replication.registry import claims, _conditions, constants, described, fingerprint_of, judged, unannounced
+from salviz.replication.registry import claims, _conditions, constants, registry_description, fingerprint_of, judged, unannounced
 from salviz.replication.report import find_all, headline, report_html, _verdict_lines
 from salviz.replication.reproduce import selected_claims, _selected_plans, shipped_rows
 from salviz.replication.rows import identity, read_rows
@@ -134,7 +134,7 @@ def test_each_verdict_follows_from_the_rows(name):
 def test_what_decides_is_what_stood_there_before_the_first_row():
     first = next(e for e in entries if e['kind'] == 'registry')
     assert first is entries[0] and fingerprint_of(first['registry']) == first['fingerprint']
-    assert unannounced(first['registry'], described('small')) == []
+    assert unannounced(first['registry'], registry_description('small')) == []
 
 @pytest.mark.slow
 def test_a_gate_that_came_after_the_run_closes_only_where_no_arm_learnt_and_the_verdict_before_is_printed():

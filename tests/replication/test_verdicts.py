@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.replication.verdicts import Gate, Verdict, _rules, verdict, verdict_table, _word_of, word_of_claim, _words
+from salviz.replication.verdicts import GateCheck, Verdict, _rules, verdict, verdict_table, _word_of, word_of_claim, _words
 from salviz.metrics.effects import over_tasks, pitman_morgan
 
 def of_mean(mean, s, n=6, tasks=1):
@@ -95,9 +95,9 @@ def test_dropped_pairs_and_few_pairs(pairs, dropped, word):
 
 def test_gates_pass_on_their_bound_and_all_must_pass():
     frame = of_mean(.5, .01)
-    good, bad = Gate('accuracy', .15, .1 + .05), Gate('accuracy of FT', .5499, .55)
+    good, bad = GateCheck('accuracy', .15, .1 + .05), GateCheck('accuracy of FT', .5499, .55)
     for gate, passes in ((None, True), (True, True), (False, False), (good, True), ([], True), ([good, good], True),
-                         ([good, bad], False), (bad, False), (Gate('accuracy', math.nan, .5), False)):
+                         ([good, bad], False), (bad, False), (GateCheck('accuracy', math.nan, .5), False)):
         found = verdict(frame, smallest=.01, gate=gate)
         assert found.word == ('holds' if passes else 'not testable at this scale') and not math.isnan(found.low)
     assert 'accuracy of FT is 0.5499, asked for is 0.55' in verdict(frame, smallest=.01, gate=bad).why

@@ -10,7 +10,7 @@ from salviz.core.maths import kl, pattern_fraction
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
-                          ScoredSentence, SignalView, TokenLabels, Translation, Views,
+                          ScoredSentence, SignalView, TokenLabels, TranslationView, Views,
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
                           custom_patterns, pattern_name, pattern_shares,
                           row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
@@ -284,7 +284,7 @@ def test_a_snapshot_that_went_through_a_run_gives_the_same_picture(tmp_path):
 
 kinds = dict(image=(invented.image, SignalView), series=(invented.series, SignalView),
              tagged=(invented.tagged, TokenLabels), masked=(invented.masked_words, TokenLabels),
-             translated=(invented.translated, Translation))
+             translated=(invented.translated, TranslationView))
 
 
 @pytest.mark.parametrize('kind', kinds)
