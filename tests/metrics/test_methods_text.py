@@ -107,7 +107,7 @@ def test_arguments_that_differ_between_runs_are_said_to_differ_and_no_path_is_pr
     said = 'teacher differs between runs (Fine-tuning.seed=0, Fine-tuning.seed=1 and Fine-tuning.seed=2)'
     for text in (study.methods_text(), study.model_card(), study.methods_text('latex')):
         plain = text.replace('\\', '')
-        assert said in plain and 'top share = 0.2' in plain and 'weight' not in plain.split('Training')[0]
+        assert said in plain and 'top fraction = 0.2' in plain and 'weight' not in plain.split('Training')[0]
         assert 'author-of-the-paper' not in plain and str(tmp_path) not in plain and 'Models: ' in plain
         assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the saliency that teaches
     assert 'author' not in study.about and study.about.startswith('Models: ')
