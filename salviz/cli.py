@@ -617,7 +617,8 @@ def _parser() -> argparse.ArgumentParser:
     arg('--probes', default='8', help="number of probes, or a split such as 'test[:8]' (default %(default)s)")
     arg('--saliency', metavar='NAME', help='attribution by which probes are looked at, such as gradient_norm '
         '(default integrated_gradients)')
-    for name, kind, default in (('epochs', _whole(1), 3), ('batch-size', _whole(1), 16), ('learning-rate', _amount, 2e-5),
+    for name, kind, default in (('epochs', _whole(1), 3), ('batch-size', _whole(1), 16),
+                                ('learning-rate', _amount, 2e-5),
                                 ('seed', _whole(0), 0)):
         arg(f'--{name}', type=kind, default=default, help='default %(default)s')
     arg('--processes', type=_whole(1), default=1,

@@ -168,7 +168,8 @@ def _write_page(
     rows = ''.join(f'<tr><th scope="row">{html.escape(name)}</th>{cells(row)}</tr>' for name, row in table.iterrows())
     heads = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in ['method', *table])
     def section(name, pictures):
-        head = f'<h2>{html.escape(_titles[name])}</h2><p class="note">{html.escape((knowledge or {}).get(name, ""))}</p>'
+        note = html.escape((knowledge or {}).get(name, ''))
+        head = f'<h2>{html.escape(_titles[name])}</h2><p class="note">{note}</p>'
         return head + ''.join(picture(*p) for p in pictures)
     body = ''.join(section(*item) for item in written.items())
     settings_text = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())

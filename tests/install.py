@@ -28,7 +28,8 @@ def settings(listed: str) -> dict[str, str]:
 
 def uv_options(settings: dict[str, str]) -> list[str]:
     "The options by which uv uses the same indexes and links as pip with `settings`"
-    found = [part for name, option in same.items() for value in settings.get(name, '').split() for part in (option, value)]
+    found = [part for name, option in same.items() for value in settings.get(name, '').split() for part in (option,
+                                                                                                            value)]
     return found + ['--index-strategy', 'unsafe-best-match'] # the best version of all indexes, as pip does
 
 def install(target: str) -> int:

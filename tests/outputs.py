@@ -1,7 +1,7 @@
 """Kept outputs are what the code gives now: `python tests/outputs.py [notebook ...]` runs notebooks again and keeps
 what they give.
 
-Whether what is kept is stale is asked by tests/test_structure.py in the same run that asks whether a notebook works. Words
+tests/test_structure.py checks in one run whether a notebook works and whether its outputs are stale. Words
 are compared as they are, numbers only by how many there are: another processor, and another seed of a timer, gives
 others.
 Of a picture or an interactive figure only that it is there."""

@@ -492,7 +492,8 @@ def explain_alike(
     model,                       # as for `_explain_texts`
     tokenizer,
     texts,                       # a list of texts, or of pairs; the first one says which class is explained
-    # the name of an attribution, see `registered_attributions`: this one takes one pass back; None: attention and answers
+    # the name of an attribution, see `registered_attributions`: this one takes one pass back; None: attention and
+    # answers
     saliency='input_x_gradient',
 ) -> list: # of `Snapshot`, one a text
     "Attention in `texts`, answers and saliency; of a classifier, saliency of the class that is predicted for the first"

@@ -80,7 +80,8 @@ def target_divergences(
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
     if 'input_ids' not in data.column_names: raise ValueError('targets are of texts, and data holds none')
-    explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
+    explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size,
+                                    saliency=method.saliency,
                    target=method.target)
     method.explanations = Explanations(**explanations)
     rows = {}

@@ -147,7 +147,8 @@ _operation_names = dict(truediv='div', divide='div', multiply='mul', bmm='matmul
                        itruediv='div')
 _operation_rules = dict(mul=_product, div=_quotient, matmul=partial(_product, f=torch.matmul), softmax=_softmax,
     log_softmax=_log_softmax,
-    logsumexp=_logsumexp, layer_norm=_layer_norm, rms_norm=_rms_norm, scaled_dot_product_attention=_attend, lstm=_recurrent,
+    logsumexp=_logsumexp, layer_norm=_layer_norm, rms_norm=_rms_norm,
+    scaled_dot_product_attention=_attend, lstm=_recurrent,
     max_pool1d=partial(_max_pooled, 1), max_pool2d=partial(_max_pooled, 2))
 
 class Lifted(TorchFunctionMode):

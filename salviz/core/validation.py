@@ -159,7 +159,8 @@ for _kind, _names in { # several arguments that are of one kind
 def _are_texts(x): return _is_series(x) and not _is_array(x) and (not isinstance(x, list) or all(map(_is_text, x)))
 
 _kinds |= { # where one function takes less, or other things, than the others
-    'remake.runs': ArgumentKind(_either(_is_run, _is_path, _is_listed, _has('columns', 'iloc'), _has('frame', 'sentences'),
+    'remake.runs': ArgumentKind(_either(_is_run, _is_path, _is_listed, _has('columns', 'iloc'),
+                                        _has('frame', 'sentences'),
                                 _has('manifest', 'results')), 'a folder, a list of them, a Run, a study or a table'),
     'remake.to': ArgumentKind(_is_path, 'the path of a file'),
     'save_figure.caption': ArgumentKind(_is_flag, 'True or False'),
@@ -178,9 +179,12 @@ _kinds |= { # where one function takes less, or other things, than the others
     'attention_attribution.layers': ArgumentKind(_one_or_more(_is_whole), 'a list of numbers of layers'),
     'result_table.titles': ArgumentKind(_is_dict, 'a dict {name: title}'),
     'figure.titles': ArgumentKind(_one_or_more(_is_text), 'a text, or one for each panel'),
-    'Study.data': ArgumentKind(_either(_is_data, _is_function), 'a data set {split: Dataset}, or a function that gives one'),
-    'Study.model': ArgumentKind(_either(_is_text, _is_function), 'a name, or a function that gives a model and a tokenizer'),
-    'Study.methods': ArgumentKind(_dict_of(_either(_is_function, _has('plan'))), 'a dict {name: method}, and not empty'),
+    'Study.data': ArgumentKind(_either(_is_data, _is_function),
+                               'a data set {split: Dataset}, or a function that gives one'),
+    'Study.model': ArgumentKind(_either(_is_text, _is_function),
+                                'a name, or a function that gives a model and a tokenizer'),
+    'Study.methods': ArgumentKind(_dict_of(_either(_is_function, _has('plan'))),
+                                  'a dict {name: method}, and not empty'),
     'Study.settings': ArgumentKind(_is_dict, 'a dict {argument: values}'),
     'Study.measures': ArgumentKind(_either(_is_dict, _list_of(_either(_is_text, callable))),
                            'a list of names and functions, or a dict {name: function}'),
@@ -188,7 +192,8 @@ _kinds |= { # where one function takes less, or other things, than the others
     'vanishing_series.where': ArgumentKind(_is_text, 'a name'),
     'pattern_shares.patterns': ArgumentKind(_is_dict, 'a dict {name: matrix}')}
 _splits = ArgumentKind(_is_data, 'a Dataset, or {split: Dataset}, such as load_text, load_images and subset give')
-_batch = ArgumentKind(lambda x: isinstance(x, dict) and 'tensor' in {type(value).__name__.lower() for value in x.values()},
+_batch = ArgumentKind(lambda x: isinstance(x, dict)
+                      and 'tensor' in {type(value).__name__.lower() for value in x.values()},
               'a batch, such as Collator makes of encoded rows')
 _at_most_a_million = ArgumentKind(lambda x: not _is_whole(x) or x <= 10**6, 'at most a million')
 _kinds |= {f'{name}.snapshots': _at_most_a_million for name in ('train', 'start_training')}

@@ -184,7 +184,8 @@ class Grades:
         shown = seen.to_string(index=False, na_rep='')
         about = (f'predictions: of {_points["predictions"]}, for committing, not for being right; checks: of '
                  f'{_points["checks"]}, as the files say: only the students\' own kernels have seen them pass. Reasons '
-                 f'(of {_points["reasons"]}) and capstone (of {_points["capstone"]}) are for you to read. near: how near '
+                 f'(of {_points["reasons"]}) and capstone (of {_points["capstone"]}) are for you to read. '
+                 'near: how near '
                  'the answers were, from 0 to 1, computed anew; it gives no points.')
         return '\n\n'.join(filter(None, [shown, about, '\n'.join(self.notes)]))
 

@@ -276,7 +276,8 @@ def write_answers(
     "Write answers-NICK.json, or a numbered one where that is another person's"
     if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
-    file = checked_answers_file(answers_file(nickname, joined_entries(recorded, answered)), path.name) # it can be read again
+    # it can be read again
+    file = checked_answers_file(answers_file(nickname, joined_entries(recorded, answered)), path.name)
     text = json.dumps(file, indent=1, ensure_ascii=False).encode()
     if len(text) > largest: raise ValueError(f'{path.name} would be larger than {largest/10**6:g} MB; record less')
     write_whole(path, text)

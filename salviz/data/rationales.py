@@ -322,7 +322,8 @@ def _parts(source, columns, config, revision, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
-    # name in `_rationale_sources`, another on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split: one
+    # name in `_rationale_sources`, another on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split:
+    # one
     # of those}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,

@@ -94,7 +94,8 @@ def _statistics(
         centre, scale = (f(x, axis=axes, dtype=np.float64, keepdims=True)[0].astype(np.float32)
                          for f in (np.mean, np.std))
     else:
-        raise ValueError(f"normalise must be 'z-score', 'min-max', 'none' or, for {', '.join(_published)}, 'published'; "
+        raise ValueError("normalise must be 'z-score', 'min-max', 'none' or, "
+                         f"for {', '.join(_published)}, 'published'; "
                          f"got {how!r}")
     return centre, np.where(scale > 0, scale, np.float32(1))
 

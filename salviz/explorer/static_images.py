@@ -222,7 +222,8 @@ def _is_guided(snapshot, entry) -> bool:
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4
 _most_evidence = 4
 
-def _custom_evidence_view(selection, name=None): # a view, at the layer and head of the entry where the evidence has them
+# a view, at the layer and head of the entry where the evidence has them
+def _custom_evidence_view(selection, name=None):
     "The plain picture of the evidence `name`, the chosen or first one if None"
     s = selection.snapshot
     custom = custom_evidence(s)

@@ -46,7 +46,8 @@ def _box(words, value, limit):
 def _word_latex(text, value, limit, is_special=False) -> str:
     "One word in its colour, underlined if it is clearly negative; a special token is grey and has no colour"
     if is_special or not np.isfinite(value): return f'\\textcolor[HTML]{{{grey[1:].upper()}}}{{{_token_latex(text)}}}'
-    return _box(f'\\underline{{{_token_latex(text)}}}' if is_negative(value, limit) else _token_latex(text), value, limit)
+    return _box(f'\\underline{{{_token_latex(text)}}}' if is_negative(value, limit) else _token_latex(text), value,
+                limit)
 
 def _legend_latex(
     limit, unit,

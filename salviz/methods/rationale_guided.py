@@ -24,7 +24,8 @@ from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..data.texts import model_inputs
-from .base import Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive, is_weight
+from .base import (Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive,
+                                 is_weight)
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
@@ -307,7 +308,7 @@ class _Comparing(_Marked):
         model, counts = plan.targets['rationale'], self.counted(batch)
         if not self.of_attention:
             labels = batch['labels'] if self.target == 'gold' else 'predicted'
-            target = attribution_target(task_of(model), batch, labels, own=True)
+            target = attribution_target(task_of(model), batch, labels, of_prediction=True)
             values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
             values = values.abs() if self.variant.ranking == 'magnitude' else values
             return values[:, None], counts[:, None]

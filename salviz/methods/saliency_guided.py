@@ -406,7 +406,8 @@ class SaliencyGuided(_Prepared):
     def __init__(self,
         mask_fraction:float=.3, # k: fraction of the words, pixels or cells that is masked, rounded down
         weight:float=1.,        # λ: weight of the consistency term
-        saliency:str|None=None, # the name of an attribution, see `registered_attributions`; None: see `default_saliency`
+        # the name of an attribution, see `registered_attributions`; None: see `default_saliency`
+        saliency:str|None=None,
         # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
         ranking:Literal['signed', 'magnitude']='signed',
         target:Literal['gold', 'predicted']='gold', # class that the saliency explains

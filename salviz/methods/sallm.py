@@ -168,7 +168,8 @@ def layer_loss(
 # %% ../../nbs/05_methods/05_sallm.ipynb #031
 def _class_saliency(
     teacher, batch,
-    # the name of an attribution, see `registered_attributions`, or a function of (model, batch, classes) -> [batch, tokens]
+    # the name of an attribution, see `registered_attributions`, or a function of (model, batch, classes) -> [batch,
+    # tokens]
     saliency,
     # int64 [batch]: the class that is explained; or 'predicted'; or, unless `saliency` is a function, another score,
     # see `target_scores`

@@ -49,7 +49,8 @@ def _gap(run, score=None):
            else train_test_gap(run, score))
     return -gap if better_of(score) == 'lower' else gap
 
-_of_run = dict(gap=_gap, average_loss=_average_loss, average_validation_loss=lambda run: _average_loss(run, 'validation'),
+_of_run = dict(gap=_gap, average_loss=_average_loss, average_validation_loss=lambda run: _average_loss(run,
+                                                                                                       'validation'),
                train_loss=lambda run: run.train_loss, agreement=run_agreement, steps=lambda run: run.last_step,
                best_step=lambda run: run.best_step, seconds=lambda run: run.summary.get('train_seconds'))
 

@@ -16,7 +16,8 @@ from transformers import AutoConfig
 
 from ..core.assets import asset
 from .attention import unwrapped
-from .loading import checksum_of, device_of, forked_random, taught_classes, load_taught_weights, without_shard_bars
+from .loading import (checksum_of, device_of, forked_random, load_taught_weights, taught_classes,
+                                   without_shard_bars)
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09
 def _peft_package():

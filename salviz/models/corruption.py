@@ -62,7 +62,8 @@ def _train_bpe(texts, vocab_size, lowercase):
     least = len(_special_tokens) + len(alphabet)
     if vocab_size < least:
         raise ValueError(f'vocab_size must be at least {least}, the special tokens and all bytes, got {vocab_size}')
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(_special_tokens),
+    tokenizer.train_from_iterator(texts,
+                                  trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(_special_tokens),
                                                              initial_alphabet=alphabet,
                                                              show_progress=False))
     return tokenizer

@@ -447,7 +447,8 @@ _digits = dict(tasks=('digits',), epochs=5, learning_rate=1e-3)
                 optimizer=_adadelta))
 def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=64, model=None, data=None, **train):
     "Saliency guided training of a small convolutional net"
-    return _images(folder, seeds, tasks, rows, 'digit-cnn', .5, dict(drop=_drop, small_gradients=_small_gradients), model,
+    return _images(folder, seeds, tasks, rows, 'digit-cnn', .5, dict(drop=_drop, small_gradients=_small_gradients),
+                   model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)
 
 @plan('CIFAR', 'saliency guided training on colour images', dict(full=60*24*5),
@@ -456,5 +457,6 @@ def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=
                 learning_rate=.1, optimizer=_momentum, scheduler=_tenth_at))
 def _cifar(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=128, model=None, data=None, **train):
     "Saliency guided training of a ResNet18"
-    return _images(folder, seeds, tasks, rows, 'resnet18', .5, dict(drop=_drop, small_gradients=_small_gradients), model,
+    return _images(folder, seeds, tasks, rows, 'resnet18', .5, dict(drop=_drop, small_gradients=_small_gradients),
+                   model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)

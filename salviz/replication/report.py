@@ -22,7 +22,8 @@ from markupsafe import Markup
 
 from .losses import steps_to_reach
 from .plans import plans
-from .registry import (bare, claims, constants, registry_description, differences, fingerprint_of, gated, judged,
+from .registry import (bare, claims, constants, registry_description, differences, fingerprint_of,
+                                         gated, judged,
                                          paper_titles, primary, rows_where, unannounced)
 from .verdicts import word_of_claim
 from ..core.bibliography import papers as bibliography
@@ -367,7 +368,8 @@ def _printed(unit, numbers, sides):
     digits = _decimals([x for _, *four in numbers for x in four])
     rows = [(label, _spread(a, sa, digits), _spread(b, sb, digits), _number(b - a, digits))
             for label, a, sa, b, sb in numbers]
-    return dict(heads=['', *sides, 'difference'], rows=rows, unit=unit, drawing=_dumbbells(numbers, 'as printed', sides))
+    return dict(heads=['', *sides, 'difference'], rows=rows, unit=unit,
+                drawing=_dumbbells(numbers, 'as printed', sides))
 
 def _dumbbells(
     pairs, # of (label, baseline, its deviation or None, method, its deviation or None)
@@ -656,7 +658,8 @@ def _crossed(query, runs, conditions):
             values = [part.loc[(part.method == condition) & (part[query.across] == x), measure] for x in columns]
             lines.append((f'{condition}, {name}', *(_spread(*_mean_and_std(pd.to_numeric(x))) for x in values)))
     heads = ['', *(f'{query.across} {_plain_number(x)}' for x in columns)]
-    return _beside_table(query.title, heads, lines, f'{_measure_words(measure)}, mean ± deviation over runs; no verdict')
+    return _beside_table(query.title, heads, lines,
+                         f'{_measure_words(measure)}, mean ± deviation over runs; no verdict')
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25d
 def _seed_figure(query, runs, conditions, measure):
@@ -873,7 +876,8 @@ def _claim_item(findings, budget) -> dict: # the findings of a claim that decide
     if len(findings) == 1 and _says_an_effect(findings[0]) and findings[0].p_holm >= .05:
         notes.append(f'After Holm\'s correction over all effects p is {_p_words(findings[0].p_holm)}: '
                      'it may be chance.')
-    return dict(paper=paper_titles[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers, notes=notes)
+    return dict(paper=paper_titles[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers,
+                notes=notes)
 
 def _group(word, items, heading, meaning): return dict(word=word, claims=items, heading=heading, meaning=meaning)
 
@@ -1049,7 +1053,8 @@ def _verdicts_latex(
         return ' & '.join(map(cell, words)) + r' \\'
     lines = []
     for paper, group in _by_paper(findings).items():
-        lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(paper_titles[paper])}}}}} \\', *map(line, group)]
+        lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(paper_titles[paper])}}}}} \\',
+                  *map(line, group)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
                'smallest effect that would matter, or the margin of no harm; '
                'detectable: found in four of five repetitions.')

@@ -681,7 +681,8 @@ def _samples(frame, view, by, value, log, whiskers):
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
         notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')
-    samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
+    samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()]
+               for name in dict.fromkeys(frame[by])}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))

@@ -185,7 +185,8 @@ def saliency_grid(
         if not snapshots: raise ValueError('saliency_grid: there is no snapshot')
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
     shown = _picked(dict.fromkeys(t for t, _ in columns), trainings, 'trainings')
-    if methods is not None: methods = [plain_series_name(m) for m in ([methods] if isinstance(methods, str) else methods)]
+    if methods is not None: methods = [plain_series_name(m)
+                                       for m in ([methods] if isinstance(methods, str) else methods)]
     by = _picked(dict.fromkeys(m for _, m in columns), methods, 'methods')
     columns = {(t, m): columns[t, m] for t in shown for m in by if (t, m) in columns}
     chosen = [list(inputs_by_item)[k] for k in _picked(range(len(inputs_by_item)), items, 'items')]

@@ -16,8 +16,9 @@ from ..core.names import listed, methods_words
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import fixed
-from .curves import (
-    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes, ends_of, plain_series_name, spread, styles_of)
+from salviz.views.curves import (
+    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, gradient_boxes, plain_series_name, spread,
+    styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
@@ -186,7 +187,8 @@ def difference_grid(
         title=words[0], subtitle=words[1], caption=words[2] + about(frame), notes=tuple(notes), frame=means,
         x=str(x), y=str(y), columns=tuple(digits_of(k, 6) for k in xs), rows=tuple(digits_of(k, 6) for k in ys),
         values=fixed(values), deviations=fixed(deviations), best=fixed(chosen), limits=(-limit, limit), is_signed=True,
-        value_label=f'{plain_series_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
+        value_label=f'{plain_series_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name,
+        chosen_by=column,
         entries=tuple(entries))
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11b
@@ -207,7 +209,8 @@ def _difference_words(names, values, chosen, levels, counts):
     if len(at) == 1:
         words.append(f'Framed: {at[0][0]}, chosen by {plain_series_name(column)}; the difference there is '
                      f'{digits_of(at[0][1])}.')
-    elif at: words.append(f'Framed: {len(at)} cells with equal {plain_series_name(column)}, which does not choose between '
+    elif at: words.append(f'Framed: {len(at)} cells with equal {plain_series_name(column)}, '
+                         'which does not choose between '
                           f'them; the differences there are {digits_of(min(v for _, v in at))} to '
                           f'{digits_of(max(v for _, v in at))}.')
     if str(value).startswith('validation') and column == value:

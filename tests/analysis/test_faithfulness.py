@@ -13,7 +13,8 @@ from helpers import same, state
 from salviz.data.texts import Collator, encode, encode_texts, load_text, model_inputs
 from salviz.attribution.explanations import explain
 from salviz.analysis import faithfulness as faithfulness_module
-from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, _compacted, decision_flip, faithfulness,
+from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, _compacted, decision_flip,
+                                          faithfulness,
                                  faithfulness_data, faithfulness_table,
                                  informative_table, _mean_embedding, perturbation_frame, _perturbed, replace_top,
                                  _replacements, _fraction_counts,

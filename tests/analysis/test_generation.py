@@ -132,7 +132,8 @@ def test_bleu_is_its_definition(pairs):
 def test_case_counts_unless_the_tokenizer_has_none(tokenizer):
     assert bleu(['A Dog Sees A House .'], ['a dog sees a house .'])['bleu'] < 60
     assert bleu(['A Dog Sees A House .'], ['a dog sees a house .'], lowercase=True)['bleu'] == pytest.approx(100)
-    assert _writes_small(tokenizer) and not _writes_small(train_tokenizer(['A Dog'], 60, form='seq2seq', lowercase=False))
+    assert _writes_small(tokenizer) and not _writes_small(train_tokenizer(['A Dog'], 60, form='seq2seq',
+                                                                          lowercase=False))
 
 def test_without_sacrebleu_the_line_that_installs_it_is_named(monkeypatch, trained, pairs, tokenizer):
     monkeypatch.setitem(sys.modules, 'sacrebleu', None)

@@ -14,7 +14,8 @@ import torch
 from salviz import bench as room
 from salviz.bench import (Peak, bench, _bench_table, _besides, check_bench, _check_fused, cost_table, _count_flops,
                           free_folder, _in_status, _measure_explanations,
-                          _measure_memory, _measure_steps, _missed_goals, _padded_tokens, _peak_alone, _recording_fraction,
+                          _measure_memory, _measure_steps, _missed_goals, _padded_tokens, _peak_alone,
+                          _recording_fraction,
                           relative, _report, _rows, _rows_for,
                           _settings_of, _settled_rounds, _steps_of, timed_rounds, trainer_for, _turns, _write_found)
 from salviz.methods import FineTuning
@@ -266,7 +267,8 @@ def test_rows_in_bf16_are_left_out_where_it_would_be_emulated(monkeypatch):
     assert not any('bf16' in k for k in _rows_for())
     assert _settings_of([32], 0, 'cuda') == [dict(tokens=32, dropout=0., precision='fp32')]
     monkeypatch.setattr(room, 'has_bf16', lambda device: True)
-    assert set(_rows_for()) == set(_rows) and [s['precision'] for s in _settings_of([32], 0, 'cuda')] == ['fp32', 'bf16']
+    assert set(_rows_for()) == set(_rows) and [s['precision'] for s in _settings_of([32], 0, 'cuda')] == ['fp32',
+                                                                                                          'bf16']
     assert [s['precision'] for s in _settings_of([32], 0, 'cpu')] == ['fp32']
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ def shown(name):
     ('Explorer', ['compare: another one, to compare with', '[layers, heads, query, key]', "Example: `Explorer('runs/"]),
     ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
     ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train
-    ('ADDrop', ['p: share of each row that may be dropped']), ('Snapshot', ['is_special: bool [n]; default: no word'])])
+    ('ADDrop', ['p: fraction of each row that may be dropped']),
+    ('Snapshot', ['is_special: bool [n]; default: no word'])])
 def test_help_shows_parameters_shapes_and_an_example(name, says):
     for said in says: assert said in shown(name), said
     assert shown(name).count('Parameters\n') == 1 # asking again adds nothing

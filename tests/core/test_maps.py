@@ -79,8 +79,8 @@ def test_forbidden_keys_never_matter_whatever_stands_there():
         np.testing.assert_array_equal(maths.discard_candidates(np.where(allowed, B, junk), allowed, .4), clean)
         np.testing.assert_allclose(maths.entropy(np.where(allowed, abs(B), junk), allowed),
                                    maths.entropy(abs(B)*allowed))
-        np.testing.assert_array_equal(maths._saliency_target(np.where(allowed, B, junk), allowed),
-                                      maths._saliency_target(B, allowed))
+        np.testing.assert_array_equal(maths.saliency_target(np.where(allowed, B, junk), allowed),
+                                      maths.saliency_target(B, allowed))
         np.testing.assert_array_equal(maths.spearman(np.where(allowed, B, junk), B, allowed),
                                       maths.spearman(B, B, allowed))
 
@@ -135,7 +135,7 @@ def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
     for _ in range(60):
         n = int(rng.integers(1, 10))
         real, occurs = rng.random(n) < .7, rng.random(n) < .4
-        for name in maths._pattern_names:
+        for name in maths.pattern_names:
             for boundary in ('uniform', 'zero'):
                 for multiple in ('uniform', 'indicator'):
                     where = occurs if name in ('delim', 'period') else None
@@ -148,7 +148,7 @@ def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
 
 def test_default_pattern_rows_are_distributions_over_real_tokens():
     real, occurs = np.array([0, 1, 1, 1, 1, 0], bool), np.array([1, 1, 0, 0, 1, 1], bool)
-    for name in maths._pattern_names:
+    for name in maths.pattern_names:
         P = maths.pattern_matrix(name, real, occurs if name in ('delim', 'period') else None)
         np.testing.assert_allclose(P.sum(1), real)
         assert not P[:, ~real].any()
@@ -162,7 +162,7 @@ def test_the_saliency_target_equals_a_loop_over_rows():
         allowed = rng.random(shape) < .7
         for share in (.05, .1, .3, 1.):
             for binarised in (True, False):
-                got = maths._saliency_target(s, allowed, share, binarised)
+                got = maths.saliency_target(s, allowed, share, binarised)
                 for row, a, g in zip(s, allowed, got):
                     same(g, slow.saliency_target(row.tolist(), a.tolist(), share, binarised))
 
@@ -170,7 +170,7 @@ def test_the_saliency_target_equals_a_loop_over_rows():
 def test_the_number_of_marked_tokens_is_exact_for_every_length():
     for n in range(1, 129):
         for hundredths in (7, 10, 14, 28, 30, 56, 68, 100):
-            assert (maths._saliency_target(np.arange(n), True, hundredths/100) > 0).sum() == -(-n*hundredths//100)
+            assert (maths.saliency_target(np.arange(n), True, hundredths/100) > 0).sum() == -(-n*hundredths//100)
 
 
 def test_ranks_and_spearman_agree_with_scipy_row_by_row():
@@ -267,8 +267,8 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.pattern_matrix('delim', [1], [1], multiple='all'),
      "multiple must be one of 'uniform', 'indicator', got 'all'"),
     (lambda: maths.pattern_matrix('next', [1], [1]), 'occurs'),
-    (lambda: maths._saliency_target([1.], [1], top_fraction=0), 'top_fraction must be above 0 and at most 1'),
-    (lambda: maths._saliency_target([np.nan], [1]), 'saliency is NaN'),
+    (lambda: maths.saliency_target([1.], [1], top_fraction=0), 'top_fraction must be above 0 and at most 1'),
+    (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
     (lambda: maths.rollout(np.ones((2, 3))), 'attention must be'),
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
     (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative where it counts, got -0.1'),
@@ -327,4 +327,5 @@ def test_the_share_of_a_pattern_knows_no_scale_and_ignores_rows_that_it_does_not
     assert maths.pattern_fraction(np.eye(6, k=1), P) == 1
     assert maths.pattern_fraction(np.eye(6, k=-1), P) == 0
     for shape in ((6,), (5, 5), (6, 5)):
-        with pytest.raises(ValueError, match='must have the same n, got shapes'): maths.pattern_fraction(A, np.ones(shape))
+        with pytest.raises(ValueError, match='must have the same n, got shapes'): maths.pattern_fraction(A,
+                                                                                                         np.ones(shape))

@@ -13,7 +13,8 @@ import pytest
 from browser import evaluate_json, new_page, settled
 from helpers import full_disk
 from test_marks import hostile, invented, load_course
-from salviz.course.classroom import (_alpha_of_counts, class_marks, class_page, _drawn, lesson_questions, _marks_teacher,
+from salviz.course.classroom import (_alpha_of_counts, class_marks, class_page, _drawn, lesson_questions,
+                                     _marks_teacher,
                                      run_class, _fraction_on, _taught_data, teach)
 from salviz.course.marks import checked_sheet, _file_name, mark_set, sheet_code, _sheet_json
 from salviz.data.rationales import load_rationales

@@ -9,7 +9,8 @@ import nbformat
 import pytest
 
 import lessons
-from salviz.course.editions import (cell_text, edition_of, _lesson_faults, lesson_files, _lessons_folder, _loose_numbers,
+from salviz.course.editions import (cell_text, edition_of, _lesson_faults, lesson_files, _lessons_folder,
+                                    _loose_numbers,
                                     read_lesson, _ship_lessons, _with_numbers, _without_outputs, write_editions)
 
 root = Path(__file__).resolve().parents[2]

@@ -59,7 +59,8 @@ def state(p, name='1.x'): return p.get_attribute(f'[data-course-name="{name}"]',
 
 def load(page, *modules):
     "Put `modules` of the course into `page`; what they export is in `window.sv`"
-    source = f'{bundle(*modules, read=course_text)}\nwindow.sv = {{{", ".join(_exported(*modules, read=course_text))}}};'
+    names = ', '.join(_exported(*modules, read=course_text))
+    source = f'{bundle(*modules, read=course_text)}\nwindow.sv = {{{names}}};'
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
 
 # --- the same in JavaScript

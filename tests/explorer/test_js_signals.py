@@ -6,7 +6,7 @@ import pytest
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
 from salviz.explorer.quantisation import _level_code, _level_value
-from salviz.core.maths import patch_pattern, pattern_fraction, rollout, _saliency_target
+from salviz.core.maths import patch_pattern, pattern_fraction, rollout, saliency_target
 from salviz.explorer.run_metadata import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.snapshots import Snapshot
@@ -329,7 +329,7 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
     load(page, 'derive.js')
     target = page.evaluate('() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, '
                            '0).is_special).values]')
-    np.testing.assert_allclose(target, _saliency_target(worked_with['SalLM'], ~s.is_special, .3, True), atol=1e-12)
+    np.testing.assert_allclose(target, saliency_target(worked_with['SalLM'], ~s.is_special, .3, True), atol=1e-12)
     word = {w: worked_with['SaliencyGuided'][s.word_ids == w].sum() for w in range(len(s.words))}
     # what was closed is open now, and the other way round
     for group in page.query_selector_all('.sv-group > summary'): group.click()
@@ -344,7 +344,7 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
     assert lines == [w in lowest and any(k < w for k in kept) for w in word]
     marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip',
                                        'all => all.map(o => o.classList.contains("sv-marked"))')
-    assert marked == (_saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
+    assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
 
 @pytest.mark.slow
 def test_a_pattern_that_covers_every_position_has_no_share(page):

@@ -91,7 +91,8 @@ def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
 @pytest.mark.slow
 def test_a_chart_has_the_same_bytes_every_time(losses):
     for view in (loss_curves(losses), sensitivity_grid(settings(3, 2)), gradient_boxes(gradients())):
-        for kind in ('pdf', 'svg'): assert rendered(draw_figure(view, 3.25), kind) == rendered(draw_figure(view, 3.25), kind)
+        for kind in ('pdf', 'svg'): assert rendered(draw_figure(view, 3.25), kind) == rendered(draw_figure(view, 3.25),
+                                                                                               kind)
 
 def test_lines_and_bands_are_the_numbers_of_the_frame(losses):
     for view in (loss_curves(losses), accuracy_drop_curves(drops())):

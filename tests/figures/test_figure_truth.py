@@ -178,4 +178,5 @@ def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
         warnings.simplefilter('error')
         two.latex(small='footnotesize')
         table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(max_width=7.)
-    assert _table_inches(two, 'scriptsize') < _table_inches(two, 'footnotesize') < _table_inches(two) < _table_inches(table)
+    assert _table_inches(two, 'scriptsize') < _table_inches(two,
+                                                            'footnotesize') < _table_inches(two) < _table_inches(table)

@@ -482,11 +482,13 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     fig = draw_figure(views)
     assert fig.get_figheight() <= 9.1   # what a page has room for
     assert sum(draw_figure(o).get_figheight() for o in views) > 11
-    assert draw_figure(views[1:]).get_figheight() == pytest.approx(sum(draw_figure(o).get_figheight() for o in views[1:]))
+    assert draw_figure(views[1:]).get_figheight() == pytest.approx(sum(draw_figure(o).get_figheight()
+                                                                       for o in views[1:]))
     check_legible(fig)
     assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold'
             and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
-    assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(draw_figure(views), tmp_path/'b.pdf').read_bytes()
+    assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(draw_figure(views),
+                                                                          tmp_path/'b.pdf').read_bytes()
     with pytest.raises(ValueError, match='got list; make one with view_for'): draw_figure([])
     with pytest.raises(ValueError, match='got str; make one with view_for'): draw_figure([views[0], 'map'])
 
@@ -541,7 +543,8 @@ def test_the_notes_of_a_signal_stand_below_its_page():
 def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by_the_mean_row():
     snap = invented.both()
     del snap.arrays['saliency'], snap.info['pooled_row']
-    assert any('coloured by attention, mean over rows' in o.get_text() for o in picture(Selection(snap), 'sentence').texts)
+    assert any('coloured by attention, mean over rows' in o.get_text()
+               for o in picture(Selection(snap), 'sentence').texts)
 
 
 def test_a_head_that_looks_everywhere_alike_is_no_dark_block():

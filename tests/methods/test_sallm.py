@@ -36,7 +36,8 @@ from salviz.training.step import _run_passes
 from salviz.attribution.attention import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
-from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_loss, contents, explain_examples, layer_loss,
+from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_loss, contents, explain_examples,
+                                  layer_loss,
                                   pooled_attention,
                                   saliency_target,
                                   taken_over, token_saliency)
@@ -1715,7 +1716,8 @@ def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(tas
     collate = Collator(pair_tokenizer, 24)
     method = SalLM.from_args(dict(teacher=teacher, steps=3, **arguments))
     method.check(student, pair_tokenizer, DatasetDict(train=examples), epochs=1)
-    method.explanations = Explanations(**explain_examples(teacher, examples, collate, 3, target=method.target, batch_size=3))
+    method.explanations = Explanations(**explain_examples(teacher, examples, collate, 3, target=method.target,
+                                                          batch_size=3))
     given, lengths = collate(list(examples)), examples['length']
     if side == 'left':
         given = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v

@@ -264,7 +264,7 @@ def test_faithfulness_follows_the_sigmoid_of_one_class_as_a_plain_loop_does(data
     values = [np.random.default_rng(i).random(n) for i, n in enumerate(batch['attention_mask'].sum(1).tolist())]
     shares = (.25, .5)
     for target in ('predicted', 1):
-        got = faithfulness(model, batch, values, target, shares=shares)
+        got = faithfulness(model, batch, values, target, fractions=shares)
         flips = decision_flip(model, batch, values, target=target)
         for i, v in enumerate(values):
             ids = batch['input_ids'][i, batch['attention_mask'][i].bool()]

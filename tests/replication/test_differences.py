@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from salviz.replication.plans import budgets
-from salviz.replication.registry import (claims, registry_description, differences, fingerprint_of, gated, judged, paper_titles, primary,
+from salviz.replication.registry import (claims, registry_description, differences, fingerprint_of, gated, judged,
+                                         paper_titles, primary,
                                     _registry_changes)
 from salviz.replication.reproduce import selected_claims, _selected_plans, plans
 
@@ -133,7 +134,8 @@ def test_what_is_only_shown_is_trained_as_well():
     assert set(_selected_plans(selected_claims())) == {name for name, p in plans.items() if 'small' in p.sizes}
     alone = {s for c in claims.values() for s in c.studies} - {s for c in claims.values() for s in c.deciding}
     assert alone == {'MLM1', 'SERIES_LSTM', 'SERIES_TRANSFORMER'}
-    assert not alone & {t['study'] for e in registry_description()['effects'].values() for t in [*e['terms'], *e['gates']]}
+    assert not alone & {t['study'] for e in registry_description()['effects'].values()
+                        for t in [*e['terms'], *e['gates']]}
 
 def test_every_claim_says_what_the_paper_says_and_what_we_do():
     assert len(claims) == 26 and {c.paper for c in claims.values()} == set(paper_titles)

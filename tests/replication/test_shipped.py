@@ -16,7 +16,8 @@ import pytest
 from scipy import stats
 
 from salviz.replication.plans import plans
-from salviz.replication.registry import claims, _conditions, constants, registry_description, fingerprint_of, judged, unannounced
+from salviz.replication.registry import (_conditions, claims, constants, fingerprint_of, judged, registry_description,
+                                         unannounced)
 from salviz.replication.report import find_all, headline, report_html, _verdict_lines
 from salviz.replication.reproduce import selected_claims, _selected_plans, shipped_rows
 from salviz.replication.rows import identity, read_rows

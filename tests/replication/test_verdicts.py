@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.replication.verdicts import GateCheck, Verdict, _rules, verdict, verdict_table, _word_of, word_of_claim, _words
+from salviz.replication.verdicts import (GateCheck, Verdict, _rules, _word_of, _words, verdict, verdict_table,
+                                         word_of_claim)
 from salviz.metrics.effects import over_tasks, pitman_morgan
 
 def of_mean(mean, s, n=6, tasks=1):

@@ -392,7 +392,8 @@ def test_the_same_view_is_the_same_bytes(kind):
                           ('compare', lambda s, o: compared(s, o, 1, 2))])
 def test_stills_of_the_explorer_show_the_numbers_of_the_views(panel, make):
     snap, other = invented.snapshot(20, method='ADDrop'), invented.snapshot(0, method='ADDrop')
-    fig, view = picture(Selection(snap, other=other, entry=dict(kind='head', layer=1, head=2)), panel), make(snap, other)
+    fig, view = picture(Selection(snap, other=other, entry=dict(kind='head', layer=1, head=2)), panel), make(snap,
+                                                                                                             other)
     assert np.array_equal([o for o in images(fig) if o.shape == (8, 8)], view.values, equal_nan=True)
 
 
