@@ -161,7 +161,7 @@ def like(here, there):
     assert [(x['source'], x['reason']) for x in there['broken']] == here.broken
     assert [x['reason'] for x in there['doubled']] == [reason for *_, reason in here.doubled]
     assert [(x['nickname'], x['reason']) for x in there['outliers']] == here.outliers
-    assert there['votes'] == [v.tolist() for v in here.votes] and there['asked'] == here.respondents
+    assert there['votes'] == [v.tolist() for v in here.votes] and there['respondents'] == here.respondents
     assert there['majority'] == [None if f is None else f.tolist() for f in here.majority]
     close = lambda a, b: a is b is None or a == pytest.approx(b, abs=1e-9)
     assert all(close(there['alpha'][k], getattr(here.alpha, k)) for k in ('value', 'low', 'high'))

@@ -9,21 +9,22 @@ export class CourseBook {
   constructor(lesson) {
     Object.assign(this, {lesson, listeners: new Set(), abouts: new Map(), outcomes: new Map()});
     this.key = `salviz-course ${lesson} ${location.pathname}`;
-    this.kept = {entries: {}, nickname: '', classmates: {}};
+    this.stored = {entries: {}, nickname: '', classmates: {}};
     this.remembers = this.read();
   }
 
   read() {
     try {
       const {entries, classmates, nickname} = courseParsed(courseStored(this.key) ?? '{}');
-      this.kept = {entries: courseSound(entries, courseIsEntry), nickname: typeof nickname === 'string' ? nickname : '',
+      this.stored = {entries: courseSound(entries, courseIsEntry),
+        nickname: typeof nickname === 'string' ? nickname : '',
         classmates: courseSound(classmates, courseIsOfClass)};
       return true;
     } catch { return false; }
   }
 
   save() {
-    try { courseStore(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
+    try { courseStore(this.key, JSON.stringify(this.stored)); } catch { this.remembers = false; }
     for (const listener of [...this.listeners]) listener();
   }
 
@@ -32,21 +33,21 @@ export class CourseBook {
     return () => this.listeners.delete(listener);
   }
 
-  entry(name) { return this.kept.entries[name] ?? null; }
+  entry(name) { return this.stored.entries[name] ?? null; }
 
   set(name, entry) {
-    this.kept.entries[name] = entry;
+    this.stored.entries[name] = entry;
     this.save();
   }
 
   say(what) {
-    Object.assign(this.kept, what);
+    Object.assign(this.stored, what);
     this.save();
   }
 
   // The answers of the class to this question, without values that do not fit it.
   ofClass(about) {
-    const of = this.kept.classmates[about.name];
+    const of = this.stored.classmates[about.name];
     if (of?.id !== about.id || of.kind !== about.kind) return null;
     const fits = of.first.map((value, i) => courseFits(about, value) && courseFits(about, of.second[i]));
     const lists = ['first', 'second', 'confidence'].map(list => [list, of[list].filter((_, i) => fits[i])]);
@@ -90,12 +91,12 @@ export class CoursePageKeeper {
   // Asks for what is true, which may be seen now.
   fetch() {
     if (this.fetching) return;
-    const there = outcome => {
+    const store = outcome => {
       this.book.outcomes.set(this.about.name, outcome);
       this.book.save();
     };
-    this.fetching = this.hidden().then(({truth = null}) => there({truth, error: ''}),
-      error => there({truth: null, error: `This part of the page is damaged (${error.message}).`}));
+    this.fetching = this.hidden().then(({truth = null}) => store({truth, error: ''}),
+      error => store({truth: null, error: `This part of the page is damaged (${error.message}).`}));
   }
 }
 

@@ -16,8 +16,8 @@ export function classRead(set, text, source) {
     out.broken.push({source: coursePrintable(from), reason: coursePrintable(reason)});
   };
   const read = (from, act) => { try { act(); } catch (error) { broken(from, error.message); } };
-  const take = (from, given) => {
-    const {damaged, ...answers} = courseAnswersFile(given);
+  const take = (from, contents) => {
+    const {damaged, ...answers} = courseAnswersFile(contents);
     out.answers.push(answers);
     if (damaged) broken(from, `left out ${damaged} damaged entr${damaged === 1 ? 'y' : 'ies'}`);
   };
@@ -37,32 +37,32 @@ export function classRead(set, text, source) {
 // The contents of an answers file; null: it is none.
 function classAnswers(text) {
   try {
-    const given = courseParsed(text);
-    return given.salviz === 'answers' ? given : null;
+    const contents = courseParsed(text);
+    return contents.salviz === 'answers' ? contents : null;
   } catch { return null; }
 }
 
 // Of one nickname the sheet with more finished sentences counts, of equally long ones the later; of equal marks under
 // two names the first.
 export function classTwins(sheets, set) {
-  const kept = new Map(), doubled = [], first = new Map();
+  const unique = new Map(), doubled = [], first = new Map();
   for (const sheet of sheets) {
-    const name = marksFolded(sheet.nickname), before = kept.get(name);
-    if (!before) { kept.set(name, sheet); continue; }
+    const name = marksFolded(sheet.nickname), before = unique.get(name);
+    if (!before) { unique.set(name, sheet); continue; }
     const [better, other] = marksDone(sheet) >= marksDone(before) ? [sheet, before] : [before, sheet];
     const same = JSON.stringify(sheet.marks) === JSON.stringify(before.marks) ? ', with the same marks' : '';
     doubled.push({better, other, reason: `the nickname ${sheet.nickname} handed in twice${same}`});
-    kept.set(name, better);
+    unique.set(name, better);
   }
-  for (const [name, sheet] of [...kept]) {
+  for (const [name, sheet] of [...unique]) {
     if (marksDone(sheet) < Math.min(5, set.spans.length)) continue;
     const marks = JSON.stringify(sheet.marks), before = first.get(marks);
     if (!before) { first.set(marks, sheet); continue; }
     const reason = `${before.nickname} and ${sheet.nickname} have the same marks in every word`;
     doubled.push({better: before, other: sheet, reason});
-    kept.delete(name);
+    unique.delete(name);
   }
-  return {kept: [...kept.values()], doubled};
+  return {unique: [...unique.values()], doubled};
 }
 
 // Krippendorff's alpha for nominal values; counts: of each unit how many gave each value. null where nothing can
@@ -93,8 +93,8 @@ export function classDrawn(n, times) {
   }));
 }
 
-function classPercentiles(values, share = .95) {
-  const ordered = [...values].sort((a, b) => a - b), cut = Math.trunc((1 - share) / 2 * ordered.length);
+function classPercentiles(values, fraction = .95) {
+  const ordered = [...values].sort((a, b) => a - b), cut = Math.trunc((1 - fraction) / 2 * ordered.length);
   return ordered.length ? [ordered[cut], ordered[ordered.length - 1 - cut]] : [null, null];
 }
 
@@ -107,8 +107,8 @@ export function classAlpha(counts, times = 1000) {
 }
 
 function classMean(values) {
-  const there = values.filter(x => x !== null);
-  return there.length ? there.reduce((a, b) => a + b, 0) / there.length : null;
+  const defined = values.filter(x => x !== null);
+  return defined.length ? defined.reduce((a, b) => a + b, 0) / defined.length : null;
 }
 
 function classMedian(values) {
@@ -116,21 +116,23 @@ function classMedian(values) {
   return ordered.length % 2 ? ordered[half] : (ordered[half - 1] + ordered[half]) / 2;
 }
 
-// What more than half of those asked marked: a tie is not marked.
-export function classMajority(votes, asked) { return asked ? votes.map(v => 2 * v > asked ? 1 : 0) : null; }
+// What more than half of the respondents marked: a tie is not marked.
+export function classMajority(votes, respondents) {
+  return respondents ? votes.map(v => 2 * v > respondents ? 1 : 0) : null;
+}
 
 function classVotes(set, sheets) {
   const done = set.spans.map((_, i) => sheets.filter(sheet => sheet.marks[i] !== null));
-  return {asked: done.map(there => there.length),
+  return {respondents: done.map(finished => finished.length),
     votes: set.spans.map((words, i) => words.map((_, w) => done[i].reduce((sum, s) => sum + s.marks[i][w], 0)))};
 }
 
-function classWithout({marks}, {asked, votes}) {
-  return {asked: asked.map((n, i) => n - (marks[i] === null ? 0 : 1)),
+function classWithout({marks}, {respondents, votes}) {
+  return {respondents: respondents.map((n, i) => n - (marks[i] === null ? 0 : 1)),
     votes: votes.map((words, i) => words.map((v, w) => v - (marks[i]?.[w] ?? 0)))};
 }
 
-function classCounts({asked, votes}) { return votes.map((words, i) => words.map(v => [v, asked[i] - v])); }
+function classCounts({respondents, votes}) { return votes.map((words, i) => words.map(v => [v, respondents[i] - v])); }
 
 function classF1(a, b) {
   const both = a.filter((x, i) => x && b[i]).length, total = a.filter(Boolean).length + b.filter(Boolean).length;
@@ -138,10 +140,10 @@ function classF1(a, b) {
 }
 
 // The agreement of a student with the majority of the others, of each sentence; null: nothing to compare.
-function classWithOthers(sheet, {asked, votes}) {
+function classWithOthers(sheet, {respondents, votes}) {
   return sheet.marks.map((mine, i) => {
     if (mine === null) return null;
-    const others = classMajority(votes[i].map((v, w) => v - mine[w]), asked[i] - 1);
+    const others = classMajority(votes[i].map((v, w) => v - mine[w]), respondents[i] - 1);
     return others !== null && others.some(Boolean) ? classF1(mine, others) : null;
   });
 }
@@ -176,21 +178,22 @@ function classOutliers(sheets, students) {
 
 // All of it; `without`: folded nicknames that do not count.
 export function classMerge(set, sheets, without = []) {
-  const {kept, doubled} = classTwins(sheets, set);
-  const counting = kept.filter(sheet => !without.includes(marksFolded(sheet.nickname)));
+  const {unique, doubled} = classTwins(sheets, set);
+  const counting = unique.filter(sheet => !without.includes(marksFolded(sheet.nickname)));
   const all = classVotes(set, counting), students = classStudents(set, counting, all);
-  return {kept, sheets: counting, doubled, ...all, students, alpha: classAlpha(classCounts(all)),
-    majority: all.votes.map((votes, i) => classMajority(votes, all.asked[i])),
+  return {unique, sheets: counting, doubled, ...all, students, alpha: classAlpha(classCounts(all)),
+    majority: all.votes.map((votes, i) => classMajority(votes, all.respondents[i])),
     outliers: classOutliers(counting, students)};
 }
 
 // A line of JSON for each sentence that anybody has done, as `ClassMarks.write` has them.
 export function classLines(set, merged) {
   const lines = set.texts.flatMap((text, i) => {
-    const votes = merged.votes[i], asked = merged.asked[i];
-    if (!asked) return [];
-    const rationale = votes.map(v => Number((v / asked).toFixed(6)));
-    return [JSON.stringify({text, label: set.labels[i], rationale, majority: merged.majority[i], votes, asked})];
+    const votes = merged.votes[i], respondents = merged.respondents[i];
+    if (!respondents) return [];
+    const rationale = votes.map(v => Number((v / respondents).toFixed(6)));
+    return [JSON.stringify({text, label: set.labels[i], rationale, majority: merged.majority[i], votes,
+      asked: respondents})];
   });
   return lines.map(line => `${line}\n`).join('');
 }

@@ -3,8 +3,8 @@ import {courseUnpacked} from './book.js';
 import {mountClass} from './classpage.js';
 
 async function openClass() {
-  const [given, truths] = ['salviz-class', 'salviz-truths'].map(id => document.getElementById(id));
-  return mountClass(document.body, JSON.parse(given.textContent), await courseUnpacked(truths));
+  const [contents, truths] = ['salviz-class', 'salviz-truths'].map(id => document.getElementById(id));
+  return mountClass(document.body, JSON.parse(contents.textContent), await courseUnpacked(truths));
 }
 
 window.salvizClass = await openClass();

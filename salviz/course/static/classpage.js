@@ -17,15 +17,15 @@ function classButton(text, act) {
 }
 
 // What was handed in is kept by the browser, so that a reload loses nothing; `forget` empties it.
-class ClassKept {
+class ClassStorage {
   constructor(id) { this.key = `salviz-class-${id}`; }
 
   read() {
     try {
-      const kept = JSON.parse(courseStored(this.key));
+      const stored = JSON.parse(courseStored(this.key));
       const isText = x => typeof x === 'string' && x.length <= courseLargest;
-      const handed = kept.handed.filter(([source, text]) => isText(source) && isText(text));
-      return {handed, without: kept.without.filter(name => typeof name === 'string')};
+      const handed = stored.handed.filter(([source, text]) => isText(source) && isText(text));
+      return {handed, without: stored.without.filter(name => typeof name === 'string')};
     } catch { return {handed: [], without: []}; }
   }
 
@@ -38,17 +38,17 @@ class ClassKept {
 
 class ClassPage {
   constructor(el, {set, rows, questions}, truths) {
-    const kept = new ClassKept(set.id);
-    Object.assign(this, {place: el, set, rows, questions, truths, kept, unreadable: []});
-    Object.assign(this, this.kept.read());
+    const storage = new ClassStorage(set.id);
+    Object.assign(this, {place: el, set, rows, questions, truths, storage, unreadable: []});
+    Object.assign(this, this.storage.read());
     this.el = elementOf('main', 'sv-marks sv-merge');
     const about = `${set.spans.length} sentences, set ${set.id}. Nothing leaves this page: it works without a network, `
       + 'and only this browser keeps what is dropped here.';
-    this.said = elementOf('p', 'sv-marks-said');
-    this.said.setAttribute('role', 'status');
+    this.message = elementOf('p', 'sv-marks-said');
+    this.message.setAttribute('role', 'status');
     this.results = elementOf('div');
     this.el.append(elementOf('h1', '', 'Marks and votes of a class'), elementOf('p', '', about), this.taking(),
-      this.said, this.results);
+      this.message, this.results);
     el.append(this.el);
     watchTheme(theme => { document.documentElement.dataset.theme = this.el.dataset.theme = theme; });
     this.draw();
@@ -77,7 +77,7 @@ class ClassPage {
     const placeholder = 'marks1:nickname:… or SVA1.…  one below the other, or a whole chat';
     Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
-      if (!field.value.trim()) { setText(this.said, 'There is no code in the field.'); return; }
+      if (!field.value.trim()) { setText(this.message, 'There is no code in the field.'); return; }
       this.take([['', field.value]]);
       field.value = '';
     });
@@ -96,8 +96,8 @@ class ClassPage {
 
   // What holds neither marks nor answers is named and not stored: a reload would read it again.
   take(handed) {
-    const readable = handed.filter(([, text]) => text !== null), known = new Set(this.handed.map(x => x.join('\n')));
-    const unknown = readable.filter(([source, text]) => !known.has(`${source}\n${text}`));
+    const readable = handed.filter(([, text]) => text !== null), existing = new Set(this.handed.map(x => x.join('\n')));
+    const unknown = readable.filter(([source, text]) => !existing.has(`${source}\n${text}`));
     const read = unknown.map(([source, text]) => classRead(this.set, text, source));
     const holds = (_, i) => read[i].sheets.length > 0 || read[i].answers.length > 0;
     const fresh = unknown.filter(holds), again = new Set(handed.map(([source]) => source));
@@ -110,11 +110,11 @@ class ClassPage {
     this.draw(`Read ${fresh.length}${twice ? `, ${twice} were there already` : ''}. `);
   }
 
-  keep() { this.kept.write({handed: this.handed, without: this.without}); }
+  keep() { this.storage.write({handed: this.handed, without: this.without}); }
 
   forget() {
     [this.handed, this.without, this.unreadable] = [[], [], []];
-    this.kept.forget();
+    this.storage.forget();
     this.draw('All of it is forgotten. ');
     this.el.querySelector('input').focus();
   }
@@ -124,8 +124,8 @@ class ClassPage {
     const merged = classMerge(this.set, read.flatMap(x => x.sheets), this.without);
     const students = votesStudents(read.flatMap(x => x.answers));
     const voters = students.filter(({entries}) => Object.keys(entries).length).length;
-    const rounds = this.questions.map(about => ({about, given: votesOf(about, students),
-      truth: this.truths[about.name] ?? null})).filter(({given}) => given.first.length);
+    const rounds = this.questions.map(about => ({about, answers: votesOf(about, students),
+      truth: this.truths[about.name] ?? null})).filter(({answers}) => answers.first.length);
     return {...merged, voters, rounds, broken: [...this.unreadable, ...read.flatMap(x => x.broken)]};
   }
 
@@ -134,10 +134,10 @@ class ClassPage {
     const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
     if (marked || !m.voters) found.push(`${students(n)} count${n === 1 ? 's' : ''}.`);
     if (m.voters) found.push(`${students(m.voters)} answered questions.`);
-    setText(this.said, first + found.join(' '));
+    setText(this.message, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
     this.results.replaceChildren(...m.voters ? this.votes(m) : [], ...marked || !m.voters ? [this.agreement(m)] : [],
-      ...this.troubles(m), ...marked ? this.students(m) : [], ...n ? this.sentences(m, this.own) : [],
+      ...this.troubles(m), ...marked ? this.students(m) : [], ...n ? this.sentences(m, this.selected) : [],
       this.leaving(m));
   }
 
@@ -151,14 +151,14 @@ class ClassPage {
       this.el.hidden = false;
       [...this.el.querySelectorAll('.sv-merge-votes button')].find(one => one.dataset.name === name)?.focus();
     });
-    const list = rounds.map(({about, given}, i) => {
+    const list = rounds.map(({about, answers}, i) => {
       const show = classButton('Show', () => {
         this.el.hidden = true;
         this.screen.open(i);
       });
       show.dataset.name = about.name;
       show.setAttribute('aria-label', `Show ${about.name}`);
-      const counts = `${votesCount(given.first)}, ${given.again} again after discussion`;
+      const counts = `${votesCount(answers.first)}, ${answers.again} again after discussion`;
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });
@@ -190,8 +190,8 @@ class ClassPage {
       elementOf('h2', '', title), elementOf('ul', '', ...lines.map(line => elementOf('li', '', line)))));
   }
 
-  students({kept, students, outliers}) {
-    const body = elementOf('tbody', '', ...kept.map(sheet => this.student(sheet,
+  students({unique, students, outliers}) {
+    const body = elementOf('tbody', '', ...unique.map(sheet => this.student(sheet,
       students.find(row => row.nickname === sheet.nickname), outliers.some(one => one.nickname === sheet.nickname))));
     const heads = ['Student', 'counts', 'F1', 'done', 'words', 'alpha without'];
     const cells = heads.map(text => {
@@ -228,17 +228,17 @@ class ClassPage {
     return elementOf('tr', '', head, elementOf('td', '', counts), ...values.map(x => elementOf('td', '', String(x))));
   }
 
-  sentences(m, own) {
-    const mine = m.sheets.find(sheet => marksFolded(sheet.nickname) === own);
+  sentences(m, selected) {
+    const mine = m.sheets.find(sheet => marksFolded(sheet.nickname) === selected);
     const choice = elementOf('select'), list = elementOf('div');
     const option = (value, text) => {
       const one = elementOf('option', '', text);
-      [one.value, one.selected] = [value, value === (mine ? own : '')];
+      [one.value, one.selected] = [value, value === (mine ? selected : '')];
       return one;
     };
     choice.append(option('', 'nobody'), ...m.sheets.map(s => option(marksFolded(s.nickname), s.nickname)));
     choice.addEventListener('change', () => {
-      this.own = choice.value;
+      this.selected = choice.value;
       this.draw();
       this.el.querySelector('.sv-merge-legend select').focus();
     });
@@ -254,13 +254,14 @@ class ClassPage {
       elementOf('div', 'sv-merge-legend', elementOf('label', '', 'Marks of ', choice), ...keys), list];
   }
 
-  sentence({votes, asked, majority}, mine, rows, i) {
-    const shares = votes[i].map(v => asked[i] ? v / asked[i] : 0), flags = majority[i] ?? shares.map(() => 0);
+  sentence({votes, respondents, majority}, mine, rows, i) {
+    const fractions = votes[i].map(v => respondents[i] ? v / respondents[i] : 0);
+    const flags = majority[i] ?? fractions.map(() => 0);
     const extra = this.rows.map(({values}) => {
       const largest = Math.max(...values[i].map(Math.abs), 1e-12);
       return values[i].map(x => Math.abs(x) / largest);
     });
-    const columns = [...mine ? [mine.marks[i] ?? shares.map(() => 0)] : [], flags, shares, ...extra];
+    const columns = [...mine ? [mine.marks[i] ?? fractions.map(() => 0)] : [], flags, fractions, ...extra];
     const units = this.set.spans[i].map(([a, b], w) => {
       const text = marksCut(this.set.texts[i], a, b);
       const bars = columns.map((values, row) => classBar(values[w], rows[row][1]));
@@ -268,7 +269,7 @@ class ClassPage {
       unit.setAttribute('role', 'img');
       const heard = columns.map((values, row) => `${rows[row][0]} ${classPoint(values[w])}`).join(', ');
       unit.setAttribute('aria-label', `${text}: ${heard}`);
-      unit.title = `${votes[i][w]} of ${asked[i]} marked it`;
+      unit.title = `${votes[i][w]} of ${respondents[i]} marked it`;
       return unit;
     });
     return elementOf('div', 'sv-merge-sentence', elementOf('span', 'sv-merge-number', `${i + 1}.`), ...units);
@@ -289,10 +290,10 @@ class ClassPage {
   }
 }
 
-function classBar(share, hue) {
+function classBar(fraction, hue) {
   const bar = elementOf('span', 'sv-merge-bar');
-  Object.assign(bar.style, {width: `${Math.round(100 * share)}%`, background: `var(--mk-${hue})`});
+  Object.assign(bar.style, {width: `${Math.round(100 * fraction)}%`, background: `var(--mk-${hue})`});
   return elementOf('span', 'sv-merge-rail', bar);
 }
 
-export function mountClass(el, given, truths) { return new ClassPage(el, given, truths); }
+export function mountClass(el, contents, truths) { return new ClassPage(el, contents, truths); }

@@ -14,20 +14,21 @@ function courseCell(name, text, ...more) {
   return cell;
 }
 
-function courseGiven(about, given, truth) {
-  if (!given) return [''];
-  const score = truth === null ? '' : courseScore(about, given.value, truth);
+function courseAnswerCells(about, answer, truth) {
+  if (!answer) return [''];
+  const score = truth === null ? '' : courseScore(about, answer.value, truth);
   const shown = score === '' ? '' : `, score ${score === null ? 'none' : courseNumber(score)}`;
-  return [courseValueText(about, given.value), elementOf('span', 'cr-score', `${given.confidence}${shown}`)];
+  return [courseValueText(about, answer.value), elementOf('span', 'cr-score', `${answer.confidence}${shown}`)];
 }
 
 function courseRow({about, entry, outcome}) {
   const truth = entry.state === 'revealed' ? outcome?.truth ?? null : null, of = outcome?.classmates;
   const name = elementOf('th', '', about.name, elementOf('span', 'cr-asked', about.question));
   name.scope = 'row';
-  const first = entry.first ? courseGiven(about, entry.first, truth) : [entry.skipped ? 'skipped' : 'not answered'];
+  const first = entry.first ? courseAnswerCells(about, entry.first, truth)
+    : [entry.skipped ? 'skipped' : 'not answered'];
   return elementOf('tr', '', name, courseCell('you', ...first),
-    courseCell('after talking', ...courseGiven(about, entry.second, truth)),
+    courseCell('after talking', ...courseAnswerCells(about, entry.second, truth)),
     courseCell('class', of && entry.state === 'revealed' ? courseClassText(about, of.first) : ''),
     courseCell('true', truth === null ? '' : courseTruthText(about, truth)));
 }
@@ -76,9 +77,9 @@ export class CourseAnswers {
     this.nickname = Object.assign(document.createElement('input'), {type: 'text', className: 'cr-why-field',
       maxLength: 24, autocomplete: 'off', value: this.source.get().nickname});
     this.nickname.addEventListener('input', () => {
-      const given = this.nickname.value.trim();
-      setText(this.note, given && !courseIsNickname(given) ? 'A nickname has letters of a to z, digits, - and _.' : '');
-      if (courseIsNickname(given)) this.source.page.say({nickname: given});
+      const typed = this.nickname.value.trim();
+      setText(this.note, typed && !courseIsNickname(typed) ? 'A nickname has letters of a to z, digits, - and _.' : '');
+      if (courseIsNickname(typed)) this.source.page.say({nickname: typed});
     });
     return elementOf('label', 'cr-why cr-nickname', 'Nickname', this.nickname);
   }
@@ -153,14 +154,14 @@ export class CourseAnswers {
 // Of a page: all that its book holds, in the order in which the page asks.
 export function coursePageAnswers(book) {
   const get = () => {
-    const {nickname, entries} = book.kept;
-    const asked = [...book.abouts.values()].filter(({what}) => what === 'predict');
-    const rows = asked.map(about => ({about, entry: courseEntryOf(about, book.entry(about.name)),
+    const {nickname, entries} = book.stored;
+    const predictions = [...book.abouts.values()].filter(({what}) => what === 'predict');
+    const rows = predictions.map(about => ({about, entry: courseEntryOf(about, book.entry(about.name)),
       outcome: {...book.outcomes.get(about.name), classmates: book.ofClass(about)}}));
     const scored = Object.fromEntries(Object.entries(entries).map(([name, entry]) => {
       const row = rows.find(({about}) => about.name === name), truth = row?.outcome.truth ?? null;
       if (truth === null || entry.state !== 'revealed') return [name, entry];
-      const scores = [entry.first, entry.second].map(given => given && courseScore(row.about, given.value, truth));
+      const scores = [entry.first, entry.second].map(answer => answer && courseScore(row.about, answer.value, truth));
       return [name, {...entry, scores}];
     }));
     const file = courseFile(nickname || 'nobody', scored);

@@ -45,9 +45,9 @@ const courseParts = {text: courseText, picture: coursePicture, html: courseHtml,
   explorer: courseExplorer};
 
 async function courseFill(el, {parts}) {
-  const made = parts.map(part => courseParts[part.kind](part));
-  el.append(...made.map(part => part.el));
-  for (const {ready} of made) await ready?.();
+  const views = parts.map(part => courseParts[part.kind](part));
+  el.append(...views.map(part => part.el));
+  for (const {ready} of views) await ready?.();
 }
 
 // Brings all fragments within `root` to life, and returns them; one that fails says so and leaves the others alone.

@@ -16,9 +16,9 @@ function courseOneAnswer({value, confidence, why}) {
 }
 
 // The first answer, and after it one that follows a talk with a neighbour.
-export function courseAnswered(entry, given) {
-  if (entry.state === 'open') return {...entry, state: 'committed', first: courseOneAnswer(given)};
-  if (entry.state === 'committed') return {...entry, state: 'discussed', second: courseOneAnswer(given)};
+export function courseAnswered(entry, answer) {
+  if (entry.state === 'open') return {...entry, state: 'committed', first: courseOneAnswer(answer)};
+  if (entry.state === 'committed') return {...entry, state: 'discussed', second: courseOneAnswer(answer)};
   return entry;
 }
 
@@ -28,16 +28,16 @@ export function courseRevealed(entry) {
   return {...entry, state: 'revealed', revealed: courseNow(), skipped: entry.first === null};
 }
 
-function courseIsAnswer(about, given) {
-  return courseFits(about, given.value) && courseConfidences.includes(given.confidence)
-    && typeof given.why === 'string' && typeof given.time === 'string';
+function courseIsAnswer(about, answer) {
+  return courseFits(about, answer.value) && courseConfidences.includes(answer.confidence)
+    && typeof answer.why === 'string' && typeof answer.time === 'string';
 }
 
 // What was stored by an older page, or by somebody else, is an entry to this question, or there is none.
-export function courseEntryOf(about, kept) {
-  const {id, kind, state, first, second} = kept ?? {};
+export function courseEntryOf(about, stored) {
+  const {id, kind, state, first, second} = stored ?? {};
   const fits = id === about.id && kind === about.kind && courseStates.includes(state)
-    && [first, second].every(given => !given || courseIsAnswer(about, given))
-    && Boolean(first) === (state === 'committed' || state === 'discussed' || state === 'revealed' && !kept.skipped);
-  return fits ? kept : courseNewEntry(about);
+    && [first, second].every(answer => !answer || courseIsAnswer(about, answer))
+    && Boolean(first) === (state === 'committed' || state === 'discussed' || state === 'revealed' && !stored.skipped);
+  return fits ? stored : courseNewEntry(about);
 }

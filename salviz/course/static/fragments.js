@@ -7,11 +7,11 @@ import {CoursePredict} from './predict.js';
 import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
 import {watchTheme} from '../explorer/theme.js';
 
-// {what: given → view}. `given`: el, an empty element in which it is drawn; about, what it is; keeper, what it knows
-// and keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
+// {what: options → view}. `options`: el, an empty element in which it is drawn; about, what it is; keeper, what it
+// knows and keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
 export const courseFragments = {
-  predict: given => new CoursePredict(given),
-  reveal: ({keeper, fill, ...given}) => new CourseReveal({...given, gate: keeper.kind === 'page'
+  predict: options => new CoursePredict(options),
+  reveal: ({keeper, fill, ...options}) => new CourseReveal({...options, gate: keeper.kind === 'page'
     ? new CoursePageGate(keeper, async el => fill(el, await keeper.hidden())) : new CourseWidgetGate(keeper)}),
   answers: ({el, keeper}) => new CourseAnswers({el, source: keeper.kind === 'page' ? coursePageAnswers(keeper.book)
     : courseWidgetAnswers(keeper)}),
@@ -27,7 +27,7 @@ function courseFull(el) {
 
 // JupyterLab's shortcuts match what has the focus, so the attribute must stand there; those with ctrl or cmd, such as
 // saving, go on.
-function courseOwnKeys(el) {
+function courseSuppressShortcuts(el) {
   const mark = ({target, ctrlKey = false, metaKey = false}) => {
     if (ctrlKey || metaKey) target.removeAttribute('data-lm-suppress-shortcuts');
     else target.setAttribute('data-lm-suppress-shortcuts', 'true');
@@ -36,14 +36,14 @@ function courseOwnKeys(el) {
 }
 
 // Frame, theme, full screen by F; the view within it is of the kind that `about.what` says.
-export function courseView(place, given) {
-  const {about} = given, make = courseFragments[about.what];
+export function courseView(place, options) {
+  const {about} = options, make = courseFragments[about.what];
   const el = elementOf('section', `salviz course course-${about.what}`);
   el.dataset.courseName = about.name ?? '';
-  courseOwnKeys(el);
+  courseSuppressShortcuts(el);
   if (!make) throw new Error(`this program knows no fragment of the kind ${about.what}`);
   place.append(el);
-  const view = make({...given, el}), full = courseButton('full screen', () => courseFull(el), 'cr-full');
+  const view = make({...options, el}), full = courseButton('full screen', () => courseFull(el), 'cr-full');
   full.title = 'or the key F';
   el.querySelector('.cr-head')?.append(full);
   el.addEventListener('keydown', event => {

@@ -4,13 +4,13 @@ import {watchTheme} from '../explorer/theme.js';
 import {marksCode, marksDone, marksFile, marksFileName, marksNickname, marksSheet} from './markscode.js';
 import {courseStore, courseStored} from './storage.js';
 
-// What was kept is marks of these sentences, or there are none.
-export function marksStateOf(set, kept) {
+// The stored marks if they fit these sentences, else none.
+export function marksStateOf(set, stored) {
   const empty = {marks: set.spans.map(() => null), at: 0, nickname: ''};
-  if (kept === null || typeof kept !== 'object') return empty;
-  const nickname = typeof kept.nickname === 'string' ? kept.nickname : '';
-  const at = Number.isInteger(kept.at) && kept.at >= 0 && kept.at < set.spans.length ? kept.at : 0;
-  try { return {marks: marksSheet(set, 'x', kept.marks).marks, at, nickname}; } catch { return {...empty, nickname}; }
+  if (stored === null || typeof stored !== 'object') return empty;
+  const nickname = typeof stored.nickname === 'string' ? stored.nickname : '';
+  const at = Number.isInteger(stored.at) && stored.at >= 0 && stored.at < set.spans.length ? stored.at : 0;
+  try { return {marks: marksSheet(set, 'x', stored.marks).marks, at, nickname}; } catch { return {...empty, nickname}; }
 }
 
 export function marksSave(name, text, type = 'application/json') {
@@ -41,8 +41,8 @@ function marksButton(text, act, className = '') {
 function marksPlural(n, word) { return `${n} ${word}${n === 1 ? '' : 's'}`; }
 
 class MarksView {
-  constructor(el, set, kept, write) {
-    Object.assign(this, {set, write, state: marksStateOf(set, kept), cursor: 0});
+  constructor(el, set, initial, write) {
+    Object.assign(this, {set, write, state: marksStateOf(set, initial), cursor: 0});
     this.el = elementOf('section', 'sv-marks');
     this.el.dataset.lmSuppressShortcuts = 'true';
     this.el.setAttribute('aria-label', 'Marks');
@@ -69,9 +69,9 @@ class MarksView {
     this.list = elementOf('div', 'sv-marks-words');
     this.list.setAttribute('role', 'listbox');
     this.list.setAttribute('aria-multiselectable', 'true');
-    this.said = elementOf('p', 'sv-marks-said');
-    this.said.setAttribute('aria-live', 'polite');
-    return elementOf('div', '', this.list, this.said);
+    this.message = elementOf('p', 'sv-marks-said');
+    this.message.setAttribute('aria-live', 'polite');
+    return elementOf('div', '', this.list, this.message);
   }
 
   moves() {
@@ -107,8 +107,8 @@ class MarksView {
   }
 
   // Somebody else has set the state: the kernel, or another view of the same widget.
-  take(kept) {
-    this.state = marksStateOf(this.set, kept);
+  take(state) {
+    this.state = marksStateOf(this.set, state);
     if (marksNickname(this.name.value) !== marksNickname(this.state.nickname)) this.name.value = this.state.nickname;
     this.draw();
   }
@@ -161,7 +161,7 @@ class MarksView {
 
   wordsOf(i) { return this.set.spans[i].map(([a, b]) => marksCut(this.set.texts[i], a, b)); }
 
-  say(text) { setText(this.said, text); }
+  say(text) { setText(this.message, text); }
 
   focusWord() { this.list.querySelector('[tabindex="0"]')?.focus(); }
 
@@ -258,8 +258,8 @@ class MarksView {
 // The part of a text between two places, which count characters as Python does.
 export function marksCut(text, start, end) { return [...text].slice(start, end).join(''); }
 
-// Puts marks into `el`; kept: the state that was there, write(state): called at every change.
-export function mountMarks(el, set, kept, write) { return new MarksView(el, set, kept, write); }
+// Puts marks into `el`; initial: the first state, write(state): called at every change.
+export function mountMarks(el, set, initial, write) { return new MarksView(el, set, initial, write); }
 
 // Where a page keeps marks: by the sentences and the place of the page, so that each copy of a lesson has its own.
 // All notebooks have one place, since JupyterLab's address does not say which one is open.
@@ -275,16 +275,16 @@ function marksRemember(about, kind, state) {
   try { courseStore(marksPlace(about, kind), JSON.stringify(state)); } catch { /* a reload forgets */ }
 }
 
-function marksKept(about, book) {
-  return marksRead(about, 'page') ?? {marks: about.set.spans.map(() => null), nickname: book.kept.nickname};
+function marksInitial(about, book) {
+  return marksRead(about, 'page') ?? {marks: about.set.spans.map(() => null), nickname: book.stored.nickname};
 }
 
 // A kernel that was started again knows nothing of what was marked before; the browser does.
 function marksAgain(about, model) {
   if (marksDone(marksStateOf(about.set, model.get('state')))) return false;
-  const kept = marksStateOf(about.set, marksRead(about, 'widget'));
-  if (!marksDone(kept)) return false;
-  model.set('state', kept);
+  const stored = marksStateOf(about.set, marksRead(about, 'widget'));
+  if (!marksDone(stored)) return false;
+  model.set('state', stored);
   model.save_changes();
   return true;
 }
@@ -294,7 +294,7 @@ export function marksFragment({el, about, keeper}) {
   el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your marks'),
     elementOf('span', 'cr-state', `${about.set.spans.length} sentences`)));
   if (keeper.kind === 'page') {
-    return mountMarks(el, about.set, marksKept(about, keeper.book), state => {
+    return mountMarks(el, about.set, marksInitial(about, keeper.book), state => {
       marksRemember(about, 'page', state);
     });
   }

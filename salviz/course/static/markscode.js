@@ -27,13 +27,13 @@ export function marksFileName(nickname) {
 
 export function marksDone(sheet) { return sheet.marks.filter(flags => flags !== null).length; }
 
-function marksTold(x) { return [...(JSON.stringify(x) ?? 'nothing')].slice(0, 60).join(''); }
+function marksExcerpt(x) { return [...(JSON.stringify(x) ?? 'nothing')].slice(0, 60).join(''); }
 
 function marksFlags(i, flags, words, most) {
   const where = `sentence ${i + 1}`;
   if (flags === null) return null;
   if (!Array.isArray(flags) || !flags.every(x => x === 0 || x === 1 || x === true || x === false))
-    throw new Error(`${where} must hold null or flags, 0 or 1, got ${marksTold(flags)}`);
+    throw new Error(`${where} must hold null or flags, 0 or 1, got ${marksExcerpt(flags)}`);
   if (flags.length !== words) throw new Error(`${where} has ${flags.length} flags for ${words} words`);
   const marked = flags.filter(Boolean).length;
   if (marked > most) throw new Error(`${where} has ${marked} marks, and at most ${most} are allowed`);
@@ -43,19 +43,19 @@ function marksFlags(i, flags, words, most) {
 // The sheet of a student, or an error that says why there is none; `set` is what `MarkSet.described` gives.
 export function marksSheet(set, nickname, marks, source = '') {
   const name = typeof nickname === 'string' ? marksNickname(nickname) : '';
-  if (!name) throw new Error(`the nickname must be a text, got ${marksTold(nickname)}`);
+  if (!name) throw new Error(`the nickname must be a text, got ${marksExcerpt(nickname)}`);
   if (!Array.isArray(marks) || marks.length !== set.spans.length) {
-    const count = Array.isArray(marks) ? `${marks.length} sentences` : marksTold(marks);
+    const count = Array.isArray(marks) ? `${marks.length} sentences` : marksExcerpt(marks);
     throw new Error(`marks must be a list for ${set.spans.length} sentences, got ${count}`);
   }
   return {nickname: name, marks: marks.map((flags, i) => marksFlags(i, flags, set.spans[i].length, set.most)), source};
 }
 
-function marksCheckVersion(given, set, id) {
-  if (given !== marksVersion)
-    throw new Error(`has version ${marksTold(given)} of the marks, and this salviz reads ${marksVersion}`);
+function marksCheckVersion(version, set, id) {
+  if (version !== marksVersion)
+    throw new Error(`has version ${marksExcerpt(version)} of the marks, and this salviz reads ${marksVersion}`);
   if (id !== set.id)
-    throw new Error(`is of another set of sentences (${marksTold(id)}; this class marks ${set.id})`);
+    throw new Error(`is of another set of sentences (${marksExcerpt(id)}; this class marks ${set.id})`);
 }
 
 export function marksFile(set, sheet) {
@@ -65,11 +65,11 @@ export function marksFile(set, sheet) {
 }
 
 export function marksReadFile(set, text, source = '') {
-  const given = courseParsed(text);
-  if (given === null || typeof given !== 'object' || given.salviz !== 'marks')
+  const contents = courseParsed(text);
+  if (contents === null || typeof contents !== 'object' || contents.salviz !== 'marks')
     throw new Error('is JSON, but no file of marks');
-  marksCheckVersion(given.version ?? null, set, given.set ?? null);
-  return marksSheet(set, given.nickname ?? null, given.marks ?? null, source);
+  marksCheckVersion(contents.version ?? null, set, contents.set ?? null);
+  return marksSheet(set, contents.nickname ?? null, contents.marks ?? null, source);
 }
 
 function marksChoose(n, k) {

@@ -46,12 +46,12 @@ export class CoursePredict {
     question.id = id;
     question.dir = 'auto';
     this.state = elementOf('span', 'cr-state');
-    this.said = elementOf('output', 'sv-said');
-    this.said.setAttribute('aria-live', 'polite');
-    this.asked = this.kind.ask(this.about.options, {labelledBy: id, tell: text => this.tell(text),
+    this.message = elementOf('output', 'sv-said');
+    this.message.setAttribute('aria-live', 'polite');
+    this.control = this.kind.ask(this.about.options, {labelledBy: id, tell: text => this.tell(text),
       changed: value => { this.value = value; this.note.textContent = ''; }});
     this.how = elementOf('p', 'sv-note cr-how', this.kind.how(this.about.options));
-    this.place = elementOf('div', 'cr-place', this.asked.el);
+    this.place = elementOf('div', 'cr-place', this.control.el);
     this.confidence = new CourseConfidence();
     this.why = Object.assign(document.createElement('input'), {type: 'text', className: 'cr-why-field',
       maxLength: courseWhyLength, placeholder: 'one line, if you like'});
@@ -72,12 +72,12 @@ export class CoursePredict {
     this.el.setAttribute('role', 'group');
     this.el.setAttribute('aria-labelledby', id);
     this.el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Predict'), this.state), question, this.how,
-      this.place, this.form, this.results, this.next, this.note, this.said);
+      this.place, this.form, this.results, this.next, this.note, this.message);
     if (this.kind.begin) this.value = this.kind.begin(this.about.options);
   }
 
   tell(text) {
-    setText(this.said, text);
+    setText(this.message, text);
     if (this.asking) setText(this.note, '');
   }
 
@@ -94,12 +94,12 @@ export class CoursePredict {
       ? 'Say how sure you are first.' : '';
     if (missing) {
       setText(this.note, missing);
-      (this.value === null ? this.asked : this.confidence.radios[0]).focus();
+      (this.value === null ? this.control : this.confidence.radios[0]).focus();
       return;
     }
-    const given = {value: this.value, confidence: this.confidence.get(), why: this.why.value.trim()};
+    const answer = {value: this.value, confidence: this.confidence.get(), why: this.why.value.trim()};
     this.again = false;
-    this.keeper.set(courseAnswered(this.keeper.get(), given));
+    this.keeper.set(courseAnswered(this.keeper.get(), answer));
     this.tell('Committed.');
     [this.talked, this.shows].find(button => !button.hidden)?.focus(); // Enter once more reveals nothing
   }
@@ -109,7 +109,7 @@ export class CoursePredict {
     this.confidence.set(null);
     this.why.value = '';
     this.update();
-    if (on) this.asked.focus();
+    if (on) this.control.focus();
     else this.talked.focus();
   }
 
@@ -126,8 +126,8 @@ export class CoursePredict {
     setText(this.state, courseStateNames[entry.skipped ? 'skipped' : entry.state]);
     const first = entry.first?.value ?? null, second = entry.second?.value ?? null;
     if (entry.state !== 'open') this.value = second ?? first;
-    if (entry.state !== 'open' && this.value !== null) this.asked.set(this.value);
-    this.asked.lock(!this.asking);
+    if (entry.state !== 'open' && this.value !== null) this.control.set(this.value);
+    this.control.lock(!this.asking);
     this.how.hidden = !this.asking || !this.how.textContent;
     this.form.hidden = !this.asking;
     this.keepFirst.hidden = !this.again;
@@ -171,13 +171,13 @@ export class CoursePredict {
     return elementOf('div', 'cr-result', elementOf('dt', '', courseTag(name, kind)), dd);
   }
 
-  answerLine(kind, name, given, truth) {
-    const note = [courseSureness[given.confidence]];
+  answerLine(kind, name, answer, truth) {
+    const note = [courseSureness[answer.confidence]];
     if (truth !== null) {
-      const score = courseScore(this.about, given.value, truth);
-      note.push(`score ${courseScoreText(this.about, score, given.value, truth)}`);
+      const score = courseScore(this.about, answer.value, truth);
+      note.push(`score ${courseScoreText(this.about, score, answer.value, truth)}`);
     }
-    return this.line(kind, name, courseValueText(this.about, given.value), note.join('; '), given.why);
+    return this.line(kind, name, courseValueText(this.about, answer.value), note.join('; '), answer.why);
   }
 
   lines(entry, outcome) {

@@ -49,9 +49,9 @@ export class CourseReveal {
 
   // To a prediction that is waited for, if it stands in this document.
   jump(name) {
-    const there = () => [...document.querySelectorAll('[data-course-name]')].find(el => el.dataset.courseName === name);
+    const find = () => [...document.querySelectorAll('[data-course-name]')].find(el => el.dataset.courseName === name);
     return courseButton(name, () => {
-      const el = there();
+      const el = find();
       el?.scrollIntoView({block: 'center'});
       el?.querySelector('[tabindex="0"], input, button')?.focus({preventScroll: true});
     }, 'cr-link');
@@ -80,8 +80,8 @@ export class CoursePageGate {
   state(name) { return this.entry(name).state; }
 
   entry(name) {
-    const {book} = this.keeper, asked = book.abouts.get(name) ?? {id: '', kind: ''};
-    return courseEntryOf(asked, book.entry(name));
+    const {book} = this.keeper, about = book.abouts.get(name) ?? {id: '', kind: ''};
+    return courseEntryOf(about, book.entry(name));
   }
 
   get() {

@@ -60,9 +60,9 @@ const courseScored = {
   },
   choice: score => courseNumber(score),
   order: (score, value, truth) => {
-    const all = value.length * (value.length - 1) / 2, {toldApart} = coursePairs(value, truth);
+    const all = value.length * (value.length - 1) / 2, {separated} = coursePairs(value, truth);
     return score === null ? 'none: all of them are tied'
-      : `Kendall’s τ ${courseNumber(score)} (${toldApart} of ${all} pairs differ)`;
+      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs differ)`;
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
@@ -92,8 +92,8 @@ export function courseCounts(values) {
   return [...counts].map(([key, count]) => [JSON.parse(key), count]).sort((a, b) => b[1] - a[1]);
 }
 
-export function courseQuantile(values, share) {
-  const sorted = [...values].sort((a, b) => a - b), at = share * (sorted.length - 1), below = Math.floor(at);
+export function courseQuantile(values, fraction) {
+  const sorted = [...values].sort((a, b) => a - b), at = fraction * (sorted.length - 1), below = Math.floor(at);
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
@@ -105,12 +105,12 @@ export function courseMeanOrder(values, count) {
 }
 
 function courseOften(about, values, most) {
-  const some = courseCounts(values).slice(0, most);
-  return some.map(([value, count]) => `${courseValueText(about, value)}: ${count}`).join('; ');
+  const frequent = courseCounts(values).slice(0, most);
+  return frequent.map(([value, count]) => `${courseValueText(about, value)}: ${count}`).join('; ');
 }
 
 function courseSpread(values, {unit, step}) {
-  const [low, middle, high] = [.25, .5, .75].map(share => courseQuantile(values, share));
+  const [low, middle, high] = [.25, .5, .75].map(fraction => courseQuantile(values, fraction));
   return `median ${courseNumber(middle, unit, step)}, half from ${courseInterval([low, high], {unit, step})}`;
 }
 

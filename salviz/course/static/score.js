@@ -33,20 +33,20 @@ function courseScoreHead([layer, head], truth) {
 
 // Pairs of items whose intervals do not overlap: how many, and how many more are in the right order than in the wrong.
 export function coursePairs(value, truth) {
-  let balance = 0, toldApart = 0;
+  let balance = 0, separated = 0;
   value.forEach((before, i) => {
     for (const after of value.slice(i + 1)) {
       const isRight = truth[before][0] > truth[after][1], isWrong = truth[before][1] < truth[after][0];
       balance += isRight - isWrong;
-      toldApart += isRight || isWrong ? 1 : 0;
+      separated += isRight || isWrong ? 1 : 0;
     }
   });
-  return {balance, toldApart};
+  return {balance, separated};
 }
 
 function courseScoreOrder(value, truth) {
-  const {balance, toldApart} = coursePairs(value, truth);
-  return toldApart ? balance / toldApart : null;
+  const {balance, separated} = coursePairs(value, truth);
+  return separated ? balance / separated : null;
 }
 
 export function courseDistance(value, [low, high]) { return Math.max(low - value, value - high, 0); }
@@ -64,8 +64,8 @@ export function courseDirection(start, same, [low, high]) {
 }
 
 function courseScoreSlope(value, truth, {start, low, high, near, same}) {
-  const rounding = 1e-9 * (high - low), still = same + rounding;
-  if (courseDirection(start, still, [value, value]) !== courseDirection(start, still, truth)) return 0;
+  const rounding = 1e-9 * (high - low), tolerance = same + rounding;
+  if (courseDirection(start, tolerance, [value, value]) !== courseDirection(start, tolerance, truth)) return 0;
   return courseDistance(value, truth) <= near + rounding ? 1 : .5;
 }
 

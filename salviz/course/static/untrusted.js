@@ -49,10 +49,10 @@ function courseIsFinite(x) { return typeof x === 'number' && Math.abs(x) < 1e15;
 const courseShapes = new Map(Object.entries({words: courseArePlaces, head: courseArePlaces, order: courseArePlaces,
   choice: courseIsPlace, number: courseIsFinite, slope: courseIsFinite}));   // of answers to each kind of prediction
 
-function courseHasShape(given, kind) {
-  if (given === null || given === undefined) return true;
-  return courseIsObject(given) && courseShapes.get(kind)(given.value) && courseConfidences.includes(given.confidence)
-    && [given.why ?? '', given.time ?? ''].every(text => typeof text === 'string');
+function courseHasShape(answer, kind) {
+  if (answer === null || answer === undefined) return true;
+  return courseIsObject(answer) && courseShapes.get(kind)(answer.value) && courseConfidences.includes(answer.confidence)
+    && [answer.why ?? '', answer.time ?? ''].every(text => typeof text === 'string');
 }
 
 // Is `entry` one of an answers file, whatever its question?
@@ -60,7 +60,7 @@ export function courseIsEntry(entry) {
   if (!courseIsObject(entry) || !courseIsText(entry.kind)) return false;
   if (!courseShapes.has(entry.kind)) return true;   // a record
   return courseIsText(entry.id ?? '') && courseStates.includes(entry.state)
-    && [entry.first, entry.second].every(given => courseHasShape(given, entry.kind));
+    && [entry.first, entry.second].every(answer => courseHasShape(answer, entry.kind));
 }
 
 // Is it what a class has answered to one question?
@@ -79,8 +79,8 @@ export function courseSound(entries, isSound) {
 }
 
 function courseFirstAnswers(entries) {
-  const given = Object.entries(entries).filter(([, {kind, first}]) => courseShapes.has(kind) && first);
-  return Object.fromEntries(given.map(([name, {id, kind, first, second}]) => [name, {id: id ?? '', kind,
+  const answered = Object.entries(entries).filter(([, {kind, first}]) => courseShapes.has(kind) && first);
+  return Object.fromEntries(answered.map(([name, {id, kind, first, second}]) => [name, {id: id ?? '', kind,
     first: [first.value], second: [(second ?? first).value], confidence: [first.confidence]}]));
 }
 
@@ -96,18 +96,18 @@ function courseEntries({version, entries}, isSound) {
 
 // What an answers file or the file of a class contains: {answers, damaged: how many entries were left out}; an error
 // says why there is nothing.
-export function courseClassFile(given) {
-  const isClass = given?.salviz === 'class-answers';
-  if (!isClass && given?.salviz !== 'answers') throw new Error('is no file of answers');
-  const {sound, damaged} = courseEntries(given, isClass ? courseIsOfClass : courseIsEntry);
+export function courseClassFile(contents) {
+  const isClass = contents?.salviz === 'class-answers';
+  if (!isClass && contents?.salviz !== 'answers') throw new Error('is no file of answers');
+  const {sound, damaged} = courseEntries(contents, isClass ? courseIsOfClass : courseIsEntry);
   return {answers: isClass ? sound : courseFirstAnswers(sound), damaged};
 }
 
 // What the answers file of one student contains: {nickname, entries, damaged: how many entries were left out}; an error
 // says why there is nothing.
-export function courseAnswersFile(given) {
-  const {sound, damaged} = courseEntries(given, courseIsEntry);
-  if (typeof given.nickname !== 'string' || !courseIsNickname(given.nickname))
+export function courseAnswersFile(contents) {
+  const {sound, damaged} = courseEntries(contents, courseIsEntry);
+  if (typeof contents.nickname !== 'string' || !courseIsNickname(contents.nickname))
     throw new Error('needs a nickname of 1 to 24 letters, digits, - and _ (a to z)');
-  return {nickname: given.nickname, entries: sound, damaged};
+  return {nickname: contents.nickname, entries: sound, damaged};
 }

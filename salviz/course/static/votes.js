@@ -11,18 +11,18 @@ export function votesCodesIn(text) { return text.match(/SVA1\.[\w-]+\.[0-9a-f]{8
 function votesTime({first}) { return typeof first?.time === 'string' ? first.time : ''; }
 
 // As `session.is_anothers`: do two files of one nickname hold different first answers to a question?
-function votesAnothers(kept, mine) {
+function votesAnothers(existing, mine) {
   return Object.entries(mine).some(([name, entry]) => {
-    const [one, other] = [kept[name] ? votesTime(kept[name]) : '', votesTime(entry)];
+    const [one, other] = [existing[name] ? votesTime(existing[name]) : '', votesTime(entry)];
     return one && other && one !== other;
   });
 }
 
 // As `session.joined_entries`: of two entries to a question the one that went further.
-function votesJoined(kept, mine) {
+function votesJoined(existing, mine) {
   const rank = ({state}) => courseStates.includes(state) ? courseStates.indexOf(state) : courseStates.length;
-  const ahead = Object.entries(mine).filter(([name, entry]) => !kept[name] || rank(entry) >= rank(kept[name]));
-  return {...kept, ...Object.fromEntries(ahead)};
+  const ahead = Object.entries(mine).filter(([name, entry]) => !existing[name] || rank(entry) >= rank(existing[name]));
+  return {...existing, ...Object.fromEntries(ahead)};
 }
 
 // Files and codes of one student are one: lessons are handed in one by one.
@@ -30,8 +30,8 @@ export function votesStudents(files) {
   const students = [];
   for (const {nickname, entries} of files) {
     const is = one => one.nickname.toLowerCase() === nickname.toLowerCase() && !votesAnothers(one.entries, entries);
-    const known = students.find(is);
-    if (known) known.entries = votesJoined(known.entries, entries);
+    const existing = students.find(is);
+    if (existing) existing.entries = votesJoined(existing.entries, entries);
     else students.push({nickname, entries: {...entries}});
   }
   return students;
@@ -71,14 +71,14 @@ const votesKinds = {
   slope: votesNumbers,
 };
 
-function votesCounted(about, given, truth) {
-  const {texts, of, isTrue, note = () => ''} = votesKinds[about.kind](about), total = Math.max(1, given.first.length);
+function votesCounted(about, answers, truth) {
+  const {texts, of, isTrue, note = () => ''} = votesKinds[about.kind](about), total = Math.max(1, answers.first.length);
   const counts = ['first', 'second'].map(which => {
-    const marked = given[which].flatMap(of);
+    const marked = answers[which].flatMap(of);
     return texts.map((_, i) => marked.filter(one => one === i).length);
   });
   return texts.map((text, i) => ({text, note: note(i), isTrue: truth !== null && isTrue(truth, i),
-    bars: counts.map(count => ({share: count[i] / total, text: String(count[i])}))}));
+    bars: counts.map(count => ({fraction: count[i] / total, text: String(count[i])}))}));
 }
 
 // Heads that were chosen, the most frequent first, and the true one.
@@ -97,14 +97,14 @@ function votesHeads(about, {first, second}, truth) {
   const texts = [...counted.keys()].sort((a, b) => sum(b) - sum(a)).slice(0, votesMostHeads);
   if (best && !texts.includes(best)) texts.push(best);
   return texts.map(text => ({text, note: '', isTrue: text === best,
-    bars: (counted.get(text) ?? [0, 0]).map(count => ({share: count / total, text: String(count)}))}));
+    bars: (counted.get(text) ?? [0, 0]).map(count => ({fraction: count / total, text: String(count)}))}));
 }
 
 // Items in the order in which they were asked, with their mean places; a longer bar is a higher place.
 function votesOrder({options: {items}}, {first, second}, truth) {
   const place = (values, item) => values.reduce((sum, value) => sum + value.indexOf(item) + 1, 0) / values.length;
-  const bar = (values, item) => values.length ? {share: (items.length - place(values, item)) / (items.length - 1),
-    text: courseNumber(place(values, item), '', .1)} : {share: 0, text: ''};
+  const bar = (values, item) => values.length ? {fraction: (items.length - place(values, item)) / (items.length - 1),
+    text: courseNumber(place(values, item), '', .1)} : {fraction: 0, text: ''};
   return items.map((text, item) => ({text, isTrue: false,
     note: truth === null ? '' : `true place ${votesPlaces(truth, item)}`,
     bars: [first, second].map(values => bar(values, item))}));
@@ -119,10 +119,10 @@ function votesPlaces(truth, item) {
 
 export function votesCount({length}) { return `${length} answer${length === 1 ? '' : 's'}`; }
 
-// [{text, note, isTrue, bars: [first, second] of {share, text}}]
-export function votesRows(about, given, truth) {
-  if (about.kind === 'head') return votesHeads(about, given, truth);
-  return (about.kind === 'order' ? votesOrder : votesCounted)(about, given, truth);
+// [{text, note, isTrue, bars: [first, second] of {fraction, text}}]
+export function votesRows(about, answers, truth) {
+  if (about.kind === 'head') return votesHeads(about, answers, truth);
+  return (about.kind === 'order' ? votesOrder : votesCounted)(about, answers, truth);
 }
 
 function votesMean(about, values, truth) {

@@ -7,14 +7,14 @@ const votesStages = ['question', 'first answers', 'answers after discussion', 't
 const votesForward = ['Show first answers', 'Show answers after discussion', 'Show what is true'];
 const votesForwardKeys = ['ArrowRight', 'PageDown', ' '], votesBackKeys = ['ArrowLeft', 'PageUp'];
 
-function votesBar({share, text}, kind) {
+function votesBar({fraction, text}, kind) {
   const bar = elementOf('span', `vt-bar vt-bar-${kind}`);
-  bar.style.inlineSize = `${100 * share}%`;
+  bar.style.inlineSize = `${100 * fraction}%`;
   return elementOf('span', 'vt-line', elementOf('span', 'vt-track', bar), elementOf('span', 'vt-count', text));
 }
 
 export class VoteScreen {
-  // `rounds`: [{about, given, truth}] of the questions that were answered; `closed()`: the page is wanted back.
+  // `rounds`: [{about, answers, truth}] of the questions that were answered; `closed()`: the page is wanted back.
   constructor(el, rounds, closed) {
     Object.assign(this, {rounds, closed, at: 0, stage: 0});
     this.el = elementOf('main', 'sv-marks sv-votes');
@@ -84,17 +84,17 @@ export class VoteScreen {
   }
 
   draw() {
-    const {about, given, truth} = this.rounds[this.at], {stage} = this, isTrue = stage === 3;
+    const {about, answers, truth} = this.rounds[this.at], {stage} = this, isTrue = stage === 3;
     this.el.dataset.theme = document.documentElement.dataset.theme;
     this.el.dataset.stage = votesStages[stage];
-    setText(this.name, `${about.name}: ${votesCount(given.first)}`);
+    setText(this.name, `${about.name}: ${votesCount(answers.first)}`);
     setText(this.question, about.question);
-    const rows = stage || about.kind !== 'head' ? votesRows(about, given, isTrue ? truth : null) : [];
+    const rows = stage || about.kind !== 'head' ? votesRows(about, answers, isTrue ? truth : null) : [];
     this.rows.style.setProperty('--vt-count', Math.max(4, rows.length));
     this.rows.replaceChildren(...rows.map(row => this.row(row)));
     this.rows.hidden = !rows.length;
-    this.drawLegend(about, given);
-    setText(this.truth, isTrue ? votesTruth(about, given, truth) : '');
+    this.drawLegend(about, answers);
+    setText(this.truth, isTrue ? votesTruth(about, answers, truth) : '');
     const isOver = stage === this.last, isEnd = isOver && this.at === this.rounds.length - 1;
     setText(this.forth, isOver ? 'Next question' : votesForward[stage]);
     this.forth.disabled = isEnd;

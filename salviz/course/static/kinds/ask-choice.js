@@ -54,6 +54,6 @@ export const courseChoice = {
   kind: 'choice',
   missing: 'Choose an option first.',
   how: () => '',
-  ask: (options, told) => new CourseChoice(options, told),
+  ask: (options, context) => new CourseChoice(options, context),
   compare: courseCompareChoice,
 };

@@ -98,6 +98,6 @@ export const courseHead = {
   kind: 'head',
   missing: 'Choose a head first.',
   how: () => 'One head; rows are layers, columns are heads. Click it, or arrow keys and space.',
-  ask: (options, told) => new CourseHeadGrid(options, told),
+  ask: (options, context) => new CourseHeadGrid(options, context),
   compare: courseCompareHead,
 };

@@ -81,14 +81,14 @@ function courseLanes(marks) {
 
 // A line of numbers: below it what was answered, above it the class.
 function courseCompareNumber(options, {first, second, truth, class: of}) {
-  const {low, high, unit, step} = options, room = courseLineWidth - 2 * courseLineEdge;
-  const place = x => courseLineEdge + room * (Math.max(low, Math.min(high, x)) - low) / (high - low);
-  const given = [[first, 'you', courseNames.first], [second, 'then', courseNames.second]]
+  const {low, high, unit, step} = options, space = courseLineWidth - 2 * courseLineEdge;
+  const place = x => courseLineEdge + space * (Math.max(low, Math.min(high, x)) - low) / (high - low);
+  const points = [[first, 'you', courseNames.first], [second, 'then', courseNames.second]]
     .filter(([value]) => value !== null)
     .map(([value, kind, name]) => ({x: place(value), kind, text: `${name} ${courseNumber(value, unit, step)}`}));
-  if (truth) given.push({x: (place(truth[0]) + place(truth[1])) / 2, kind: 'true',
+  if (truth) points.push({x: (place(truth[0]) + place(truth[1])) / 2, kind: 'true',
     text: `${courseNames.truth} ${courseInterval(truth, options)}`});
-  const marks = courseLanes(given), lanes = Math.max(...marks.map(({lane}) => lane + 1), 1);
+  const marks = courseLanes(points), lanes = Math.max(...marks.map(({lane}) => lane + 1), 1);
   const height = (of?.length ? 46 : 30) + 18 * lanes + 4, y = of?.length ? 30 : 14;
   const svg = svgNode('svg', {class: 'cr-line', viewBox: `0 0 ${courseLineWidth} ${height}`, 'aria-hidden': 'true'});
   svg.append(svgNode('line', {class: 'cr-axis', x1: place(low), x2: place(high), y1: y, y2: y}));
@@ -125,6 +125,6 @@ export const courseNumberKind = {
   kind: 'number',
   missing: 'Choose a number first.',
   how: () => 'Drag the slider or type; arrow keys change it.',
-  ask: (options, told) => new CourseNumberField(options, told),
+  ask: (options, context) => new CourseNumberField(options, context),
   compare: courseCompareNumber,
 };

@@ -158,7 +158,7 @@ export const courseOrder = {
   missing: '',
   how: () => 'Drag the items, or hold alt and press the arrow keys.',
   begin: ({items}) => items.map((_, i) => i),
-  ask: (options, told) => new CourseOrderList(options, told),
+  ask: (options, context) => new CourseOrderList(options, context),
   compare: courseCompareOrder,
   tellsAll: true,
 };

@@ -155,6 +155,6 @@ export const courseSlopeKind = {
   kind: 'slope',
   missing: 'Draw where the line ends first.',
   how: () => 'Draw the end of the line at the right, or use the arrow keys.',
-  ask: (options, told) => new CourseSlope(options, told),
+  ask: (options, context) => new CourseSlope(options, context),
   compare: courseCompareSlope,
 };

@@ -102,6 +102,6 @@ export const courseWords = {
   kind: 'words',
   missing: 'Choose a word first.',
   how: ({most}) => `${most === 1 ? 'One word: click it' : `Up to ${most} words: click them`}, or arrow keys and space.`,
-  ask: (options, told) => new CourseWordList(options, told),
+  ask: (options, context) => new CourseWordList(options, context),
   compare: courseCompareWords,
 };

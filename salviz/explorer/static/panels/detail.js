@@ -230,17 +230,17 @@ class MapPanel {
     const grid = new CellGrid({x: left, y, width: side, height: side, columns: {count, from: column, span},
       rows: {count, from: row, span},
       ratio: window.devicePixelRatio || 1});
-    return {grid, rooms: {key, query}, edge: 4 + strip, scaleY: below + 26, height: below + 52, width: avail};
+    return {grid, space: {key, query}, edge: 4 + strip, scaleY: below + 26, height: below + 52, width: avail};
   }
 
   draw() {
     const {state} = this.ctx, inks = inksOf(this.el, state.theme), {sharp} = this, row = this.rowUnit();
-    const place = this.place = this.layout(inks), {grid, rooms, edge} = place;
+    const place = this.place = this.layout(inks), {grid, space, edge} = place;
     sharp.size(place.width, place.height);
     sharp.el.salviz = {grid, units: this.units, scale: this.colours};
     const values = strongestValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
     const rows = new Set(state.row === null ? [] : [row]);
-    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(values, this.colours), units: this.units, inks, rooms,
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(values, this.colours), units: this.units, inks, space,
       edge, rows, columns});
     if (this.saliency) this.drawSaliency(inks);
     drawOverlays(sharp.context, grid, this.marks, state.overlays, state.theme);

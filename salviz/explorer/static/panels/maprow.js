@@ -47,19 +47,19 @@ export class MapRow {
     const grids = this.items.map((_, i) => new CellGrid({x: left + (i % across) * (side + rowGap),
       y: Math.floor(i / across) * tall + rowTitle + 14 + key + 5,
       width: side, height: side, columns: axis, rows: axis, ratio}));
-    return {grids, rooms: {key, query}, width, height: Math.ceil(this.items.length / across) * tall, across};
+    return {grids, space: {key, query}, width, height: Math.ceil(this.items.length / across) * tall, across};
   }
 
   drawItem(item, grid, i, framed) {
     const {inks, sharp, place} = this, {context} = sharp, first = i % place.across === 0,
       rows = new Set(framed >= 0 ? [framed] : []);
     drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(item.values, item.scale), units: this.units, inks,
-      rooms: place.rooms, rows,
+      space: place.space, rows,
       queries: first, titles: first});
     item.over?.(context, grid);
     if (framed >= 0) this.drawFrame(context, grid, framed);
     Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'top'});
-    context.fillText(item.title, grid.x, grid.y - place.rooms.key - 5 - 14 - rowTitle + 2, grid.width);
+    context.fillText(item.title, grid.x, grid.y - place.space.key - 5 - 14 - rowTitle + 2, grid.width);
     colourScale(context, item.scale, {x: grid.x, y: grid.y + grid.height + 24, width: Math.min(220, grid.width),
       title: item.scaleTitle, inks});
   }

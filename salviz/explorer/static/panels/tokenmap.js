@@ -105,18 +105,19 @@ export function scaleLimit(frame, what, values, {scale}) {
 
 export function coloursOf(values, scale) { return paintScale(scale, values, new Uint32Array(values.length)); }
 
-// Cells, labels on both axes and their titles. `rooms`: {key, query}; `edge`: how far labels stand from the cells.
+// Cells, labels on both axes and their titles. `space`: {key, query}, that of the labels; `edge`: how far labels stand
+// from the cells.
 export function drawTokenMap(sharp, painter, grid,
-  {colours, units, inks, rooms, edge = 4, rows = new Set(), columns = new Set(), titles = true,
+  {colours, units, inks, space, edge = 4, rows = new Set(), columns = new Set(), titles = true,
   queries = true}) {
   const {context} = sharp;
   painter.paint(context, grid, colours);
-  columnLabels(context, grid, units, {y: grid.y - edge, space: rooms.key, inks, marked: columns});
-  if (queries) rowLabels(context, grid, units, {x: grid.x - edge - 1, space: rooms.query, inks, marked: rows});
+  columnLabels(context, grid, units, {y: grid.y - edge, space: space.key, inks, marked: columns});
+  if (queries) rowLabels(context, grid, units, {x: grid.x - edge - 1, space: space.query, inks, marked: rows});
   context.strokeStyle = inks.line;
   context.lineWidth = 1;
   context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
-  if (titles) axisTitles(context, grid, {keyY: grid.y - edge - rooms.key - 14, queryX: grid.x - edge - rooms.query - 16,
+  if (titles) axisTitles(context, grid, {keyY: grid.y - edge - space.key - 14, queryX: grid.x - edge - space.query - 16,
     inks});
 }
 

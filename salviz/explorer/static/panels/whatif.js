@@ -15,7 +15,7 @@ const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf',
 class WhatIfMask extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'Saliency guided training: which words are masked', 'SaliencyGuided');
-    this.fraction = whatIfSlider('masked share', 100, maskedShare => this.change({maskedShare}));
+    this.fraction = whatIfSlider('masked share', 100, fraction => this.change({maskedShare: fraction}));
     const rankings = [['signed', 'signed: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
     this.first = choiceOf([['next', 'the next kept word'], ['keep', 'keep the word'], ['mask', 'the mask token']],
@@ -64,9 +64,9 @@ class WhatIfMask extends WhatIfGroup {
 }
 
 // The masked copy that training would have made with other settings.
-export function recomputedCopy(probe, saliency, {maskedShare, ranking, first}) {
-  const {masked, source} = maskedWords(saliency, probe.word_ids, {fraction: maskedShare, ranking, first}),
-    mask = 'the mask token';
+export function recomputedCopy(probe, saliency, settings) {
+  const {maskedShare: fraction, ranking, first} = settings, mask = 'the mask token';
+  const {masked, source} = maskedWords(saliency, probe.word_ids, {fraction, ranking, first});
   const after = list => probe.tokens.map((_, i) => source[i] < 0 ? mask : list[source[i]]);
   return copyWords(probe, masked, probe.tokens, after(probe.tokens), after(probe.labels));
 }
