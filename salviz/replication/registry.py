@@ -583,7 +583,8 @@ _claim('L2', 'sallm', 'Starting from the teacher, or asking it again, is worse',
     ours='SALLM: SalLM minus the mean of FineTuned, which starts from the teacher\'s weights, and Iterative, which '
          'is explained anew every two epochs (refresh=2).',
     effects=[Effect('L2', 'test accuracy, SalLM - mean of the two',
-                    (EffectTerm(1., 'SALLM', 'SalLM', 'test_score'), EffectTerm(-.5, 'SALLM', 'FineTuned', 'test_score'),
+                    (EffectTerm(1., 'SALLM', 'SalLM', 'test_score'),
+                     EffectTerm(-.5, 'SALLM', 'FineTuned', 'test_score'),
                      EffectTerm(-.5, 'SALLM', 'Iterative', 'test_score')), .005, gates=_sallm_gate)])
 
 _claim('L3', 'sallm', 'Attention follows the explanation', quick=True,

@@ -37,7 +37,7 @@ def left(): return sorted(p.name for p in cache_dir().iterdir() if p.suffix != '
 def child(code, entry):
     "A process that knows the asset `entry` as tiny and runs `code`"
     fields = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
-    head = f'import sys\nfrom salviz.core import assets as room\nroom.assets["tiny"] = room.Asset(**{fields!r})\n'
+    head = f'import sys\nfrom salviz.core import assets as room\nroom._assets["tiny"] = room.Asset(**{fields!r})\n'
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return subprocess.Popen([sys.executable, '-c', head + code], text=True, **pipes)
 

@@ -751,7 +751,7 @@ def test_plain_epochs_of_cross_tuning_say_why_there_is_no_region(page, runs):
     assert 'plain fine-tuning' in text(page, '.sv-group[open]')
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize('name', maths._pattern_names)
+@pytest.mark.parametrize('name', maths.pattern_names)
 @pytest.mark.parametrize('boundary,multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 def test_patterns_are_those_of_the_maps_room(page, name, boundary, multiple):
     load(page, 'derive.js')
@@ -786,7 +786,7 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
     run = runs['sallm']
     show(page, run, panels=['whatif'], state=dict(whatIf=dict(topShare=share, binarised=binarised)))
     s = run.snapshot(-1, 0)
-    target = maths._saliency_target(s.arrays['method_saliency'], ~s.is_special, share, binarised)
+    target = maths.saliency_target(s.arrays['method_saliency'], ~s.is_special, share, binarised)
     load(page, 'derive.js')
     found = evaluate_json(page,
                           '() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, '
@@ -806,7 +806,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     row = dict(token_classification=2, causal_lm=3).get(task)
     counts = ~special & (np.arange(7) <= (3 if task == 'causal_lm' else 6))
     ranked = np.abs(saliency) if ranking or task == 'regression' else saliency
-    def target(share): return maths._saliency_target(ranked, counts, share).astype(np.float32)
+    def target(share): return maths.saliency_target(ranked, counts, share).astype(np.float32)
     arrays = {} if row is None else dict(asked_row=np.arange(7) == row)
     args = dict(top_fraction=.3, binarised=True, ranking=ranking)
     info = dict(method='SalLM', args=args, methods=dict(SalLM=args), task=task,

@@ -42,7 +42,7 @@ def test_another_registry_is_written_before_the_rows_that_are_its_own(tmp_path, 
     file = tmp_path/'rows.jsonl'
     write_some(file, (1,))
     first = read_rows(file).attrs['registries'][0]
-    monkeypatch.setattr('salviz.replication.rows.described', lambda budget: {**first, 'effects': {}})
+    monkeypatch.setattr('salviz.replication.rows.registry_description', lambda budget: {**first, 'effects': {}})
     write_some(file, (2, 3))
     assert [len(r['effects']) > 0 for r in read_rows(file).attrs['registries']] == [True, False]
 
