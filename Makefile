@@ -100,7 +100,7 @@ outputs: .venv/.dev fetch extras
 
 readme: .venv/.dev
 	$(BIN)/python -m nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
-	sed -i.bak 's#](images/#](nbs/images/#' README.md && rm README.md.bak
+	sed -i.bak -E 's#\]\((images/|[a-z0-9_/]+\.ipynb)#](nbs/\1#g' README.md && rm README.md.bak
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "salviz needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another one with make PYTHON=...")'

@@ -530,7 +530,7 @@ def _machine(results) -> str:
             f'{results["versions"]["transformers"]}; {results["date"]}; fused kernel {at.get("kernel") or "none"}')
 
 def _bench_table(results:dict) -> str:
-    "The table of README in Markdown: goals, what was measured at each length, and the papers' factors"
+    "The main table in Markdown: goals, what was measured at each length, and the papers' factors"
     tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
     if not tables: raise ValueError('bench_table: nothing was measured with attention dropout 0 in fp32')
     lengths = '/'.join(str(t['tokens']) for t in tables)
@@ -542,6 +542,24 @@ def _bench_table(results:dict) -> str:
                      f'{_each(tables, name, "time_ratio")} | {_goal(g["time"])} | '
                      f'{g["published"]} | {format(peak["ratio"], ".2f") if peak else "-"} |')
     return '\n'.join([*lines, '', f'{_machine(results)}.'])
+
+# %% ../nbs/13_cli/01_bench.ipynb #053a
+def _cost_lines(results:dict) -> list: # of str, Markdown
+    "Return the lines of README on cost: times of a step relative to plain fine-tuning, peak memory, recording"
+    tables = _main_tables(results)
+    def span(*names):
+        times = [t['rows'][name]['time_ratio'] for t in tables for name in names]
+        return f'{min(times):.2f} to {max(times):.2f}'
+    peak = max(row['ratio'] for row in results['memory']['rows'].values())
+    recording = [row['share'] for row in results['recording'].values()]
+    return [f'- **AD-DROP** takes {span("ga", "ga_first")} with gradients (GA), {span("aa")} with attention (AA),',
+            f'  {span("rd")} with random positions (RD), and {span("iga_first_5", "iga_first_20", "iga_5")} with '
+            'integrated gradients (IGA).',
+            f'- **Saliency guided training** takes {span("guided", "guided_reuse")}.',
+            f'- **Attention guidance** takes {span("guidance")}, and **SalLM** {span("sallm")} once its explanations are '
+            'stored.',
+            f'- The peak memory of a step is at most {peak:.2f} times that of plain fine-tuning.',
+            f'- Recording the probe examples adds {min(recording):.1%} to {max(recording):.1%} to the time of an epoch.']
 
 # %% ../nbs/13_cli/01_bench.ipynb #053b
 def _cost_sentences(results, tables, peaks):

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from salviz.attribution.attention import attention_attribution
-from salviz.models.attention import (attention_layers, attention_parts, check_observable, cross_modules, _disentangled,
+from salviz.models.attention import (_disentangled, attention_layers, attention_parts, check_observable, cross_modules,
                                      observe)
 
 _text = '''SEQUENCE_CLASSIFICATION TOKEN_CLASSIFICATION CAUSAL_LM MASKED_LM SEQ_TO_SEQ_CAUSAL_LM QUESTION_ANSWERING

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from salviz.explorer.quantisation import json_text
-from salviz.explorer.assets import bundle, _exported, styles
+from salviz.explorer.assets import _exported, bundle, styles
 
 flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking '
          '--disable-component-update --disable-sync').split()

@@ -5,7 +5,7 @@ import random
 from copy import deepcopy
 
 from salviz.core.untrusted import largest
-from salviz.course.marks import checked_sheet, mark_set, sheet_code, _sheet_json
+from salviz.course.marks import _sheet_json, checked_sheet, mark_set, sheet_code
 
 of = mark_set(['the film is not bad .', 'a dull story that does not move', 'warm and funny'], most=2)
 nasty = '\x1b]0;owned\x07\x1b[2J\x1b[31m=1+1\r=cmd|\' /C calc\'!A1\r\n@SUM(A1)\u202egpj.exe\u2028\x9b1m'

@@ -833,8 +833,7 @@ def headline(findings, budget) -> str:
     models = '' if budget == 'full' else ' with small models'
     words = list(_claim_words(findings).values())
     counts = ', '.join(_counted(word, words.count(word)) for word in groups if word in words)
-    return (f'{len(claims)} claims of four papers were asked anew{models}, by rules that were fixed before. '
-            f'Of the {len(words)} claims {counts}.')
+    return f'{len(claims)} claims of four papers were re-tested{models}. Of the {len(words)} claims {counts}.'
 
 _verbs = {'holds': ('holds', 'hold'), 'holds, small': ('holds but is small', 'hold but are small'),
           'does not hold': ('does not hold', 'do not hold'), 'reversed': ('is reversed', 'are reversed'),
@@ -905,26 +904,6 @@ def _outcome_numbers(finding) -> dict:
     return dict(main=_interval_words(v), small=edge)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33b
-def _verdict_line(word, named): # the claims {name: findings} of one paper that have a verdict
-    shorts = [group[0].claim.short for group in named.values()]
-    listed = ', '.join(shorts)
-    if word == 'undecided' and len(shorts) > 3: listed = f'{", ".join(shorts[:3])}, …'
-    before = sorted({f.first for group in named.values() for f in group if f.first})
-    if before: listed += f'; by the first rules *{", ".join(before)}*, the gate was added after the run'
-    return f'{_counted(word, len(shorts))} ({listed})'
-
-def _verdict_lines(findings, rows=None) -> list: # of Markdown
-    "A line a paper, its claims by verdict in words, and one on what that does not say"
-    out = []
-    for paper, group in _by_paper([f for f in findings if f.effect.primary]).items():
-        parts = [_verdict_line(word, named) for word, named in _by_word(group).items()]
-        out.append(f'- **{paper_titles[paper]}**: {"; ".join(parts)}.')
-    idle = [] if rows is None else [c.short for c in _idle_claims(findings, bare(rows))]
-    last = ('- **What this does not say**: that a paper is right or wrong at its own scale; *undecided* is not '
-            '*no effect*.')
-    if idle: last += f' Where an arm learnt next to nothing ({"; ".join(idle)}), a difference says only that.'
-    return [*out, last]
-
 def _idle(effect, rows): # a condition of it learnt next to nothing on any task
     return any(group.little.all() for _, group in _learnt(effect, rows).groupby(['condition', 'words']))
 

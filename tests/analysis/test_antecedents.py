@@ -11,9 +11,9 @@ from transformers import (BartConfig, BartForSequenceClassification, BartModel, 
                           GPT2Model, T5Config, T5ForSequenceClassification)
 
 from helpers import word_tokenizer
-from salviz.analysis.antecedents import (antecedent_accuracy, _antecedent_baselines, antecedent_report,
-                                antecedent_sentences, _best_head, _check_antecedents, _names, _nouns,
-                                _pronouns, _selected)
+from salviz.analysis.antecedents import (_antecedent_baselines, _best_head, _check_antecedents, _names, _nouns,
+                                         _pronouns, _selected, antecedent_accuracy, antecedent_report,
+                                         antecedent_sentences)
 from salviz.core.text import align, find_words
 from salviz.models.corruption import train_tokenizer
 

@@ -13,12 +13,10 @@ from helpers import same, state
 from salviz.data.texts import Collator, encode, encode_texts, load_text, model_inputs
 from salviz.attribution.explanations import explain
 from salviz.analysis import faithfulness as faithfulness_module
-from salviz.analysis.faithfulness import (accuracy_drop, aup_aur, background_of, _compacted, decision_flip,
-                                          faithfulness,
-                                 faithfulness_data, faithfulness_table,
-                                 informative_table, _mean_embedding, perturbation_frame, _perturbed, replace_top,
-                                 _replacements, _fraction_counts,
-                                 _unit_ranks, weighted_precision_recall)
+from salviz.analysis.faithfulness import (_compacted, _fraction_counts, _mean_embedding, _perturbed, _replacements,
+                                          _unit_ranks, accuracy_drop, aup_aur, background_of, decision_flip,
+                                          faithfulness, faithfulness_data, faithfulness_table, informative_table,
+                                          perturbation_frame, replace_top, weighted_precision_recall)
 from salviz.models.nets import small_net
 from salviz.data.signals import SignalCollator, encode_signals, load_images, synthetic_series
 

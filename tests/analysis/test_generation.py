@@ -11,7 +11,7 @@ from salviz.data.texts import load_pairs, subset
 from salviz.methods.base import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.loading import weights_checksum
-from salviz.analysis.generation import bleu, translation_scores, translations, _writes_small
+from salviz.analysis.generation import _writes_small, bleu, translation_scores, translations
 from salviz.studies.study import Study
 from salviz.training.trainer import train
 

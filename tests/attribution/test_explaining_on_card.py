@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emulated_card import training_on_card, transfers
-from salviz.attribution.attention import attention_attribution, _attentions
+from salviz.attribution.attention import _attentions, attention_attribution
 from salviz.attribution.explanations import explain, explain_data
 from salviz.attribution.registry import registered_attributions
 from salviz.data.texts import Collator, encode

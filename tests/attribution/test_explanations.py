@@ -23,7 +23,7 @@ from transformers import (BartConfig, BartForConditionalGeneration, BartForSeque
 
 from helpers import same, state, word_tokenizer
 import salviz
-from salviz.attribution.explanations import explain, explain_data, explainers, _method_options
+from salviz.attribution.explanations import _method_options, explain, explain_data, explainers
 from salviz.attribution.occlusion import _windows
 from salviz.attribution.questions import as_batch, encoded_for
 from salviz.attribution.registry import registered_attributions

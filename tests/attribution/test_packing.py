@@ -10,7 +10,7 @@ from transformers import (BertConfig, BertForSequenceClassification, DistilBertC
 
 from salviz.attribution import packing
 from salviz.attribution.explanations import explain
-from salviz.attribution.packing import packed, _row_bytes, rows_at_once
+from salviz.attribution.packing import _row_bytes, packed, rows_at_once
 from salviz.attribution.saliency import input_saliency
 from salviz.models.nets import small_net
 

@@ -15,7 +15,7 @@ from salviz.attribution.saliency import input_saliency
 from salviz.methods.ad_drop import ADDrop, ADDropVariant
 from salviz.methods.base import Progress
 from salviz.models.attention import observe
-from salviz.models.places import logits_at, _output_layer
+from salviz.models.places import _output_layer, logits_at
 from salviz.models.tasks import attribution_target, tasks
 
 def alike(ours, theirs, size=64):

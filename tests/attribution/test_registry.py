@@ -12,7 +12,7 @@ from salviz.attribution.registry import attribution, registered_attributions
 from salviz.attribution.saliency import input_saliency
 from salviz.core.runs import Run
 from salviz.explorer.payload import pack_frame, split_frame
-from salviz.figures.kinds import _citations_of, Content
+from salviz.figures.kinds import Content, _citations_of
 from salviz.methods.base import FineTuning, Progress
 from salviz.methods.saliency_guided import SaliencyGuided, SaliencyGuidedVariant
 from salviz.methods.sallm import SalLM, token_saliency

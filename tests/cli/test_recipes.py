@@ -10,8 +10,8 @@ from salviz.cli import _parser
 from salviz.core.examples import example_names
 from salviz.core.runs import Run
 from salviz.data.texts import load_text
-from salviz.recipes import _example_probes, _make_classifier, make_examples, _make_run, pack_example_run
-from salviz.models.loading import is_taught, load_classifier, _taught_file
+from salviz.recipes import _example_probes, _make_classifier, _make_run, make_examples, pack_example_run
+from salviz.models.loading import _taught_file, is_taught, load_classifier
 
 def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
     taught, base = load_classifier('movie-minilm')[0], load_classifier('minilm', num_labels=2)[0]

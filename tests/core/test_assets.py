@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from salviz.core import assets as room
-from salviz.core.assets import Asset, asset, _assets, cache_dir, fetch
+from salviz.core.assets import Asset, _assets, asset, cache_dir, fetch
 
 
 def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small file\n'),)):

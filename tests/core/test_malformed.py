@@ -7,7 +7,7 @@ import torch
 
 import malformed
 import salviz
-from salviz.core.validation import validated, _kind_of, shown
+from salviz.core.validation import _kind_of, shown, validated
 
 @pytest.fixture(scope='module')
 def all_doors(make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path_factory):

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from salviz.core.assets import asset
-from salviz.core.text import (align, align_batch, continued, find_words, pool_map, pool_words, rationale_flags,
-                              _spread_words)
+from salviz.core.text import (_spread_words, align, align_batch, continued, find_words, pool_map, pool_words,
+                              rationale_flags)
 
 LINES = ["It's not just bad, it's awful: a film without a plot!",
          'The acting was thrilling, the ending unforgettable...', '(Really bad bad bad.)',

@@ -13,10 +13,9 @@ import pytest
 from browser import evaluate_json, new_page, settled
 from helpers import full_disk
 from test_marks import hostile, invented, load_course
-from salviz.course.classroom import (_alpha_of_counts, class_marks, class_page, _drawn, lesson_questions,
-                                     _marks_teacher,
-                                     run_class, _fraction_on, _taught_data, teach)
-from salviz.course.marks import checked_sheet, _file_name, mark_set, sheet_code, _sheet_json
+from salviz.course.classroom import (_alpha_of_counts, _drawn, _fraction_on, _marks_teacher, _taught_data, class_marks,
+                                     class_page, lesson_questions, run_class, teach)
+from salviz.course.marks import _file_name, _sheet_json, checked_sheet, mark_set, sheet_code
 from salviz.data.rationales import load_rationales
 
 rows = [dict(text=f'{a} {b} {c} film with a plot that {d} its {e} .', label=i % 2) for i, (a, b, c, d, e) in enumerate(

@@ -9,9 +9,8 @@ import nbformat
 import pytest
 
 import lessons
-from salviz.course.editions import (cell_text, edition_of, _lesson_faults, lesson_files, _lessons_folder,
-                                    _loose_numbers,
-                                    read_lesson, _ship_lessons, _with_numbers, _without_outputs, write_editions)
+from salviz.course.editions import (_lesson_faults, _lessons_folder, _loose_numbers, _ship_lessons, _with_numbers,
+                                    _without_outputs, cell_text, edition_of, lesson_files, read_lesson, write_editions)
 
 root = Path(__file__).resolve().parents[2]
 sources = root/'nbs'/'00_lessons'

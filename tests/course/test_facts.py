@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from salviz.course.facts import Fact, course_tables, fact, _facts, _interval, _printed
+from salviz.course.facts import Fact, _facts, _interval, _printed, course_tables, fact
 from salviz.course.material import course_run, course_runs
 
 @pytest.mark.parametrize('name', _facts)

@@ -9,7 +9,7 @@ import pytest
 import lessons
 from salviz.core.untrusted import _csv_cell, printable
 from salviz.course import session
-from salviz.course.grading import assignments_of, grade, _grade_one, _graded, _handed_in
+from salviz.course.grading import _grade_one, _graded, _handed_in, assignments_of, grade
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory):

@@ -13,7 +13,7 @@ from hostile_files import answers, changed, class_answers, entry, marks, nasty, 
 from salviz.core.untrusted import parsed_json, printable
 from salviz.course import marks as codes
 from salviz.course import session
-from salviz.course.classroom import class_page, _prediction_lines, _read_handed, run_class
+from salviz.course.classroom import _prediction_lines, _read_handed, class_page, run_class
 from salviz.course.grading import Assignments, Grades, _grade_one, _handed_in
 from salviz.course.marks import read_sheet, sheet_code
 from salviz.course.predictions import Predict, choice, words

@@ -9,10 +9,10 @@ import pytest
 
 from browser import evaluate_json, new_page, settled
 from salviz.course import marks as room
-from salviz.course.marks import (Marks, checked_sheet, _clean_nickname, codes_in, _file_name, mark_set, read_code,
-                                 read_sheet, sheet_code, _sheet_json)
+from salviz.course.marks import (Marks, _clean_nickname, _file_name, _sheet_json, checked_sheet, codes_in, mark_set,
+                                 read_code, read_sheet, sheet_code)
 from salviz.course.predictions import _course_program, course_styles, course_text
-from salviz.explorer.assets import bundle, _exported, static_text
+from salviz.explorer.assets import _exported, bundle, static_text
 
 hostile = ['<img src=x onerror="window.broken=1">', "</script><script>window.broken=1</script>", '\u202eevil\u2066',
            'a:b:c', 'Zoë', '名前', '😀', 'A\u0301', '../../etc/passwd', 'x'*99, '  two  words\n', '"quoted"', '\ud800z']

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from salviz.course.material import course_probes, course_run, course_runs, course_sentences, _sentence_set
+from salviz.course.material import _sentence_set, course_probes, course_run, course_runs, course_sentences
 from salviz.core.text import find_words
 
 def joined(labels): return ''.join(labels).replace('[CLS]', '').replace('[SEP]', '').replace(' ', '').lower()

@@ -10,7 +10,7 @@ import lessons
 from browser import browser, new_page, settled # noqa: F401 (fixture)
 from salviz.course import grading
 from salviz.course.editions import cell_text, lesson_files, read_lesson
-from salviz.course.pages import Fragments, lesson_html, _maths, _words_html, write_pages
+from salviz.course.pages import Fragments, _maths, _words_html, lesson_html, write_pages
 from salviz.course.predictions import course_styles
 
 sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'

@@ -15,7 +15,7 @@ from salviz.core.text import find_words
 from salviz.course import predictions, session
 from salviz.course.kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
                                  truth_text, value_text, words)
-from salviz.course.predictions import Answers, Predict, Reveal, answers, _page_parts
+from salviz.course.predictions import Answers, Predict, Reveal, _page_parts, answers
 from salviz.course.session import (answer_code, answers_file, answers_of_code, checked_entry, class_answers, commit,
                                    discuss, new_entry, read_answers, record, reveal, write_answers)
 

@@ -15,7 +15,7 @@ from salviz.course.kinds import Query, choice, head, number, order, score, slope
 from salviz.course.predictions import Answers, Predict, Reveal, _course_program, course_styles, course_text
 from salviz.course.session import answer_code, answers_file, answers_of_code, checked_entry, checksum, read_answers
 from salviz.explorer.page import page_of, plotly_gz
-from salviz.explorer.assets import bundle, _exported, styles
+from salviz.explorer.assets import _exported, bundle, styles
 from test_js_help import contrast
 from test_predictions import cases, every_kind, film, fresh, hostile, some_answer, some_truth # noqa: F401, a fixture
 

@@ -8,7 +8,7 @@ import pytest
 import accessible
 from browser import settled
 from salviz.course import session
-from salviz.course.classroom import class_page, _prediction_lines, run_class
+from salviz.course.classroom import _prediction_lines, class_page, run_class
 from salviz.course.kinds import choice, head, number, order, slope, words
 from salviz.course.predictions import Predict
 from test_classroom import closed, of, opened

@@ -15,9 +15,9 @@ import forked
 from salviz.core.assets import asset
 from salviz.data import texts as room
 from salviz.data.columns import collated, column_kinds, with_columns
-from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs,
-                         load_questions, load_text, load_tokens, model_inputs, _packaged_texts,
-                         rating_classes, stratified_order, subset)
+from salviz.data.texts import (Collator, _packaged_texts, copy_reorder, data_task, encode, encode_texts, fingerprint,
+                               load_pairs, load_questions, load_text, load_tokens, model_inputs, rating_classes,
+                               stratified_order, subset)
 from salviz.core.text import align
 from salviz.training.feed import check_data, feed_for
 from salviz.training.method_trainer import lengths_of

@@ -17,9 +17,9 @@ from scipy.special import gamma, kv
 from salviz.data import signals
 from salviz.core.assets import asset
 from salviz.data.texts import fingerprint, subset
-from salviz.data.signals import (Layout, SignalCollator, encode_signals, _layouts, load_images, load_series, _processes,
-                            _read_idx, _read_ts, _restore,
-                            _sample_times, signal_info, synthetic_series, vanishing_series)
+from salviz.data.signals import (Layout, SignalCollator, _layouts, _processes, _read_idx, _read_ts, _restore,
+                                 _sample_times, encode_signals, load_images, load_series, signal_info, synthetic_series,
+                                 vanishing_series)
 
 splits = ('train', 'validation', 'test')
 

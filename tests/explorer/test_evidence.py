@@ -13,7 +13,7 @@ from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.explorer.run_metadata import meta
-from salviz.explorer.page_compression import pack_page, _unpack_page
+from salviz.explorer.page_compression import _unpack_page, pack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from salviz.core.runs import Run

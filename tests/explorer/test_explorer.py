@@ -20,7 +20,7 @@ import pytest
 
 import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
-from salviz.explorer.transfer import ThrottledWorker, _evenly_spaced, TransferPlan, thin_rows
+from salviz.explorer.transfer import ThrottledWorker, TransferPlan, _evenly_spaced, thin_rows
 from salviz.explorer.assets import panel_names
 from salviz.explorer.notebook_cleanup import strip_views
 from salviz.explorer.view import ExplorerView

@@ -14,7 +14,7 @@ from salviz.methods import ADDrop
 from salviz.methods.base import Progress
 from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
-from salviz.explorer.page_compression import pack_page, _unpack_page
+from salviz.explorer.page_compression import _unpack_page, pack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.snapshots import Snapshot
 

@@ -12,14 +12,14 @@ from salviz.data.texts import load_text, subset
 from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.quantisation import (_cube_code, _cube_value, json_text, _level_code, _level_value, _most_cells,
+from salviz.explorer.quantisation import (_cube_code, _cube_value, _level_code, _level_value, _most_cells, json_text,
                                           order_code, order_value, pool_cells)
 from salviz.core.evidence import largest_saliency
 from salviz.explorer import run_metadata
-from salviz.explorer.run_metadata import as_run, meta, run_meta, _saliency_scale
-from salviz.explorer.page_compression import pack_page, _unpack_page
+from salviz.explorer.run_metadata import _saliency_scale, as_run, meta, run_meta
+from salviz.explorer.page_compression import _unpack_page, pack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
-from salviz.explorer.assets import bundle, _exported, static_text, styles
+from salviz.explorer.assets import _exported, bundle, static_text, styles
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.training.trainer import train

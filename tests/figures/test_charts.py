@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 import invented
 from overlap import check_legible
 from salviz.views.base import masked_sentence
-from salviz.views.curves import (accuracy_drop_curves, gradient_boxes, _gradient_histogram, head_map, loss_curves,
+from salviz.views.curves import (_gradient_histogram, accuracy_drop_curves, gradient_boxes, head_map, loss_curves,
                                  metric_table, perturbation_curves, sensitivity_grid)
 from salviz.figures.drawing import rendered
 from salviz.figures.sheet import draw_figure

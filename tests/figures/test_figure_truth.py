@@ -9,12 +9,12 @@ from matplotlib.patches import Patch
 
 import invented
 from every_kind import a_run
-from salviz.views.curves import gradient_boxes, _gradient_histogram, head_map, sensitivity_grid
+from salviz.views.curves import _gradient_histogram, gradient_boxes, head_map, sensitivity_grid
 from salviz.data.texts import load_text
 from salviz.core.names import runs_words
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, coloured_sentences, triptych
-from salviz.metrics.statistics import result_table, _table_inches
+from salviz.metrics.statistics import _table_inches, result_table
 from salviz.views.base import discard_region, saliency_distribution, tied_candidates
 from invented import invent
 

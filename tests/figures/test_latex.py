@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 
 import salviz.figures.maps
 from salviz.core.words import latex_text
-from salviz.figures.drawing import bodies, drawable_view, _drawn, lightness, signed, signed_scale
-from salviz.figures.sentences import coloured_sentence_latex, _preamble, sentence_latex, _token_latex
+from salviz.figures.drawing import _drawn, bodies, drawable_view, lightness, signed, signed_scale
+from salviz.figures.sentences import _preamble, _token_latex, coloured_sentence_latex, sentence_latex
 from salviz.views.maps import coloured_sentences
 from salviz.metrics.statistics import result_table
 from invented import invent

@@ -27,12 +27,12 @@ import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
-from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, _forget_kind, ink, orange,
-                                    figure_style, rendered, save_figure, sequential, signed, text_width, vermillion)
+from salviz.figures.drawing import (Body, Math, _forget_kind, blue, drawable, figure_kind, figure_kinds, figure_style,
+                                    ink, orange, rendered, save_figure, sequential, signed, text_width, vermillion)
 from salviz.core.words import latex_text, letter
 from salviz.methods.base import supported
 from salviz.core.bibliography import cited
-from salviz.figures.kinds import figure, papers, bibtex, venues, _width_of
+from salviz.figures.kinds import _width_of, bibtex, figure, papers, venues
 from salviz.core.runs import Run
 from salviz.views.base import View, discard_region
 from invented import invent

@@ -18,7 +18,7 @@ import forked
 from salviz.core.runs import Run
 from salviz.methods import ADDrop, ADDropVariant, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import supported
-from salviz.models.adapters import adapter_file, _adapter_kinds, _adapter_weights
+from salviz.models.adapters import _adapter_kinds, _adapter_weights, adapter_file
 from salviz.models.attention import unwrapped
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train

@@ -10,12 +10,12 @@ import torch
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
-from salviz.data.texts import Collator, _answers_within, encode, load_questions, _synthetic_questions
+from salviz.data.texts import Collator, _answers_within, _synthetic_questions, encode, load_questions
 from salviz.metrics.scores import span_metrics
 from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, FineTuning, RationaleGuided,
                             RationaleGuidedVariant, SaliencyGuided, SalLM)
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.models.tasks import best_span, _longest_answer, task_of, tasks
+from salviz.models.tasks import _longest_answer, best_span, task_of, tasks
 from salviz.analysis.model_maps import _explain_texts
 from salviz.training.trainer import load_model, train
 from salviz.views.base import token_labels

@@ -8,9 +8,9 @@ import pytest
 import scipy.stats
 
 import salviz
-from salviz.metrics.agreement import (agreement_table, compare_attributions, compare_methods, compare_runs,
-                              compare_snapshots, likeness, pattern_distance,
-                              pattern_table, _query_rows, run_agreement_table, step_drift, _top_count)
+from salviz.metrics.agreement import (_query_rows, _top_count, agreement_table, compare_attributions, compare_methods,
+                                      compare_runs, compare_snapshots, likeness, pattern_distance, pattern_table,
+                                      run_agreement_table, step_drift)
 from salviz.metrics.scores import attention_agreement
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run

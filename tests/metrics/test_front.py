@@ -3,8 +3,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.metrics.front import (_between, dominated_area, even_values, front_of, _front_rows, knee_row, next_value,
-                                   _overlapping, _scaled)
+from salviz.metrics.front import (_between, _front_rows, _overlapping, _scaled, dominated_area, even_values, front_of,
+                                  knee_row, next_value)
 
 pytestmark = pytest.mark.numeric
 

@@ -4,9 +4,9 @@ import math
 import numpy as np
 import pytest
 
-from salviz.metrics.scores import (attention_agreement, classification_metrics, detection_metrics, _entities,
-                            _is_bio, masked_metrics,
-                            regression_metrics, run_agreement, token_metrics, train_test_gap, translation_metrics)
+from salviz.metrics.scores import (_entities, _is_bio, attention_agreement, classification_metrics, detection_metrics,
+                                   masked_metrics, regression_metrics, run_agreement, token_metrics, train_test_gap,
+                                   translation_metrics)
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.metrics.tasks import tasks

@@ -8,9 +8,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, f1_score
 
 from salviz.core.assets import asset
-from salviz.metrics.plausibility import (Score, _aligned, auprc, _check_pairs, hard_rationale, iou_f1, lexical_prior,
-                                 plausibility, plausibility_table, prior_agreement,
-                                 rationale_size, spans_of, token_f1)
+from salviz.metrics.plausibility import (Score, _aligned, _check_pairs, auprc, hard_rationale, iou_f1, lexical_prior,
+                                         plausibility, plausibility_table, prior_agreement, rationale_size, spans_of,
+                                         token_f1)
 from salviz.core.text import align_batch
 
 

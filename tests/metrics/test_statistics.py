@@ -13,9 +13,9 @@ from scipy import stats
 
 from salviz.core.runs import Run
 from salviz.core.words import latex_text
-from salviz.metrics.statistics import (adjust, _average_loss, better_of, compare_predictions, compare_run_predictions,
-                               id_columns, measure_of,
-                               over_seeds, paired_bootstrap, paired_t, result_table, _runs_frame)
+from salviz.metrics.statistics import (_average_loss, _runs_frame, adjust, better_of, compare_predictions,
+                                       compare_run_predictions, id_columns, measure_of, over_seeds, paired_bootstrap,
+                                       paired_t, result_table)
 
 def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows):
     run = Run.create(path, dict(method=dict(name='FineTuning'), seed=seed,

@@ -13,7 +13,7 @@ from salviz.attribution.attention import attention_attribution
 from salviz.attribution.explanations import explain
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, model_inputs
-from salviz.models.attention import head_count, _layer_count, observe, query_key, unwrapped
+from salviz.models.attention import _layer_count, head_count, observe, query_key, unwrapped
 from salviz.models.loading import longest_input, model_name, pooled_rows, twin, weights_version
 from salviz.models.tasks import head_of, task_of
 from salviz.analysis.corpus import gradient_sizes, head_table

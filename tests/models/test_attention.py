@@ -29,10 +29,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
 from helpers import alike, all_alike, same, state
-from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers,
-                              check_observable, _disentangled,
-                              head_count, _layer_count, cached_layers, observe,
-                              eager_attention_of, query_key)
+from salviz.models.attention import (_disentangled, _layer_count, attention_layers, attention_parts, attention_stack,
+                                     cached_layers, check_layers, check_observable, eager_attention_of, head_count,
+                                     observe, query_key)
 
 PAD = 1
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24,

@@ -15,10 +15,9 @@ from salviz.cli import main
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
 from salviz.models.attention import cached_layers, observe
-from salviz.models.loading import (_row_products, decoder_start, device_of, first_row_alone, forked_random,
-                                   load_classifier, load_model_for, longest_input, pooled_rows, _reads_first,
-                                   reads_last,
-                                   tasks_of_kind, undisturbed)
+from salviz.models.loading import (_reads_first, _row_products, decoder_start, device_of, first_row_alone,
+                                   forked_random, load_classifier, load_model_for, longest_input, pooled_rows,
+                                   reads_last, tasks_of_kind, undisturbed)
 
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
              intermediate_size=32,

@@ -12,7 +12,7 @@ from captum.attr import DeepLift
 from datasets import ClassLabel, Dataset, DatasetDict
 from torch import nn
 
-from salviz.models.attention import check_observable, head_count, _layer_count, observe
+from salviz.models.attention import _layer_count, check_observable, head_count, observe
 from salviz.methods.base import FineTuning
 from salviz.models.checkpoints import load_model
 from salviz.models.corruption import small_model, train_tokenizer

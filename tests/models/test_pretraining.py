@@ -14,9 +14,8 @@ from salviz.data.texts import Collator, encode, load_text, model_inputs, subset
 from salviz.models.tasks import task_of, tasks
 from salviz.models.loading import load_classifier, load_model_for, longest_input
 from salviz.models.tasks import task_heads
-from salviz.models.corruption import (MaskTokens, ReplaceTokens, _choose_tokens, pack_texts, small_model,
-                                      _special_tokens,
-                                      token_counts, train_tokenizer)
+from salviz.models.corruption import (MaskTokens, ReplaceTokens, _choose_tokens, _special_tokens, pack_texts,
+                                      small_model, token_counts, train_tokenizer)
 from salviz.core.text import align
 from salviz.training.trainer import train
 

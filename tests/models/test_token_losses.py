@@ -7,7 +7,7 @@ import torch
 from helpers import alike
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from salviz.models.tasks import tasks, _token_losses
+from salviz.models.tasks import _token_losses, tasks
 
 def token_by_token(logits, labels):
     "The cross-entropy of each token in float64, 0 without a label"

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from salviz.replication.plans import budgets
-from salviz.replication.registry import (claims, registry_description, differences, fingerprint_of, gated, judged,
-                                         paper_titles, primary,
-                                    _registry_changes)
-from salviz.replication.reproduce import selected_claims, _selected_plans, plans
+from salviz.replication.registry import (_registry_changes, claims, differences, fingerprint_of, gated, judged,
+                                         paper_titles, primary, registry_description)
+from salviz.replication.reproduce import _selected_plans, plans, selected_claims
 
 effects = {e.name: e for c in claims.values() for e in c.effects}
 

@@ -14,9 +14,8 @@ from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.replication import registry
 from salviz.replication.registry import claims, registry_description, judged
-from salviz.replication.report import (_baselines_first, _claim_words, find_all, groups, _hardly_learnt, headline,
-                                       _reason,
-                                  report_html, _verdicts_latex, write_report)
+from salviz.replication.report import (_baselines_first, _claim_words, _hardly_learnt, _reason, _verdicts_latex,
+                                       find_all, groups, headline, report_html, write_report)
 
 hostile = '<script>alert(1)</script> & "quotes" \'and\' \\% $x$ </style> ' + 'longword'*12
 

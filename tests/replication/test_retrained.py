@@ -7,7 +7,7 @@ import pytest
 
 from salviz.replication.plans import plans
 from salviz.replication.registry import claims
-from salviz.replication.reproduce import selected_claims, _selected_plans
+from salviz.replication.reproduce import _selected_plans, selected_claims
 from salviz.replication.rows import identity, row_of
 from test_shipped import lines, machines, number
 

@@ -2,7 +2,7 @@
 from datasets import Dataset, DatasetDict
 
 from salviz.replication.plans import plan, plans
-from salviz.replication.registry import Effect, _claim, claims, _minus
+from salviz.replication.registry import Effect, _claim, _minus, claims
 from salviz.core.runs import Run
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning

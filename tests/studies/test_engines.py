@@ -34,8 +34,7 @@ from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.metrics.study_results import state_of
 from salviz.training.control import Stopped, unbroken
-from salviz.studies.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
-                                    unpack_run)
+from salviz.studies.engines import RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on, unpack_run
 from salviz.studies.progress import study_progress
 from salviz.studies.study import Study
 from salviz.studies.trials import most_tries

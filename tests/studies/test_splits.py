@@ -7,7 +7,7 @@ import torch
 from salviz.core.runs import Run, runs_table
 from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subset
 from salviz.metrics.methods_text import methods_text, model_card
-from salviz.metrics.statistics import is_measure, measure_of, _runs_frame
+from salviz.metrics.statistics import _runs_frame, is_measure, measure_of
 from salviz.methods import FineTuning
 from salviz.studies.search import Search
 from salviz.studies.study import Study

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.cbook import boxplot_stats
 
 import invented
-from salviz.views.curves import (accuracy_drop_curves, _attention_entropy, _attention_to_special, by_seed, _common_grid,
-                           _confidence, gradient_boxes, _gradient_histogram, head_map, loss_curves,
-                           metric_table, _named_runs, number_over_steps, perturbation_curves, _running_mean,
-                           sensitivity_grid, spread, styles_of)
+from salviz.views.curves import (_attention_entropy, _attention_to_special, _common_grid, _confidence,
+                                 _gradient_histogram, _named_runs, _running_mean, accuracy_drop_curves, by_seed,
+                                 gradient_boxes, head_map, loss_curves, metric_table, number_over_steps,
+                                 perturbation_curves, sensitivity_grid, spread, styles_of)
 from salviz.views.effects import bars
 from salviz.views.settings import over_setting
 from salviz.metrics.scores import attention_agreement

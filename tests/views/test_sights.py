@@ -15,13 +15,12 @@ import invented
 import salviz.figures.maps
 from overlap import check_legible
 from PIL import Image
-from salviz.figures.drawing import bodies, drawable_view, _drawn, lightness, rendered, sequential, signed, signed_scale
+from salviz.figures.drawing import _drawn, bodies, drawable_view, lightness, rendered, sequential, signed, signed_scale
 from salviz.explorer.static_images import Selection, picture
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
-from salviz.views.maps import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
-                           masked_pairs, pattern_residual, same_scale, telling_entry, triptych,
-                           _units_of)
+from salviz.views.maps import (_units_of, attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
+                               masked_pairs, pattern_residual, same_scale, telling_entry, triptych)
 from salviz.views.base import guided_heads, masked_sentence
 from invented import invent
 
