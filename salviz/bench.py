@@ -556,10 +556,11 @@ def _cost_lines(results:dict) -> list: # of str, Markdown
             f'  {span("rd")} with random positions (RD), and {span("iga_first_5", "iga_first_20", "iga_5")} with '
             'integrated gradients (IGA).',
             f'- **Saliency guided training** takes {span("guided", "guided_reuse")}.',
-            f'- **Attention guidance** takes {span("guidance")}, and **SalLM** {span("sallm")} once its explanations are '
-            'stored.',
+            f'- **Attention guidance** takes {span("guidance")}, and '
+            f'**SalLM** {span("sallm")} once its explanations are stored.',
             f'- The peak memory of a step is at most {peak:.2f} times that of plain fine-tuning.',
-            f'- Recording the probe examples adds {min(recording):.1%} to {max(recording):.1%} to the time of an epoch.']
+            '- Recording the probe examples adds '
+            f'{min(recording):.1%} to {max(recording):.1%} to the time of an epoch.']
 
 # %% ../nbs/13_cli/01_bench.ipynb #053b
 def _cost_sentences(results, tables, peaks):

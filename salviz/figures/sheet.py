@@ -993,6 +993,8 @@ def draw_figure(
     fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), for_author
     return fig
 
+draw_figure.__qualname__ = 'figure' # messages name the public function that calls it
+
 # %% ../../nbs/11_figures/01_sheet.ipynb #054c
 def _heading_parts(view, heading) -> list: # of (clauses, what separates them)
     "What a figure with this `heading` leaves to the caption of `view`: clauses of its title, numbers of its subtitle"

@@ -10,9 +10,9 @@ __all__ = ['axes_meaning', 'attributed_rule', 'View', 'method_title', 'was_train
            'word_tokens', 'word_fractions', 'best_head', 'chosen_by', 'telling_head', 'tied_candidates', 'ties_note',
            'discard_region', 'pattern_name', 'custom_patterns', 'GuidedHeads', 'guided_heads', 'PatternShares',
            'pattern_shares', 'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution',
-           'saliency_distribution', 'answer_shown', 'TokenLabels', 'token_labels', 'TranslationView', 'translation',
-           'ScoredSentence', 'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence', 'EvidenceView',
-           'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels', 'token_labels', 'TranslationView',
+           'translation', 'ScoredSentence', 'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence',
+           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/10_views/00_base.ipynb #003
 from collections.abc import Sequence
@@ -994,7 +994,7 @@ def _tells(name): return lambda s: s.info.get(name) is not None
 
 _answer_views = {} # {function that makes a view: (function of a snapshot: does it fit?, what that takes)}
 
-def _answer_view(
+def answer_view(
     fits,  # function of a snapshot: does it hold such an answer? lambda s: s.info.get('task') == 'own'
     needs, # of a snapshot, in words
 ): # decorator of a function of a snapshot that makes a `View`
@@ -1027,7 +1027,7 @@ def _rare_words(snapshot, gold, predicted):
     return f', {words.rare}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
 # %% ../../nbs/10_views/00_base.ipynb #087s
-@_answer_view(_tells('token_predictions'), "info['token_predictions']")
+@answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot:Snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
     gold, predicted = (snapshot.info.get(key) for key in ('token_labels', 'token_predictions'))
@@ -1074,7 +1074,7 @@ class TranslationView(View):
     limit:float             # saliency at either end of the colour scale
 
 # %% ../../nbs/10_views/00_base.ipynb #091
-@_answer_view(_tells('target_tokens'), "info['target_tokens']")
+@answer_view(_tells('target_tokens'), "info['target_tokens']")
 def translation(
     snapshot:Snapshot,
     layer:int|None=None, # of the encoder; None: the last observed one
@@ -1118,7 +1118,7 @@ class ScoredSentence(View):
     predicted:float
     span:tuple           # ends of the scale that scores are shown on
 
-@_answer_view(_holds('prediction'), 'prediction')
+@answer_view(_holds('prediction'), 'prediction')
 def scored_sentence(
     snapshot:Snapshot,
     # (lowest, highest) score; None: from 0, or the whole number below, to the whole number above
@@ -1153,7 +1153,7 @@ class MultiLabelSentence(_Answered):
     limit:float          # saliency at either end of the colour scale
     threshold:float = .5 # above which a class is predicted
 
-@_answer_view(lambda s: facts_of(s.info).several and s.arrays.get('probabilities') is not None,
+@answer_view(lambda s: facts_of(s.info).several and s.arrays.get('probabilities') is not None,
              'probabilities of a multi-label task')
 def multi_label_sentence(snapshot) -> MultiLabelSentence:
     "Return a sentence with the probability of each class, the classes that hold, and the saliency of its words"

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 import lessons
-from salviz.course.editions import (_lesson_faults, _lessons_folder, _loose_numbers, _ship_lessons, _with_numbers,
-                                    _without_outputs, cell_text, edition_of, lesson_files, read_lesson, write_editions)
+from salviz.course.editions import (_lessons_folder, _loose_numbers, _with_numbers, _without_outputs, cell_text,
+                                    edition_of, lesson_faults, lesson_files, read_lesson, ship_lessons, write_editions)
 
 root = Path(__file__).resolve().parents[2]
 sources = root/'nbs'/'00_lessons'
@@ -19,7 +19,7 @@ there = sorted(sources.glob('*.ipynb'))
 def text_of(notebook): return '\n'.join(cell_text(cell) for cell in notebook.cells)
 
 def test_the_stand_in_has_no_faults():
-    assert _lesson_faults(lessons.lesson(), lessons.facts) == []
+    assert lesson_faults(lessons.lesson(), lessons.facts) == []
 
 @pytest.mark.parametrize('edition', ['student', 'page'])
 def test_no_line_of_a_solution_reaches_who_learns(edition):
@@ -109,7 +109,7 @@ def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_n
     ({}, [('code', 'def f(): pass', 'stub')], 'a stub is followed by its solution'),
     ({}, [('code', 'x = 1', 'answer')], 'has one tag of')])
 def test_a_lesson_that_is_not_as_it_should_be_is_told_what_is_wrong(changed, more, words):
-    faults = _lesson_faults(lessons.lesson(changed, more), lessons.facts)
+    faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults
 
 def test_a_page_for_teachers_only_has_no_students_edition(tmp_path):
@@ -132,7 +132,7 @@ def test_what_is_shipped_has_no_outputs_and_nothing_that_has_no_source(tmp_path)
     nbformat.write(source, folder/'1_row.ipynb')
     shipped.mkdir()
     (shipped/'9_gone.ipynb').write_text('{}')
-    _ship_lessons(folder, shipped)
+    ship_lessons(folder, shipped)
     assert sorted(path.name for path in shipped.iterdir()) == sorted(path.name for path in folder.iterdir())
     assert 'secret' not in (shipped/'1_row.ipynb').read_text()
     assert [cell_text(c) for c in read_lesson(shipped/'1_row.ipynb').cells] == [cell_text(c) for c in source.cells]
@@ -145,7 +145,7 @@ def test_the_package_ships_the_lessons_of_the_sources():
 @pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
 def test_a_lesson_is_as_lessons_are_written(path):
     source = read_lesson(path)
-    assert _lesson_faults(source) == []
+    assert lesson_faults(source) == []
     for cell in source.cells:
         if cell.cell_type == 'code': ast.parse(cell_text(cell))
 

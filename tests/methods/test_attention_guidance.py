@@ -345,9 +345,10 @@ def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
         with pytest.raises(ValueError, match='give alpha as a number'): comparable_alpha(*bad)
 
 
-def make_trainer(tmp_path, model, first_batches, steps=(1, 1), share=lambda x: x, reduce=lambda x, how: x, first=True):
+def make_trainer(tmp_path, model, first_batches, steps=(1, 1), broadcast=lambda x: x, reduce=lambda x, how: x,
+                 first=True):
     run = Run(tmp_path/'run') if (tmp_path/'run').exists() else Run.create(tmp_path/'run', {})
-    return SimpleNamespace(model=model, run=run, first_batches=first_batches, share=share,
+    return SimpleNamespace(model=model, run=run, first_batches=first_batches, broadcast=broadcast,
                            accelerator=SimpleNamespace(reduce=reduce),
                            steps_per_epoch=steps[0], args=SimpleNamespace(num_train_epochs=float(steps[1])),
                            is_world_process_zero=lambda: first)
@@ -436,7 +437,7 @@ def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_one_without_it_
         assert method._alpha == whole
     def never(*args): raise AssertionError('the first process, which knows, would not take part')
     method = AttentionGuidance()
-    method.prepare(make_trainer(tmp_path/'other', model, never, share=lambda x: 100, reduce=never))
+    method.prepare(make_trainer(tmp_path/'other', model, never, broadcast=lambda x: 100, reduce=never))
     assert method._alpha == 100
 
 

@@ -838,7 +838,7 @@ def make_trainer(run, **kwargs):
     return SimpleNamespace(model=make_bert(), run=run, tokenizer=tokenizer, data=raw, encoded=data, probe_set=probes,
                            collate=collate,
                            args=SimpleNamespace(train_batch_size=4), show_progress=False, home=run.path, adapted=None,
-                           share=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
+                           broadcast=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
 
 
 def says_it_has_a_checkpoint(monkeypatch, step):

@@ -18,7 +18,7 @@ from salviz.metrics.tasks import TaskWords
 from salviz.models.corruption import small_model
 from salviz.models.tasks import Task, full, task_of, tasks
 from salviz.training.trainer import load_model, train
-from salviz.views.base import EvidenceView, _answer_view, _answer_views, title_of, view_for
+from salviz.views.base import EvidenceView, _answer_views, answer_view, title_of, view_for
 
 # 1. The task: several scores for each text
 
@@ -77,7 +77,7 @@ def scores_beside_labels(snapshot):
 def known(monkeypatch):
     "Where the task is known; afterwards it is not"
     monkeypatch.setitem(tasks, 'several_scores', several_scores)
-    _answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
+    answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
     yield
     _answer_views.pop(scores_beside_labels, None)
 
