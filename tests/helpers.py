@@ -1,6 +1,7 @@
 "What several test files need to look at a model from outside."
 import random
 import resource
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,10 +78,13 @@ def all_alike(ours, theirs, **how):
 @contextmanager
 def full_disk(most=500):
     "A block in which no file can grow beyond `most` bytes: a write fails in the middle, as on a full disk"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits, without_bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True # Python would store half of a module that is imported meanwhile
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try: yield
-    finally: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = without_bytecode
 
 
 def is_running(pid):
