@@ -65,7 +65,7 @@ class Attribution:
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008
 attributions = {} # {name: `Attribution`}
-_modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # of this floor, in the order of their names
+_modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # of this package, in the order of their names
 
 def attribution(
     name:str,

@@ -150,7 +150,7 @@ class _PackedFrames(_Inbox):
 
     def _measure(self, key, size):
         """The first frame of a sentence tells how large its others are, and the very first one how good the guesses
-        were; plan anew"""
+        were; plan again"""
         ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
         self._measured.add(key[:2])
         for k in sizes:
@@ -173,7 +173,7 @@ class _Rows(_PackedFrames):
         return 0
 
     def _resend(self, state) -> float: # seconds until it is time, 0 if nothing is to be done
-        "Put what was sent while a page asked for everything into `state` once more"
+        "Put what was sent while a page asked for everything into `state` again"
         if self._resend_after is None: return 0
         wait = self._resend_after + 1.5 - time.monotonic()
         if wait > 0: return wait

@@ -325,7 +325,7 @@ class _Display(_Pages):
         return data
 
     def refresh(self) -> None:
-        "Draw the picture anew, wherever this explorer is displayed; the live view keeps what was chosen"
+        "Draw the picture again, wherever this explorer is displayed; the live view keeps what was chosen"
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
@@ -340,7 +340,7 @@ class _Display(_Pages):
 class _TrainingEnd(_Display):
     "The last frames and the last picture, when training has ended"
     def _follow(self):
-        "At the end of training: send what is last and draw the picture anew, in the kernel's own turn if it has one"
+        "At the end of training: send what is last and draw the picture again, in the kernel's own turn if it has one"
         if self.training.state not in _over: return
         self._send_last()
         if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._draw_last, False)

@@ -765,8 +765,8 @@ class _Refreshing(_Explaining):
         return 1 if self.variant.refresh is None else epoch - (epoch - 1) % self.variant.refresh
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        """Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its
-        explanations already"""
+        """Explain again with the model that is being trained, if this epoch is one that does, and unless the
+        run has its explanations already"""
         from salviz.models.loading import full_precision
         explained = self._explaining_epoch(epoch)
         if explained == self.explained_epoch: return

@@ -689,7 +689,7 @@ def _beside(
     query, # a `Shown`
     rows,
 ) -> Markup: # '' where there are no rows
-    "What stands beside the verdicts of a claim"
+    "Return what is shown next to the verdicts of a claim"
     runs = rows[rows.study == query.study].dropna(axis=1, how='all')
     if not len(runs): return ''
     names = dict.fromkeys(runs.method)

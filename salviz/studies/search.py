@@ -162,7 +162,7 @@ class _RunningSearch(_OptunaTrials):
         measures=('test_accuracy', 'validation_accuracy'),
         **options,             # of `Study.run`, such as executor
     ) -> Study: # with its test numbers; see `results` and `table`
-        "Train the best point once more, with the test split: what a paper says of the search"
+        "Train the best point again, with the test split: what a paper says of the search"
         point, place = self.best_point, self.folder/'chosen'
         if (place/'study.json').exists():
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
