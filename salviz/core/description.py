@@ -23,7 +23,7 @@ from .words import digits_of
 # %% ../../nbs/01_core/20_description.ipynb #de-5
 # what: model, data, method, seed, step, probe or sentence; words: parts of a sentence; cites: names of papers, or
 # BibTeX entries
-_Fact = namedtuple('Fact', 'what words cites', defaults=((),))
+_Fact = namedtuple('_Fact', 'what words cites', defaults=((),))
 
 def entry_of(config:dict, key:str) -> dict:
     "What the config of a run has recorded of its model, data or method under `key`; {} without anything"

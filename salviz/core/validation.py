@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 # %% ../../nbs/01_core/05_validation.ipynb #006
-ArgumentKind = namedtuple('Kind', 'fits what')
+ArgumentKind = namedtuple('ArgumentKind', 'fits what')
 
 def shown(x, most=60) -> str:
     "`x` for a message: as it is if that is short, else what it is"
