@@ -8,6 +8,9 @@ BIN := .venv/bin
 SOURCES := constraints.txt settings.ini setup.py pyproject.toml
 export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Store bytecode once, in the environment: the tests start dozens of interpreters, and each would compile torch again.
+export PYTHONPYCACHEPREFIX = $(CURDIR)/.venv/pycache
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python tests/install.py
 
 .PHONY: demo lab test check docs course reproduce arithmetic slow bench gpu fetch extras browser latex notebooks outputs readme clean
