@@ -13,12 +13,11 @@ _stub = ast.parse(Path(__file__).with_suffix('.pyi').read_text(encoding='utf-8')
 _imports = [statement for statement in _stub.body if isinstance(statement, ast.ImportFrom)]
 _home = {name.name: imported.module for imported in _imports for name in imported.names} # {public name: its module}
 __all__ = list(_home)
-_optional = dict.fromkeys(('train', 'start_training'), ('tokenizer',)) # nets for images and series have none
 
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
     thing = getattr(import_module(f'salviz.{_home[name]}'), name)
-    return documented(validated(thing, _optional.get(name, ())) if type(thing) is FunctionType else thing)
+    return documented(validated(thing) if type(thing) is FunctionType else thing)
 
 def __dir__(): return [*globals(), *__all__]
 

@@ -95,7 +95,7 @@ def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', what w
         return ('helpful' if is_helpful(e) else 'unhelpful'), f'{type(e).__name__}: {str(e)[:140]!r} at {place(e)}'
 
 
-def doors(tiny_bert, tokenizer, data, folder):
+def entry_points(tiny_bert, tokenizer, data, folder):
     "{name: (function, {argument: a value that is meant})} of public functions"
     made = {m: invented.run(folder/m, m) for m in ('SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance',
                                                          'RationaleGuided')}

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.description import different, model_fact, plain_value
-from ..core.validation import refuse_misfits
+from ..core.validation import check_arguments
 from ..core.names import display_name
 from ..core.provenance import study_facts
 from ..core.renamed import renamed_design
@@ -281,7 +281,7 @@ class StudyResults(_MeasuredStudy):
     ) -> 'ResultTable':
         "A `ResultTable` of the study: mean and deviation over seeds, the best ones, comparisons with the baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
-        refuse_misfits(result_table, {k: v for k, v in arguments.items() if v is not None})
+        check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
         frame, options = self.results(), dict(options)
         if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
         fixed = {name for name, values in (options.get('where') or {}).items()
