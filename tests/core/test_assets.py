@@ -153,7 +153,7 @@ def test_an_unknown_name_is_refused_with_those_available(call, tiny):
 
 def test_another_archive_than_the_pinned_one_is_refused_with_both_hashes(tiny, monkeypatch):
     monkeypatch.setitem(_assets, 'tiny', replace(tiny, sha256='0'*64))
-    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; nothing was kept'):
+    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; the download was discarded'):
         fetch('tiny', quiet=True)
     assert left() == []
 
@@ -190,7 +190,7 @@ def test_an_environment_without_pip_is_told_how_to_get_it(tiny):
 def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tiny, tmp_path, monkeypatch):
     (tmp_path/'file').touch()
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path/'file'/'cache'))
-    with pytest.raises(RuntimeError, match='cannot be written .*: set SALVIZ_CACHE to a folder of your own'):
+    with pytest.raises(RuntimeError, match='cannot write to the cache .*: set SALVIZ_CACHE to a writable folder'):
         fetch('tiny', quiet=True)
 
 def test_a_killed_fetch_leaves_no_asset_and_the_next_one_cleans_up(tiny):
@@ -276,7 +276,7 @@ def test_the_hub_is_asked_once_and_each_answer_becomes_a_sentence(ask):
                                                          'a/broken', 'a/silent')
     assert good == ['said', '']
     assert missing == ['refused', "the Hub has no model called 'a/RepoNotFound' that you may read"]
-    assert gated[0] == 'refused' and 'asks for permission' in gated[1]
+    assert gated[0] == 'refused' and 'is restricted' in gated[1]
     assert revision == ['refused', "the model 'a/RevisionNotFound' on the Hub has no revision 'v1'"]
     assert broken[0] == 'said' and '503' in broken[1] and '\n' not in broken[1]
     assert silent[0] == 'said' and 'Timeout' in silent[1]

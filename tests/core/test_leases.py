@@ -204,7 +204,7 @@ def test_a_run_on_a_disk_without_locks_is_held_by_its_note(code, tmp_path, monke
     Held(tmp_path).release()
     file = os.stat(tmp_path/'.lock').st_ino
     held.note.write_text(of_another(others['machine'], since='2026', file=file))
-    with pytest.raises(RunInUse, match=f'cannot be seen from .*; if it does not, remove {held.note}'): Held(tmp_path)
+    with pytest.raises(RunInUse, match=f'still training; if it is not, remove {held.note}'): Held(tmp_path)
 
 def test_where_there_are_locks_they_decide_between_two_of_one_name(tmp_path):
     held = Held(tmp_path)

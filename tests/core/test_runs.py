@@ -342,11 +342,11 @@ def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
         assert seen == [(0, 0), (0, 1), (10, 0), (20, 0), (20, 1)]
         assert [d.file for d in reader.damaged] == [f'snapshots/{NAME}'] and len(reader.damaged[0].reason) > 10
         assert all(NAME in str(w.message) for w in warned) and len(warned) <= 1
-        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; there are 0, 20'):
+        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; available: 0, 20'):
             reader.snapshot(10, 1)
         assert reader.snapshot(-2, 1).step == 0 and reader.metrics and f'{NAME}' in repr(reader)
     with pytest.raises((KeyError, ValueError),
-                       match='no step 10|probe-001.safetensors .* the other snapshots of the run can be read'):
+                       match='no step 10|probe-001.safetensors .* the other snapshots of the run are still readable'):
         Run(run.path).snapshot(10, 1)
     run.save(look(10, 1))
     assert run.damaged == [] and len(run.snapshots()) == 6
@@ -360,7 +360,7 @@ def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_on
     assert [d.file[10:] for d in run.damaged] == ['copy of a snapshot.safetensors',
                                                   'step-00000030.probe-001.safetensors',
                                                   'step-00000031.probe-001.safetensors']
-    assert 'says in its header that it is step 10 of probe 1' in run.damaged[1].reason
+    assert 'is step 10 of probe 1 according to its header' in run.damaged[1].reason
     assert run.steps == [0, 10, 20] and len(run.snapshots()) == 6
 
 
@@ -655,9 +655,10 @@ def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
                          (dict(arrays=dict(probabilities=np.ones(2))), 'C=3, got'),
                          (dict(labels=['a']), 'labels must have one entry for each of 6 tokens'),
                          (dict(arrays=dict(own=np.ones(3)), layers=dict(own=[0, 1])),
-                          r"'own' has shape \[3\]; its layers, one for each row, are \[0, 1\]"),
+                          r"'own' has shape \[3\]; its layers, one per row, are \[0, 1\]"),
                          (dict(is_special=[True]), 'is_special must'),
-                         (dict(probe=1.5), 'probe must be a whole number'), (dict(step=True), 'step must be a whole')):
+                         (dict(probe=1.5), 'probe must be a non-negative integer'),
+                         (dict(step=True), 'step must be a non-negative integer')):
         with pytest.raises(ValueError, match=said): dataclasses.replace(look(), **kwargs)
 
 
@@ -865,7 +866,7 @@ def test_a_subscriber_that_fails_is_warned_about_and_hurts_nobody(run):
     got = []
     def fail(item): raise RuntimeError('the browser is gone')
     run.subscribe(fail), run.subscribe(got.append)
-    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run goes on'):
+    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run continues'):
         run.log(row(30))
     with pytest.warns(match='the browser is gone'): run.save(look(30))
     assert [str(e) for e in run.subscriber_errors] == ['the browser is gone']*2 and len(got) == 2

@@ -619,7 +619,7 @@ class Slow: is_fast = False
     (lambda t: align(t, 'a\ud800b'), 'half a surrogate pair at character 1'),
     (lambda t: align_batch(t, 'bad'), "texts must be a list, got the string 'bad'"),
     (lambda t: align_batch(t, ['a'], []), 'pairs must be as long as texts, got 0 for 1'),
-    (lambda t: align(t, 'a', max_length=2), 'max_length must leave room for text beside the 2 special tokens, got 2'),
+    (lambda t: align(t, 'a', max_length=2), 'max_length must be greater than the number of special tokens, 2, got 2'),
     (lambda t: pool_words([1.], [0, 1]), 'values (1,) must end in one number for each of the (2,) word_ids'),
     (lambda t: pool_words([1., 2.], [0, 1], n_words=1), 'n_words must be at least 2'),
     (lambda t: pool_words([1.], [0], how='median'), "how must be 'sum', 'mean', 'max' or 'first', got 'median'"),
@@ -629,9 +629,9 @@ class Slow: is_fast = False
     (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]),
      'one flag for each of the 2 words (or 2 white-space words)'),
     (lambda t: rationale_flags(align(t, 'a b'), words=[.5, 0]), 'words must be flags, 0 or 1'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside of the text'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside of the text'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(1, 0, 2)]), 'spans must lie inside of the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(1, 0, 2)]), 'spans must lie inside the text'),
     (lambda t: rationale_flags(align(t, 'a', 'b'), spans=[(0, 1)]), 'spans of a pair must be (segment, start, end)'),
 ])
 def test_bad_input_is_refused_in_a_sentence(wp, call, words):

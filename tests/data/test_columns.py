@@ -199,7 +199,7 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
     assert batch['ok'].isnan().tolist() == [False, True, False]
     assert batch['marks'] == [[1, 2], [3, 4], [5]] and batch['extra'] == [{'a': 1}]*3 and batch['gaps'][1] is None
     with pytest.raises(AttributeError,
-                       match=re.escape("batch['marks'] has no float: it is a list of 3 entries and no tensor, since "
+                       match=re.escape("batch['marks'] has no float: it is a list of 3 entries, not a tensor, because "
                                        "row "
                                        "1 of train has 2 of them for 3 words")):
         batch['marks'].float()

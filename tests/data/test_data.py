@@ -209,7 +209,7 @@ def test_classes_that_look_the_same_are_refused_unless_the_user_names_both(names
     with pytest.raises(ValueError, match='look the same'): load_tokens(tagged(tags=[*names]))
 
 def test_a_label_that_looks_like_a_class_of_train_is_refused_with_both_spellings():
-    with pytest.raises(ValueError, match=r"label 'bad ' is outside of the classes \(bad, good\); it looks like 'bad'"):
+    with pytest.raises(ValueError, match=r"label 'bad ' is not one of the classes \(bad, good\); it looks like 'bad'"):
         load_text(dict(train=frame(), test=frame().assign(label=['bad ', 'good']*10)))
     with pytest.raises(ValueError, match=r"it looks like 'caf\\xe9', but is 'cafe\\u0301'"):
         load_text(dict(train=frame().replace('bad', 'caf\xe9'), test=frame().replace('bad', 'cafe\u0301')))
@@ -220,7 +220,7 @@ def test_classes_that_differ_in_capitals_stay_two_with_a_warning():
     assert data['train'].features['label'].names == ['US', 'us']
 
 @pytest.mark.parametrize('values,reason', [
-    ([1, '1', 2, 3], 'the classes mix numbers and texts: 1 is there as both'),
+    ([1, '1', 2, 3], 'the classes mix numbers and texts: 1 occurs as both'),
     ([b'a', b'b', 'c', 'd'], 'the label is neither a name nor a number but bytes in 10 rows of train'),
     ([dict(a=1), dict(a=2), 'c', 'd'], 'the label is neither a name nor a number but dict in 10 rows of train')])
 def test_labels_of_which_nobody_knows_the_class_are_refused(values, reason):
@@ -282,7 +282,7 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
      "ends in '.docx'; files that can be read here end in .csv, .jsonl, .parquet, .txt"),
     (dict(source=17), ValueError, 'a split must be a Dataset, a pandas DataFrame or the path of a file .*, got int'),
     (dict(source={}), ValueError, 'the source is an empty dict'),
-    (dict(source=os.curdir), ValueError, 'is a folder; name its files'),
+    (dict(source=os.curdir), ValueError, 'is a folder; pass its files'),
     (dict(source=dict(test=frame())), ValueError, 'there is no train split; the source has test'),
     (dict(source=frame(), text='sentence'), ValueError,
      "text='sentence': train has no such column; it has text, label"),
@@ -290,17 +290,17 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame(), label='gold'), ValueError, "label='gold': train has no such column"),
     (dict(source=frame(0)), ValueError, 'the train split is empty'),
     (dict(source=dict(train=frame(), test=frame(0))), ValueError, 'the test split is empty'),
-    (dict(source=frame(4)), ValueError, '4 rows are too few to make splits'),
-    (dict(source=frame(), splits=(.8, .2)), ValueError, 'splits must be three shares above 0'),
-    (dict(source=frame(), splits=(.8, .2, 0)), ValueError, 'splits must be three shares above 0'),
-    (dict(source=frame(), splits=(.8, .8, .8)), ValueError, 'splits must be three shares above 0 .* that sum to 1'),
+    (dict(source=frame(4)), ValueError, '4 rows are too few for splits'),
+    (dict(source=frame(), splits=(.8, .2)), ValueError, 'splits must be three fractions above 0'),
+    (dict(source=frame(), splits=(.8, .2, 0)), ValueError, 'splits must be three fractions above 0'),
+    (dict(source=frame(), splits=(.8, .8, .8)), ValueError, 'splits must be three fractions above 0 .* that sum to 1'),
     (dict(source=frame().assign(text=['fine', ' \t']*10)), ValueError,
      r"column 'text' is empty in 10 rows of train \(first: row 1, counted from 0\)"),
     (dict(source=frame().assign(text=['fine', None]*10)), ValueError, "column 'text' is empty in 10 rows of train"),
     (dict(source=frame().assign(text=range(20))), ValueError, "column 'text' is no string in 20 rows of train"),
     (dict(source=frame().assign(label=['bad', None]*10)), ValueError, 'the label is missing in 10 rows of train'),
     (dict(source=frame().assign(label=[.5, 1]*10), task='classification'), ValueError,
-     'labels are numbers with fractions, which are no classes'),
+     'the labels are numbers with fractions, which cannot be classes'),
     (dict(source=frame().assign(label=[.5, None]*10)), ValueError,
      r'the label is missing in 10 rows of train .first: row 1'),
     (dict(source=frame().assign(label=[.5, float('nan')]*10)), ValueError, 'the label is missing in 10 rows of train'),
@@ -309,7 +309,7 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame().assign(label=[.5, 'good']*10)), ValueError, 'the label is no number in 10 rows of train'),
     (dict(source=frame(), task='regression'), ValueError, 'the label is no number in 20 rows of train'),
     (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError,
-     'labels names classes, but regression has none'),
+     'labels are class names, but regression has no classes'),
     (dict(source=frame(), task='seq2seq'), ValueError,
      "task must be 'classification', 'multi_label_classification', 'regression' or None"),
     (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]),
@@ -318,11 +318,11 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
      ValueError, 'holds classes .x, y., which regression cannot predict'),
     (dict(source=frame().assign(label='bad')), ValueError, 'at least two classes are needed, got bad'),
     (dict(source=frame(), labels=['good', 'fair']), ValueError,
-     r"label 'bad' is outside of the classes \(good, fair\) in 10 rows of train"),
-    (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels holds a name twice'),
-    (dict(source=frame().assign(label=[0, 2]*10), labels=['a', 'b']), ValueError, 'label 2 is outside of the classes'),
+     r"label 'bad' is not one of the classes \(good, fair\) in 10 rows of train"),
+    (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels has a duplicate name'),
+    (dict(source=frame().assign(label=[0, 2]*10), labels=['a', 'b']), ValueError, 'label 2 is not one of the classes'),
     (dict(source=dict(train=frame(), test=frame().assign(label='awful'))), ValueError,
-     r"label 'awful' is outside of the classes \(bad, good\) in 20 rows of test")])
+     r"label 'awful' is not one of the classes \(bad, good\) in 20 rows of test")])
 def test_what_cannot_be_loaded_is_refused_in_one_sentence(arguments, error, reason):
     with pytest.raises(error, match=reason) as e: load_text(**arguments)
     one_sentence(e)
@@ -332,7 +332,7 @@ def test_a_line_that_is_not_json_is_named_by_its_number(tmp_path):
     with pytest.raises(ValueError, match='f.jsonl: line 3 is not JSON') as e: load_text(tmp_path/'f.jsonl')
     one_sentence(e)
     (tmp_path/'f.jsonl').write_text('[1, 2]\n')
-    with pytest.raises(ValueError, match='line 1 is not an object'): load_text(tmp_path/'f.jsonl')
+    with pytest.raises(ValueError, match='line 1 must be a JSON object'): load_text(tmp_path/'f.jsonl')
 
 def in_a_new_process(code, folder, **env):
     "What `code` prints in a process with the Hub's cache in `folder`"
@@ -514,7 +514,7 @@ def test_a_token_over_words_with_a_tag_each_is_refused(tokenizer):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
     tokenizer.add_tokens(['new york'])
     part = load_tokens(tagged(['new', 'york', 'rains'], ['B-LOC', 'I-LOC', 'O']))['train']
-    with pytest.raises(ValueError, match="a token of this tokenizer covers several words .* tag each .'new york'"):
+    with pytest.raises(ValueError, match="a token of this tokenizer covers several tagged words .'new york'"):
         encode(part, tokenizer)
     assert encode(load_tokens(tagged(['york', 'new'], ['B-LOC', 'O']))['train'], tokenizer)[0]['labels'] == [
         -100, 1, 0, -100]
@@ -527,7 +527,8 @@ def test_long_texts_are_cut_with_one_warning_that_counts_them(pairs, tokenizer):
         warnings.simplefilter('always')
         encoded = encode(data, tokenizer, max_length=16)
     said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
-    assert said == [f'10 of 20 texts are longer than 16 tokens and were cut (by {18 if pairs else 16} tokens at most)']
+    assert said == ['10 of 20 texts are longer than 16 tokens and were truncated '
+                    f'(by at most {18 if pairs else 16} tokens)']
     assert all(max(part['length']) == 16 for part in encoded.values())
     for part in encoded.values():
         for row in part:
@@ -557,7 +558,7 @@ def test_a_length_that_the_tokenizer_cannot_take_is_refused(max_length, tokenize
     (['a', ' '], None, 'the text is empty in 1 row of texts'),
     ('abc', None, 'must be a list of strings'),
     ([1], None, 'the text is no string in 1 row of texts'),
-    (['a'], ['b', 'c'], 'pairs must hold one sentence for each of the 1 texts, got 2'),
+    (['a'], ['b', 'c'], 'pairs must have one sentence for each of the 1 texts, got 2'),
     (['a'], [''], 'the text is empty in 1 row of pairs')])
 def test_texts_that_cannot_be_encoded_are_refused(texts, pairs, reason, tokenizer):
     with pytest.raises(ValueError, match=reason) as e: encode_texts(texts, tokenizer, pairs)
@@ -663,7 +664,7 @@ def test_a_file_with_a_word_and_its_tag_a_line_is_read_whatever_its_other_column
 @pytest.mark.parametrize('text,number', [('EU B-ORG\nrejects\n', 2), ('EU\tB-ORG\n\tO\n', 2), ('a O\n\nb\t \n', 3)])
 def test_a_line_that_is_not_a_word_and_its_tag_is_named_by_its_number(text, number, tmp_path):
     (tmp_path/'f.txt').write_text(text)
-    with pytest.raises(ValueError, match=f'f.txt: line {number} is not a word and its tag') as e:
+    with pytest.raises(ValueError, match=f'f.txt: line {number} must be a word and its tag') as e:
         load_tokens(tmp_path/'f.txt')
     one_sentence(e)
 
@@ -707,8 +708,8 @@ def test_the_columns_of_words_and_tags_can_be_named_by_number(tmp_path):
     ('EU O\n#cat X\n', 'line 2 begins with #'), ('EU O\n# sent_id = 2\nLima B-LOC\n', 'line 2 begins with #'),
     ('New York B-LOC\nis O\n', r'line 2 has 2 columns, line 1 has 3'),
     ('1 O\n2 O\n\n1 B-N\n', 'the first column only counts'),
-    ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 is not a word and its tag'),
-    (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 gives a tag to several words at once'),
+    ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 must be a word and its tag'),
+    (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 gives a tag to a range of words'),
     (''.join(f'bc/cctv 0 {i} w{i} {tag}\n' for i, tag in enumerate('ABCABCABCA')),
      "column 0 is 'bc/cctv' on every line")])
 def test_a_tagged_file_that_can_be_read_in_two_ways_is_refused_by_line(text, reason, tmp_path):
@@ -871,7 +872,7 @@ def test_targets_are_the_labels_and_a_pair_that_was_cut_counts_once(tokenizer):
         warnings.simplefilter('always')
         rows = encode(Dataset.from_pandas(pairs), tokenizer, max_length=16)
     said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
-    assert said == ['3 of 4 texts are longer than 16 tokens and were cut (by 26 tokens at most)']
+    assert said == ['3 of 4 texts are longer than 16 tokens and were truncated (by at most 26 tokens)']
     assert [len(row['labels']) for row in rows] == [16, 16, 3, 3]
     for row, target in zip(rows, pairs['target_text']):
         assert row['labels'] == tokenizer(text_target=target, truncation=True, max_length=16)['input_ids']
@@ -960,7 +961,7 @@ def test_a_row_without_a_target_lets_the_decoder_begin():
 
 def test_target_texts_without_the_decoders_start_are_refused():
     tokenizer = byte_level()
-    with pytest.raises(ValueError, match='the labels are target texts: give Collator the decoder_start') as e:
+    with pytest.raises(ValueError, match='the labels are target texts; pass decoder_start') as e:
         Collator(tokenizer)(translation_rows(tokenizer))
     one_sentence(e)
 

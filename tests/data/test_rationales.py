@@ -166,7 +166,7 @@ def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
     assert [said(row) for row in data['validation']] == [['woman smiles', 'glad'], ['No sun']]
     assert data['train'][0]['rationale'] == [[0, 2, 14], [1, 7, 11]]
     rows[1]['premise_evidence_span'] = [[0, 5]]
-    with pytest.raises(ValueError, match=r'evidence \[0, 5\) does not lie within the 1 tokens'):
+    with pytest.raises(ValueError, match=r'evidence \[0, 5\) is not within the 1 tokens'):
         load_rationales(Dataset.from_list(rows))
 
 
@@ -254,10 +254,10 @@ def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_r
     good = annotation('a', 'NEG', [('a', 0, 1)])
     with pytest.raises(ValueError, match=r'the document b is missing\) in 1 row of train \(first: row 1'):
         load_rationales(written(tmp_path/'1', dict(a='x y'), [good, annotation('b', 'POS', [('b', 0, 1)])]))
-    with pytest.raises(ValueError, match=r'evidence \[1, 4\) does not lie within the 2 tokens'):
+    with pytest.raises(ValueError, match=r'evidence \[1, 4\) is not within the 2 tokens'):
         load_rationales(written(tmp_path/'2', dict(a='x y'), [annotation('a', 'POS', [('a', 1, 4)]), good]))
     (tmp_path/'empty').mkdir()
-    with pytest.raises(ValueError, match='neither a folder of ERASER'): load_rationales(tmp_path/'empty')
+    with pytest.raises(ValueError, match='neither an ERASER folder'): load_rationales(tmp_path/'empty')
 
 
 # one's own
@@ -311,10 +311,10 @@ def test_spans_and_flags_are_checked_against_their_text():
     assert _rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
     assert _rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and _rationale_spans(['a'], float('nan')) is None
     for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),
-                                      (['a b'], [[0, 9]], 'inside of a text of 3 characters'),
-                                      (['a b'], [[2, 2]], 'inside of a text'),
-                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside of a text of 1 and 1'),
-                                      (['a', 'b'], [[2, 0, 1]], 'inside of a text'),
+                                      (['a b'], [[0, 9]], 'inside a text of 3 characters'),
+                                      (['a b'], [[2, 2]], 'inside a text'),
+                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside a text of 1 and 1'),
+                                      (['a', 'b'], [[2, 0, 1]], 'inside a text'),
                                       (['a b'], [1, 1.5], 'a list of spans, of flags'),
                                       (['a b'], [1, -.5], 'a list of spans, of flags'),
                                       (['a b'], [1, float('nan')], 'a list of spans, of flags'),

@@ -47,8 +47,9 @@ def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_pa
         assert got.dtype == np.dtype(kind) and got.shape == shape and (got == written).all()
 
 @pytest.mark.parametrize('content,said', [
-    (b'\x89PNG....', 'is no idx file'), (b'', 'is no idx file'), (b'\0\0\x08\x01\0\0\0\x05ab', 'but holds 2 bytes'),
-    (b'\0\0\x08\x03\0\0', 'announces an array')])
+    (b'\x89PNG....', 'is not an idx file'), (b'', 'is not an idx file'),
+    (b'\0\0\x08\x01\0\0\0\x05ab', 'but has 2 bytes'),
+    (b'\0\0\x08\x03\0\0', 'declares an array')])
 def test_a_broken_idx_file_is_refused(content, said, tmp_path):
     (tmp_path/'file').write_bytes(content)
     with pytest.raises(ValueError, match=said): _read_idx(tmp_path/'file')
@@ -133,18 +134,19 @@ def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
 
 @pytest.mark.parametrize('source,said', [
-    ('imagenet', 'no packaged images are called'), (np.zeros((4, 5, 5)), 'must be a pair'),
+    ('imagenet', 'unknown images'), (np.zeros((4, 5, 5)), 'must be a pair'),
     ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
     ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'),
-    ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two classes'),
+    ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two distinct'),
     ((np.full((4, 5, 5), np.nan), [0, 1, 0, 1]), 'missing .NaN. or infinite in 4 rows of train'),
     ((np.full((4, 5, 5), np.inf), [0, 1, 0, 1]), 'missing .NaN. or infinite'),
     ((np.zeros((0, 5, 5)), []), 'the train split is empty'),
-    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((4, 5, 6)), [0, 1, 0, 1])}, 'but in train it is'),
+    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((4, 5, 6)), [0, 1, 0, 1])},
+     'but those of train have'),
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((1, 5, 5)), [2])},
-     'label 2 is outside of the classes'),
+     'label 2 is not one of the classes'),
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'extra': (np.zeros((1, 5, 5)), [1])},
-     'splits are called train, validation and test'),
+     'splits must be named train, validation and test'),
     (([np.zeros((5, 5)), np.zeros((5, 6))], [0, 1]), 'have different shapes')])
 def test_bad_images_are_refused_in_one_sentence(source, said):
     with pytest.raises(ValueError, match=said) as refused: load_images(source)
@@ -152,8 +154,8 @@ def test_bad_images_are_refused_in_one_sentence(source, said):
 
 @pytest.mark.parametrize('kwargs,said', [
     (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'),
-    (dict(labels=['a', 'a']), 'each named once'),
-    (dict(labels=['a']), 'at least two classes'), (dict(splits=(.98, .01, .01)), 'too few to make splits')])
+    (dict(labels=['a', 'a']), 'at least two distinct'),
+    (dict(labels=['a']), 'at least two distinct'), (dict(splits=(.98, .01, .01)), 'too few for splits')])
 def test_bad_arguments_of_loaders_are_refused(kwargs, said):
     with pytest.raises(ValueError, match=said): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
 
@@ -198,7 +200,7 @@ def test_ts_files_of_two_splits_keep_them_and_the_order_of_their_classes(tmp_pat
 @pytest.mark.parametrize('old,new,said', [
     ('1,2,3:10', '1,2:10', 'unequal length .2 to 3 steps.'), ('1,2,3:', '1,?,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
-    ('1,2,3:', '1,x,3:', 'line 12 holds something that is no number'), ('1,2,3:', '', 'the same number of channels'),
+    ('1,2,3:', '1,x,3:', 'line 12 has a value that is not a number'), ('1,2,3:', '', 'the same number of channels'),
     ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'),
     ('@DATA', '', 'no line @data')])
 def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path):
@@ -210,7 +212,7 @@ def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path
 def test_a_file_that_is_not_there_and_a_name_that_is_not_known_are_said(tmp_path):
     with pytest.raises(FileNotFoundError, match='there is no file'): load_series(tmp_path/'none.ts')
     with pytest.raises(ValueError,
-                       match='no packaged series are called .*basic-motions, japanese-vowels, digits-as-series'):
+                       match='unknown series .*basic-motions, japanese-vowels, digits-as-series'):
         load_series('ecg')
 
 # splits and statistics
@@ -460,7 +462,7 @@ def test_rows_without_labels_and_foreign_data_are_told_apart(rare):
     assert set(SignalCollator()([unlabelled[0]])) == {'values', 'example_id'}
     with pytest.raises(ValueError, match='no column pixel_values or values, only text'):
         encode_signals(Dataset.from_dict(dict(text=['a'])))
-    with pytest.raises(ValueError, match='carries no description of signals'):
+    with pytest.raises(ValueError, match='has no description of signals'):
         signal_info(Dataset.from_dict(dict(text=['a'])))
 
 def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):

@@ -166,10 +166,10 @@ def test_only_specials_or_two_words_have_no_rank_correlation():
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
     (lambda s: compare_snapshots(s, look(text='another')), ValueError,
      "one sentence in the same tokens can be compared, got 'a sentence' and 'another'"),
-    (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 tokens that are not the same'),
+    (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 different tokens'),
     (lambda s: pattern_distance(np.ones(3), np.ones((3, 3))), ValueError, r'attention must be \[..., n, n\]'),
     (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'two methods at least, got one'),
-    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'put a single one into brackets'),
+    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single one as a list'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2., 3.]]), ValueError, 'same shape in each example'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])
 def test_what_cannot_be_measured_is_refused(call, error, said):
@@ -275,7 +275,7 @@ def test_probes_of_two_runs_are_matched_by_their_sentence(runs):
 def test_runs_with_other_sentences_are_refused_whichever_has_more(runs, tmp_path):
     runs[0].save(look(0, step=30, probe=3, text='one more'))
     with pytest.raises(ValueError,
-                       match="probe 3 .'one more'. has no counterpart in the other run; .*drawn probes follow the "
+                       match="probe 3 .'one more'. has no counterpart in the other run; .*random probes depend on the "
                        "seed.*probes='test\\[:8\\]'"):
         compare_runs(*runs)
     with pytest.raises(ValueError, match="probe 3 of the other run .'one more'. has no counterpart"):

@@ -101,7 +101,7 @@ def test_equal_values_are_on_the_front_together_and_are_no_knee():
 def test_a_loss_is_better_when_lower_and_needs_its_reference():
     points = [(0, .2, .3), (1, .4, .6), (3, .5, .5)]
     losses = table(points, noise=.001, x='validation_loss')
-    with pytest.raises(ValueError, match='say the reference point'):
+    with pytest.raises(ValueError, match='pass the reference point'):
         front_of(losses, x='validation_loss', y='validation_token_f1')
     front = front_of(losses, x='validation_loss', y='validation_token_f1', reference=(1, 0))
     assert front.frame.standing.tolist() == ['front', 'front', 'dominated']
@@ -132,13 +132,13 @@ def test_test_numbers_that_are_missing_change_nothing_that_is_said_of_the_chosen
     frame.loc[frame.weight == 1, 'test_token_f1'] = np.nan
     front = front_of(frame, y='validation_token_f1')
     assert front.frame.seeds.tolist() == [3, 3, 3] and front.sentences[:-1] == whole.sentences[:-1]
-    assert 'there is no hypervolume' in front.sentences[-1] and 'nan' not in ' '.join(front.sentences)
+    assert 'the hypervolume is undefined' in front.sentences[-1] and 'nan' not in ' '.join(front.sentences)
 
 
 @pytest.mark.parametrize('kw, match', [
     (dict(setting='p'), "no setting 'p'; there are weight"),
     (dict(x='bleu'), "no measure is called 'bleu'"),
-    (dict(y='validation_accuracy'), 'take two measures'),
+    (dict(y='validation_accuracy'), 'pass two metrics'),
     (dict(method='other'), "no run of method 'other' has weight; there are guided"),
     (dict(reference=(0, 'a')), 'reference must be a point'),
     (dict(confidence=2), 'confidence must be between 0 and 1'),
@@ -175,7 +175,7 @@ def test_even_values_keep_their_ends_and_share_the_magnitudes():
     values = even_values(.003, 30, 5)
     assert (values[0], values[-1]) == (.003, 30)
     assert np.diff(np.log10(values)) == pytest.approx([1]*4, abs=2e-3)
-    for bad, match in ((dict(low=0, high=1, count=3), 'begins above 0'), (dict(low=1, high=1, count=3), 'above low'),
+    for bad, match in ((dict(low=0, high=1, count=3), 'low must be above 0'), (dict(low=1, high=1, count=3), 'above low'),
                        (dict(low=1, high=2, count=1), 'at least 2')):
         with pytest.raises(ValueError, match=match): even_values(**bad)
 

@@ -51,7 +51,7 @@ def test_all_that_the_runs_have_recorded_is_said(tmp_path):
                  'tweets [@hutto2014vader]', '256 for training, 128 for validation and 400 for test',
                  'SHA-256 ab12ab12ab12', 'Fine-tuning as “FT”',
                  'AD-DROP (p = 0.4) as “GA” [@yang2022addrop]',
-                 'Arguments that are not named have the defaults of salviz.', 'rate = 0.1 and 0.5', 'seeds 0 and 1',
+                 'All other arguments have the defaults of salviz.', 'rate = 0.1 and 0.5', 'seeds 0 and 1',
                  '6 epochs',
                  'batches of 16', 'a learning rate of 0.0003', 'AdamW', 'best validation accuracy',
                  'accuracy on the test split', '“own”, a measure of our own', 'Some CPU (1 thread)',
@@ -70,7 +70,7 @@ def test_what_is_not_recorded_is_not_said(tmp_path):
 def test_the_precision_and_a_kernel_that_was_asked_for_are_said(tmp_path):
     in_bf16 = settings | dict(precision='bf16', attention_kernel='sdpa')
     text = a_study(tmp_path/'s', settings=in_bf16).methods_text()
-    assert 'bf16 mixed precision, the sdpa kernel of attention.' in text
+    assert 'bf16 mixed precision, the sdpa attention kernel.' in text
     mixed = a_study(tmp_path/'t')
     assert 'bf16' not in mixed.methods_text()
     shutil.rmtree(tmp_path/'t/runs/1.seed=1')
@@ -94,7 +94,7 @@ def test_runs_that_differ_are_not_described_as_one(tmp_path):
         assert part in text, part
     assert 'Scores are' not in text # of the best checkpoint in some, of the last step in one
     shutil.rmtree(tmp_path/'s/runs/0.seed=1')
-    assert '1 of 4 runs are missing; the text is of the others.' in study.methods_text()
+    assert '1 of 4 runs are missing; the text describes the others.' in study.methods_text()
 
 def test_arguments_that_differ_between_runs_are_said_to_differ_and_no_path_is_printed(tmp_path):
     secret = tmp_path/'author-of-the-paper'
@@ -169,7 +169,7 @@ def test_a_card_says_scores_as_measured_and_what_they_cannot_say(tmp_path):
     for part in ('| accuracy | 0.83 |', 'AD-DROP (p = 0.35)', 'one seed', '400 examples', '{yang2022addrop'):
         assert part in card, part
     alone = Run.create(tmp_path/'unfinished', dict(seed=0))
-    assert 'has not come to its end' in model_card(alone) and 'No score was recorded.' in model_card(alone)
+    assert 'Training is not finished' in model_card(alone) and 'No score was recorded.' in model_card(alone)
 
 def test_a_card_of_a_study_gives_means_over_seeds_and_no_single_models_results(tmp_path):
     card = a_study(tmp_path/'s', seeds=range(4)).model_card('Two methods')
@@ -186,4 +186,4 @@ def test_a_study_without_a_finished_run_has_no_text(tmp_path):
 def test_the_runs_that_come_with_the_library_have_their_cards():
     for name in ('plain', 'ad-drop'):
         card = model_card(Run.example(name))
-        assert 'movie' in card and re.search('right about 8[0-9]% of 758 test examples', card.replace('\\', ''))
+        assert 'movie' in card and re.search('correct on 8[0-9]% of 758 test examples', card.replace('\\', ''))

@@ -66,7 +66,7 @@ def test_accuracy_and_macro_f1_equal_counting(classes):
 
 
 @pytest.mark.parametrize('labels, predictions, said', [
-    ([0, 1], [0], 'equally many'), (np.zeros(0, int), np.zeros(0, int), 'not empty'),
+    ([0, 1], [0], 'the same length'), (np.zeros(0, int), np.zeros(0, int), 'not be empty'),
     ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
     ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'),
     (['a'], ['a'], 'whole numbers')])
@@ -188,9 +188,9 @@ def test_a_model_that_says_the_same_for_everything_or_has_diverged_has_no_correl
     got = regression_metrics([1., 2., 3.], np.float32([2, 2, 2]))
     assert math.isnan(got['pearson']) and math.isnan(got['spearman']) and got['mse'] == pytest.approx(2/3)
     assert all(math.isnan(x) for x in regression_metrics([1., 2.], [np.nan, 1.]).values())
-    for labels, predictions, said in (([1.], [1., 2.], 'equally many scores'), ([], [], 'not none'),
+    for labels, predictions, said in (([1.], [1., 2.], 'scores of the same number'), ([], [], 'not be empty'),
                                       ([np.nan], [1.], 'finite scores, got nan'),
-                                      ([[1.]], [[1.]], 'equally many scores')):
+                                      ([[1.]], [[1.]], 'scores of the same number')):
         with pytest.raises(ValueError, match=said): regression_metrics(labels, predictions)
 
 
@@ -272,7 +272,7 @@ def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions
 def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
     for labels in ([[-100, -100]], np.zeros((0, 3), int)):
         assert all(math.isnan(x) for x in tasks[task].metrics(labels, np.ones_like(labels)).values())
-    for labels, predictions, said in (([[1]], [[1], [1]], 'equally many examples, got 1 and 2'),
+    for labels, predictions, said in (([[1]], [[1], [1]], 'the same number of examples, got 1 and 2'),
                                       ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
                                       ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
                                       ([[1]], [[.5]], 'of float64 in example 0; take argmax')):

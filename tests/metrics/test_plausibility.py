@@ -183,7 +183,7 @@ def test_size_or_sign_ranks():
 
 
 @pytest.mark.parametrize('values,rationales,said', [
-    ([[1, 2]], [], 'equally many examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
+    ([[1, 2]], [], 'the same number of examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
     ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
 def test_pairs_that_do_not_fit_are_refused(values, rationales, said):
@@ -229,7 +229,7 @@ def test_texts_that_do_not_fit_are_refused(tiny_tokenizer):
         _aligned([tt], [np.zeros(4)], [[[0, 99]]])
     with pytest.raises(ValueError, match="unit must be 'word' or 'token'"):
         _aligned([tt], [np.zeros(4)], [None], unit='char')
-    with pytest.raises(ValueError, match='equally many, got 1, 1 and 0'): _aligned([tt], [np.zeros(4)], [])
+    with pytest.raises(ValueError, match='the same length, got 1, 1 and 0'): _aligned([tt], [np.zeros(4)], [])
 
 
 def test_the_lexical_prior_is_the_mean_of_the_ten_ratings_in_the_packaged_file():

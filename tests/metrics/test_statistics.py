@@ -84,7 +84,7 @@ def test_paired_t_is_scipys_and_the_formula(n):
     assert found.n == n and found.difference == pytest.approx(mean)
 
 @pytest.mark.parametrize('change,said', [(dict(confidence=95), 'confidence must be between 0 and 1'),
-    (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a whole number'),
+    (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a positive integer'),
     (dict(resamples=2.5), 'resamples')])
 def test_levels_and_draws_that_cannot_be_are_refused(change, said):
     a, b = [1., 2., 4.], [0., 0., 1.]
@@ -264,7 +264,7 @@ def test_numbers_that_are_not_finite_are_missing_and_named():
     assert cell(table, 'drop')['best']
     assert cell(table, 'drop')['n'] == cell(table, 'drop')['pairs'] == 3
     assert cell(table, 'guide')['undefined'] == 2
-    assert ('Not counted, for want of a finite number: 2 of 4 runs of guide (test accuracy); 1 of 4 runs of drop (test '
+    assert ('Not counted because not finite: 2 of 4 runs of guide (test accuracy); 1 of 4 runs of drop (test '
             'accuracy).' in table.caption)
     frame.loc[frame.method == 'drop', 'test_accuracy'] = -math.inf
     gone = result_table(frame, columns=['test_accuracy'])
@@ -337,7 +337,7 @@ def test_too_few_seeds_get_no_marks_and_a_sentence_that_says_why(n, said):
 
 def test_who_asks_for_marks_of_three_seeds_gets_them_with_a_warning():
     table = result_table(tidy(3, gains=dict(drop=.3)), compare_to='FineTuning', fewest=3)
-    assert cell(table, 'drop')['mark'] and 'With care: 3 differences' in table.caption
+    assert cell(table, 'drop')['mark'] and 'Caution: 3 differences' in table.caption
 
 def test_the_bootstrap_over_seeds_asks_for_many_of_them():
     few = result_table(tidy(8, gains=dict(drop=.3)), compare_to='FineTuning', test='bootstrap')
@@ -404,7 +404,7 @@ def test_a_setting_along_the_columns_shows_one_measure():
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must name a row: FineTuning, drop'),
     (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
     (dict(best='red'), "best must be one of 'bold', None"),
-    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs with'),
+    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs match'),
     (dict(rows='seed'), 'rows must be')])
 def test_a_table_that_cannot_be_made_is_refused(options, said):
     with pytest.raises(ValueError, match=re.escape(said)): result_table(grid_frame(), **options)
@@ -505,7 +505,7 @@ def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_deman
     tiny = result_table(glue(range(12), dict(FineTuning=0., ADDrop=.5)), p_values=True, **options)
     assert '<0.001' in tiny.text and '&lt;0.001' in tiny._repr_html_() and '$<$0.001' in tiny.latex(max_width=9)
     assert tiny.latex(max_width=9).count('&') == 3*4 and 'begin{tabular}{lcccc}' in tiny.latex(max_width=9)
-    with pytest.raises(ValueError, match='needs compare_to'): result_table(glue(), columns='task', measure='test_mcc',
+    with pytest.raises(ValueError, match='requires compare_to'): result_table(glue(), columns='task', measure='test_mcc',
                                                                            p_values=True)
 
 def test_an_average_over_tasks_is_taken_seed_by_seed_and_only_where_no_task_is_missing():
@@ -542,6 +542,6 @@ def test_each_task_may_have_a_measure_of_its_own():
     assert table.frame.best.sum() == 2 and 'score' not in frame
     for wrong, says in ((dict(CoLA='test_mcc'), 'names none for task = STS-B'),
                         ({**own, 'CoLA': 'test_f1'}, "measure has 'test_f1'"),
-                        ({**own, 'CoLA': 'test_loss'}, 'better in the same way')):
+                        ({**own, 'CoLA': 'test_loss'}, 'have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)
