@@ -157,7 +157,7 @@ places = dict(folder='os.mkdir .*/whole$', config='os.rename .*/.config.json', l
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('place', places)
-def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
+def test_killed_training_resumes_to_the_same_result(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                          tiny_data):
     k = next(i for i, touch in enumerate(touches(home)) if re.match(places[place], touch))
     assert live(home, tmp_path/'run', k) == -signal.SIGKILL
@@ -169,7 +169,7 @@ def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, 
     assert same_run(Run(home/'whole'), Run(again))
 
 @pytest.mark.slow
-def test_a_hundred_random_kills_change_nothing(home, tmp_path):
+def test_hundred_random_kills_change_nothing(home, tmp_path):
     "Half of them before a random touch of a file, half after a random time; what goes on may be killed again"
     rng, kills, ended, early, late, run = random.Random(11), 0, 0, 0, 0, 0
     start = time.monotonic()
@@ -199,13 +199,13 @@ def test_a_hundred_random_kills_change_nothing(home, tmp_path):
     assert ended and early and late
 
 @pytest.mark.slow
-def test_score_rows_of_a_killed_end_are_not_there_twice(copy, resume, unbroken):
+def test_score_rows_are_not_duplicated_after_a_kill(copy, resume, unbroken):
     copy.log(dict(kind='score', split='train', step=5, examples=37, accuracy=.5))
     run = resume(copy)
     assert [r['split'] for r in run.metrics if r['kind'] == 'score'] == ['train', 'test'] and same_run(unbroken, run)
 
 @pytest.mark.slow
-def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
+def test_run_ended_by_early_stopping_is_only_scored(
     tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
     def go(path, **kw):
         settings = {**quick, 'epochs': 9, 'learning_rate': 1e-6, 'early_stopping': 2}
@@ -219,7 +219,7 @@ def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
     assert same_run(whole, go(tmp_path/'run', resume=True))
 
 @pytest.mark.slow
-def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
+def test_snapshot_without_its_row_is_recorded_again(copy, resume, unbroken):
     lines = (copy.path/'metrics.jsonl').read_bytes().splitlines(keepends=True)
     looks = [line for line in lines if b'"record"' in line and b'"step": 10' in line]
     (copy.path/'metrics.jsonl').write_bytes(b''.join(line for line in lines if line not in looks))
@@ -228,7 +228,7 @@ def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('left', ['nothing', 'a temporary file', 'only a config', 'a failed try'])
-def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, make_tiny_bert, tiny_tokenizer,
+def test_run_killed_before_a_step_can_start_and_resume(left, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                                 tiny_data):
     given = dict(model=make_tiny_bert(), tokenizer=tiny_tokenizer, data=tiny_data, **{**quick, 'epochs': 1})
     def leave(path):
@@ -253,7 +253,7 @@ def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, 
         assert 'error' not in run.state
     with pytest.raises(FileExistsError, match='exists already'): train(**given, run_dir=kept)
 
-def test_what_somebody_has_put_there_stays(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_foreign_files_are_preserved(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.raises(KeyboardInterrupt):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, Breaks(0), run_dir=tmp_path/'run', **quick)
     (tmp_path/'run'/'notes.txt').write_text('mine')
@@ -262,7 +262,7 @@ def test_what_somebody_has_put_there_stays(tmp_path, make_tiny_bert, tiny_tokeni
     assert (tmp_path/'run'/'notes.txt').read_text() == 'mine'
 
 @pytest.mark.slow
-def test_a_cell_of_a_study_that_was_killed_early_recovers(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_trial_killed_early_recovers(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     def bert(seed): return make_tiny_bert(seed), tiny_tokenizer
     def study(name):
         return Study(tmp_path/name, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1),
@@ -305,7 +305,7 @@ def other(tmp_path):
     for p in begun: p.kill(), p.join()
 
 @pytest.mark.slow
-def test_a_run_that_another_process_trains_is_refused_by_name_and_read_by_everybody(copy, resume, other, unbroken):
+def test_run_in_use_rejects_training_but_can_be_read(copy, resume, other, unbroken):
     process, before = other(copy.path), {p: p.stat().st_mtime_ns for p in copy.path.rglob('*')}
     with pytest.raises(RunInUse,
                        match=f'is being trained by process {process.pid} on .*, since 20.*wait until it has ended'):
@@ -318,26 +318,26 @@ def test_a_run_that_another_process_trains_is_refused_by_name_and_read_by_everyb
     assert same_run(unbroken, resume(copy)) # whose process is gone is not asked
     assert not (copy.path/'.training.json').exists()
 
-def test_a_copy_of_a_held_folder_is_free_and_a_moved_one_is_not(copy, other, tmp_path):
+def test_copied_folder_is_unlocked_and_a_moved_one_is_not(copy, other, tmp_path):
     other(copy.path)
     shutil.copytree(copy.path, tmp_path/'copy')
     Held(tmp_path/'copy').release()
     os.rename(copy.path, tmp_path/'moved')
     with pytest.raises(RunInUse): Held(tmp_path/'moved')
 
-def test_two_trainings_of_one_process_do_not_share_a_run(copy, resume):
+def test_two_trainings_in_one_process_cannot_share_a_run(copy, resume):
     held = Held(copy.path)
     with pytest.raises(RunInUse, match=f'is being trained by process {os.getpid()} on'): resume(copy)
     held.release()
     assert resume(copy).finished
 
 @pytest.mark.parametrize('note', [b'', b'{"host": 3}', b'[]', b'\xff\xfe', b'{"host": "a", "process": 1}'])
-def test_a_damaged_note_of_who_trains_is_as_none(note, copy):
+def test_damaged_lock_note_is_ignored(note, copy):
     (copy.path/'.lock').write_bytes(b'')
     (copy.path/'.training.json').write_bytes(note)
     Held(copy.path).release()
 
-def test_a_fork_of_the_holder_does_not_keep_the_lock(tmp_path):
+def test_fork_of_the_holder_does_not_keep_the_lock(tmp_path):
     (tmp_path/'run').mkdir()
     code = f'''
 import os, time
@@ -352,7 +352,7 @@ os.kill(os.getpid(), 9)'''
     try: Held(tmp_path/'run').release()
     finally: os.kill(child, signal.SIGKILL)
 
-def test_of_many_threads_one_holds_a_folder(tmp_path):
+def test_only_one_of_many_threads_locks_a_folder(tmp_path):
     held, refused = [], []
     def hold():
         try: held.append(Held(tmp_path))
@@ -379,7 +379,7 @@ def cut(path): path.write_bytes(path.read_bytes()[:-100])
                                        ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('trainer_state.json', flip), ('tokenizer.json', delete),
                                        ('manifest.json', flip), ('scheduler.pt', flip)])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it_and_that_is_said(name, harm, copy, resume, unbroken):
+def test_damaged_checkpoint_falls_back_to_the_previous_with_a_warning(name, harm, copy, resume, unbroken):
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     assert f'checkpoints/checkpoint-10/{name}' in [d.file for d in Run(copy.path).check()]
     with pytest.warns(UserWarning,
@@ -390,7 +390,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it_and_that_is_s
     assert (run.path/'superseded'/'1'/'checkpoints'/'checkpoint-10').is_dir()
 
 @pytest.mark.parametrize('name,harm', [('model.safetensors', flip), ('rng_state.pth', delete)])
-def test_without_a_whole_checkpoint_a_run_is_not_resumed(name, harm, copy, resume):
+def test_run_without_a_complete_checkpoint_is_not_resumed(name, harm, copy, resume):
     for step in (5, 10): harm(copy.path/'checkpoints'/f'checkpoint-{step}'/name)
     before = {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if not p.name.startswith('.')}
     with pytest.raises(ValueError,
@@ -400,7 +400,7 @@ def test_without_a_whole_checkpoint_a_run_is_not_resumed(name, harm, copy, resum
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if p in before} == before
     assert 'passed_over' not in copy.state
 
-def test_a_best_checkpoint_that_is_damaged_is_found_out_before_hours_of_training(copy, resume, unbroken):
+def test_damaged_best_checkpoint_is_detected_before_training(copy, resume, unbroken):
     state = copy.path/'checkpoints'/'checkpoint-10'/'trainer_state.json'
     said = json.loads(state.read_text())
     best = said['best_global_step']
@@ -415,7 +415,7 @@ def test_a_best_checkpoint_that_is_damaged_is_found_out_before_hours_of_training
                        'written'):
         resume(copy)
 
-def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
+def test_partly_deleted_checkpoint_is_neither_listed_nor_loaded(copy):
     for name in ('tokenizer.json', 'tokenizer_config.json', 'model.safetensors', 'trainer_state.json'):
         shutil.copytree(copy.path/'checkpoints'/'checkpoint-5', copy.path/'kept')
         delete(copy.path/'checkpoints'/'checkpoint-5'/name)
@@ -429,7 +429,7 @@ def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name,harm', [('optimizer.pt', cut), ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('optimizer.pt', flip)])
-def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, harm, copy, resume, unbroken):
+def test_checkpoint_of_an_earlier_version_is_checked_as_far_as_possible(name, harm, copy, resume, unbroken):
     copy.set_state(first_weights=copy.config['first_weights'])
     as_earlier(copy.path/'config.json', copy.path/'config.json')
     for step in (5, 10): delete(copy.path/'checkpoints'/f'checkpoint-{step}'/'manifest.json')
@@ -442,11 +442,11 @@ def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, 
     assert rows_of(run) == rows_of(unbroken)
 
 @pytest.mark.parametrize('name', ['state.json', 'summary.json', 'metrics.jsonl'])
-def test_a_run_whose_own_files_are_damaged_is_not_resumed(name, copy, resume):
+def test_run_with_damaged_files_is_not_resumed(name, copy, resume):
     (copy.path/name).write_bytes(b'')
     with pytest.raises(ValueError, match=f'cannot resume .*: {name} is .*restore it from a copy'): resume(copy)
 
-def test_a_finished_run_keeps_its_weights_and_nothing_that_only_resuming_needs(unbroken, stopped):
+def test_finished_run_keeps_weights_without_resume_files(unbroken, stopped):
     files = {p.name for p in unbroken.path.rglob('checkpoint-*/*')}
     assert {'model.safetensors', 'tokenizer.json', 'trainer_state.json', 'manifest.json'} <= files
     assert not {'optimizer.pt', 'scheduler.pt', 'rng_state.pth'} & files
@@ -462,7 +462,7 @@ def test_the_best_and_the_last_checkpoints_are_kept(keep, tmp_path, make_tiny_be
     assert len(run.checkpoints) == keep and run.best_step in run.checkpoints and (keep == 1 or 20 in run.checkpoints)
     assert {p.name for p in (run.path/'checkpoints').iterdir()} == {f'checkpoint-{s}' for s in run.checkpoints}
 
-def test_a_run_that_was_moved_ends_with_its_best_weights(stopped, resume, unbroken, tmp_path):
+def test_moved_run_ends_with_its_best_weights(stopped, resume, unbroken, tmp_path):
     shutil.copytree(stopped, tmp_path/'far'/'away')
     run = resume(Run(tmp_path/'far'/'away'))
     assert same_run(unbroken, run)
@@ -549,17 +549,17 @@ def harm_again_and_again(victim, times, seed):
     return count
 
 @pytest.mark.slow
-def test_flipped_bits_cuts_and_appends_are_harmless_or_named(victim):
+def test_random_damage_is_harmless_or_reported(victim):
     count = harm_again_and_again(victim, 150, seed=1)
     assert sum(count.values()) == 150 and sum(n for (_, how), n in count.items() if how == 'named') > 100
 
 @pytest.mark.slow
-def test_a_thousand_flipped_bits_cuts_and_appends_are_harmless_or_named(victim):
+def test_thousand_random_damages_are_harmless_or_reported(victim):
     count = harm_again_and_again(victim, 1000, seed=2)
     print('\n'.join(f'{kind} {how}: {n}' for (kind, how), n in sorted(count.items())))
     assert sum(count.values()) == 1000
 
-def test_every_single_bit_of_a_snapshot_is_sealed():
+def test_every_bit_of_a_snapshot_is_sealed():
     whole = encode_snapshot(Snapshot(3, .5, 0, dict(attention=np.full((1, 1, 2, 2), .5)), tokens=['a', 'b'], label=1,
                                      classes=['x', 'y'], losses=dict(task=.5)))
     for bit in range(8*len(whole)):
@@ -567,7 +567,7 @@ def test_every_single_bit_of_a_snapshot_is_sealed():
         data[bit//8] ^= 1 << bit % 8
         with pytest.raises(ValueError): decode_snapshot(bytes(data))
 
-def test_lost_rows_are_damage_where_something_knows_of_them(stopped, victim, tmp_path):
+def test_lost_rows_are_reported_where_their_number_is_recorded(stopped, victim, tmp_path):
     for k, path in enumerate((stopped, victim)):
         shutil.copytree(path, tmp_path/f'{k}')
         file = tmp_path/f'{k}'/'metrics.jsonl'
@@ -578,7 +578,7 @@ def test_lost_rows_are_damage_where_something_knows_of_them(stopped, victim, tmp
             assert f'has {n} rows' in Run(file.parent).damaged[0].reason or n == 0
 
 
-def test_a_row_after_the_end_counts_and_one_that_is_there_twice_is_damage(tmp_path):
+def test_rows_after_finish_count_and_duplicates_are_damage(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.log(dict(step=1, loss=.5)), run.finish(), run.log(dict(step=1, note='later'))
     assert run.damaged == [] and run.summary['rows'] == 2
@@ -614,7 +614,7 @@ inner = ['state.json', 'summary.json', 'metrics.jsonl', 'snapshots/step-00000010
 
 @pytest.mark.parametrize('name', [*inner, 'snapshots', 'arrays', 'checkpoints'])
 @pytest.mark.parametrize('kind', ['pipe', 'folder', 'device', 'socket', 'loop', 'file'])
-def test_what_is_no_file_is_named_and_nothing_waits_for_it(name, kind, run):
+def test_special_files_are_reported_without_blocking(name, kind, run):
     file = run.path/name
     if (kind == 'file') == (name in inner): return # a file is what it should be; a folder as well
     if kind == 'folder' and name not in inner: return
@@ -630,7 +630,7 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(name, kind, run):
     else: make[kind](file)
     assert look_at_everything(run.path) == [name]
 
-def test_a_config_that_is_no_file_is_refused_by_name(run):
+def test_config_that_is_not_a_file_raises(run):
     for make in (os.mkfifo, os.mkdir, lambda p: os.symlink('/dev/zero', p), lambda p: os.symlink(p, p)):
         (run.path/'config.json').unlink() if (run.path/'config.json').exists() else None
         make(run.path/'config.json')
@@ -642,7 +642,7 @@ odd = [None, 3, -1, 10**400, 1e999, True, '', 'x', [], [1], {}, {'a': 1}, [[]], 
 @pytest.mark.parametrize('name,keys',
                          [('config.json', ['method', 'model', 'data', 'seed', 'settings', 'best_metric', 'task']),
                           ('state.json', ['best_step', 'error']), ('summary.json', ['best_step', 'rows', 'ended'])])
-def test_json_of_wrong_types_is_named_or_read_and_nothing_breaks(name, keys, run):
+def test_json_of_wrong_types_is_reported_or_read(name, keys, run):
     for key in keys:
         for x in odd:
             whole = read_object(run.path/name)
@@ -652,7 +652,7 @@ def test_json_of_wrong_types_is_named_or_read_and_nothing_breaks(name, keys, run
             write_whole(run.path/name, sealed(whole).encode())
 
 @pytest.mark.slow
-def test_rows_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
+def test_rows_of_wrong_types_are_reported_or_read(run):
     whole = (run.path/'metrics.jsonl').read_bytes()
     for key in ('step', 'epoch', 'loss', 'task', 'kind', 'split', 'accuracy', 'seconds'):
         for x in odd:
@@ -663,7 +663,7 @@ def test_rows_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
                 assert set(look_at_everything(run.path)) <= {'metrics.jsonl, line 3', 'metrics.jsonl'}, (key, x)
 
 @pytest.mark.slow
-def test_snapshots_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
+def test_snapshots_of_wrong_types_are_reported_or_read(run):
     file = run.path/inner[3]
     data = file.read_bytes()
     meta = json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])['__metadata__']['salviz.snapshot'])
@@ -676,7 +676,7 @@ def test_snapshots_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
             write_whole(file, encode_arrays(stored, 'salviz.snapshot', {**meta, key: x}))
             assert set(look_at_everything(run.path)) <= {inner[3]}, (key, x)
 
-def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch):
+def test_code_in_a_run_folder_is_never_run(unbroken, tmp_path, monkeypatch):
     shutil.copytree(unbroken.path, tmp_path/'run')
     run = Run(tmp_path/'run')
     folder = run.checkpoints[15]
@@ -708,7 +708,7 @@ def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch)
 # A study's disk
 
 @pytest.mark.slow
-def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_study_without_weights_deletes_them_after_each_trial(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     seen, folder = [], tmp_path/'s'
     def bert(seed):
         seen.append(sorted(p.parent.parent.name for p in (folder/'runs').glob('*/checkpoints/checkpoint-*'))
@@ -724,7 +724,7 @@ def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_t
     assert study.results()['accuracy'].tolist() == [0., 1.]
     assert study.run()['accuracy'].tolist() == [0., 1., 2.] and not list(folder.glob('runs/*/checkpoints/checkpoint-*'))
 
-def test_weights_that_another_cell_builds_on_wait_for_it(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_weights_needed_by_another_trial_are_kept_until_then(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     def bert(seed): return make_tiny_bert(seed), tiny_tokenizer
     loaded = []
     def built(run_of):

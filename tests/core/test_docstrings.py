@@ -27,7 +27,7 @@ def test_help_shows_parameters_shapes_and_an_example(name, says):
     assert shown(name).count('Parameters\n') == 1 # asking again adds nothing
 
 @pytest.mark.parametrize('name', ['explain', 'explore', 'Explorer', 'train'])
-def test_help_is_about_parameters_that_are_there_and_hardly_one_is_missing(name):
+def test_help_documents_existing_and_nearly_all_parameters(name):
     thing = getattr(salviz, name)
     taken, said = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
     assert said <= taken and len(taken - said) <= 1

@@ -47,7 +47,7 @@ refused = { # file: (what is in it, the file's line or what is wrong, the remedy
     'latin.txt': ('a\ncafé'.encode('latin-1'), 'line 2 has the byte', 'iconv')}
 
 @pytest.mark.parametrize('name', refused)
-def test_a_file_that_would_lose_text_is_refused_with_its_line_and_the_remedy(name, tmp_path):
+def test_broken_file_raises_with_its_line_and_the_fix(name, tmp_path):
     data, wrong, remedy = refused[name]
     path = tmp_path/name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -64,11 +64,11 @@ def test_a_file_that_would_lose_text_is_refused_with_its_line_and_the_remedy(nam
                                         ('blank-lines.csv', plain.replace('\n', '\n\n')),
                                         ('windows.jsonl', jsonl.replace('\n', '\r\n')),
                                         ('mark.jsonl', '\ufeff' + jsonl)])
-def test_ends_of_lines_and_marks_make_no_difference(name, data, tmp_path):
+def test_line_endings_and_byte_order_marks_do_not_matter(name, data, tmp_path):
     (tmp_path/name).write_bytes(data.encode())
     assert sum(len(part) for part in load_text(tmp_path/name).values()) == 40
 
-def test_every_field_of_a_table_arrives_as_it_was_written(tmp_path):
+def test_every_field_of_a_table_stays_as_written(tmp_path):
     texts = ['fine, really', 'she said "no", twice', 'two\nlines', 'NA', 'null', ' blank ', 'x'*200_000, 'a\u2028b',
              '7']
     frame = pd.DataFrame(dict(text=texts, label=[i % 2 for i in range(len(texts))]))
@@ -76,31 +76,31 @@ def test_every_field_of_a_table_arrives_as_it_was_written(tmp_path):
     read = read_csv(tmp_path/'a.csv')
     assert read['text'].tolist() == texts and read['label'].tolist() == [*map(str, frame['label'])]
 
-def test_columns_of_one_name_are_refused_in_a_frame_too():
+def test_duplicate_columns_of_a_frame_raise():
     frame = pd.DataFrame([['one', 'two', 1], ['three', 'four', 0]]*20, columns=['text', 'text', 'label'])
     with pytest.raises(ValueError, match="text='text': train has 2 columns of that name; rename all but one"):
         load_text(frame)
     with pytest.raises(ValueError, match="more than one column named 'text'"): load_rationales(frame)
 
-def test_half_of_a_surrogate_pair_is_refused_by_row():
+def test_half_of_a_surrogate_pair_raises_with_its_row():
     frame = pd.DataFrame(dict(text=['fine', 'a\ud83db']*20, label=[0, 1]*20), dtype=object)
     with pytest.raises(ValueError,
                        match=r"column 'text' has half of a surrogate pair, which is no character, in 20 rows of train "
                        r"\(first: row 1"):
         load_text(frame)
 
-def test_a_folder_or_what_is_no_file_is_not_read(tmp_path):
+def test_folders_and_special_files_are_not_read(tmp_path):
     (tmp_path/'a.csv').mkdir()
     with pytest.raises(IsADirectoryError, match='is a folder'): load_text(tmp_path/'a.csv')
     with pytest.raises(FileNotFoundError, match='there is no file'): load_text(tmp_path/'b.csv')
 
-def test_words_with_tags_are_read_as_carefully(tmp_path):
+def test_tagged_words_are_read_as_strictly(tmp_path):
     for data, said in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 must be a word and its tag'),
                        (b'', 'is empty')):
         (tmp_path/'a.conll').write_bytes(data)
         with pytest.raises(ValueError, match=said): load_tokens(tmp_path/'a.conll')
 
 @pytest.mark.parametrize('source', [{}, None, '', 5, [], ['a.csv']])
-def test_rationales_that_come_from_nowhere_are_refused(source):
+def test_rationales_without_a_source_raise(source):
     with pytest.raises(ValueError, match='source must be a name, a folder, a file, a data frame, a Dataset or'):
         load_rationales(source)

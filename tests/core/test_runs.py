@@ -145,7 +145,7 @@ def check_whole(run, done):
 
 
 @pytest.mark.slow
-def test_a_run_whose_writer_is_killed_at_any_moment_shows_exactly_what_was_whole_and_goes_on(tmp_path, writer):
+def test_run_killed_at_any_moment_has_all_complete_data_and_resumes(tmp_path, writer):
     run, rng, done = Run.create(tmp_path/'run', CONFIG), random.Random(5), 0
     for _ in range(50):
         with writer('write_on', run.path, done, 10**9) as w:
@@ -184,7 +184,7 @@ def die_at(path, call):
     run.finish(test_accuracy=.5); os.write(1, b'.')
 
 
-def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, writer):
+def test_kill_before_any_file_operation_loses_nothing(run, tmp_path, writer):
     with open(run.path/'metrics.jsonl', 'ab') as f: f.write(b'{"step": 2')
     run.set_state(best_step=20)
     for step in (10, 20):
@@ -232,7 +232,7 @@ def write_and_supersede(path):
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_sees_whole_things_only(tmp_path, writer):
+def test_concurrent_reader_sees_only_complete_data(tmp_path, writer):
     path = Run.create(tmp_path/'run', CONFIG).path
     live, lengths = Run(path), set()
     with writer('write_and_supersede', path) as w:
@@ -248,7 +248,7 @@ def test_a_reader_beside_a_writer_sees_whole_things_only(tmp_path, writer):
     assert live.metrics == Run(path).metrics and live.steps == Run(path).steps
 
 
-def test_threads_that_write_into_one_run_lose_nothing(run):
+def test_concurrent_threads_lose_nothing(run):
     before = len(run.metrics)
     def write(k):
         for i in range(25): run.log(row(100*k + i)), run.save(look(100*k + i, k)), run.set_state(**{f'{k}-{i}': i})
@@ -259,7 +259,7 @@ def test_threads_that_write_into_one_run_lose_nothing(run):
     assert sorted(r['step'] for r in run.metrics[before:]) == sorted(100*k + i for k in range(1, 5) for i in range(25))
 
 
-def test_of_many_that_create_one_folder_a_single_one_succeeds(tmp_path):
+def test_only_one_process_can_create_a_folder(tmp_path):
     made, refused = [], []
     def make(i):
         try: made.append(Run.create(tmp_path/'run', dict(seed=i)))
@@ -330,7 +330,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize('kind', DAMAGED)
-def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
+def test_damaged_snapshot_is_reported_and_the_rest_opens(run, kind):
     (run.path/'snapshots'/NAME).write_bytes(DAMAGED[kind])
     if kind in ('cut in the arrays', 'one byte short', 'twice', 'garbage', 'text', 'NUL bytes', 'foreign safetensors',
                 'metadata of another step', 'no tokens'):
@@ -352,7 +352,7 @@ def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
     assert run.damaged == [] and len(run.snapshots()) == 6
 
 
-def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_ones_are_not(run):
+def test_foreign_files_among_snapshots_are_reported_and_temporary_ones_ignored(run):
     shutil.copy(run.path/'snapshots'/NAME, run.path/'snapshots/copy of a snapshot.safetensors')
     shutil.copy(run.path/'snapshots'/NAME, run.path/'snapshots/step-00000030.probe-001.safetensors')
     (run.path/'snapshots/step-00000031.probe-001.safetensors').mkdir()
@@ -367,7 +367,7 @@ def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_on
 @pytest.mark.parametrize('line', [b'{"step": 3, "lo', b'\0\0\0\0', b'[1]', b'{"loss": 1}', b'{"step": "3"}',
                                   b'{"step": -1}', b'\xff\xfe', b'nonsense',
                                   b'['*100_000, b'7\r8'])
-def test_a_damaged_line_of_metrics_is_named_and_the_other_rows_are_read(run, line):
+def test_damaged_metrics_line_is_reported_and_the_others_are_read(run, line):
     f = run.path/'metrics.jsonl'
     lines = f.read_bytes().split(b'\n')
     f.write_bytes(b'\n'.join([lines[0], line, *lines[1:]]))
@@ -380,7 +380,7 @@ def test_a_damaged_line_of_metrics_is_named_and_the_other_rows_are_read(run, lin
 
 
 @pytest.mark.parametrize('half', [b'{"step": 3, "lo', b'\0\0\0\0', b'{"step": 30}', b'x'*100_000])
-def test_a_half_line_at_the_end_is_no_damage_and_is_cut_by_the_next_row(run, half):
+def test_incomplete_last_line_is_ignored_and_removed_by_the_next_row(run, half):
     f = run.path/'metrics.jsonl'
     whole = f.read_bytes()
     f.write_bytes(whole + half)
@@ -390,7 +390,7 @@ def test_a_half_line_at_the_end_is_no_damage_and_is_cut_by_the_next_row(run, hal
     assert f.read_bytes().startswith(whole) and [r['step'] for r in run.metrics] == [0, 10, 20, 30]
 
 
-def test_a_metrics_file_without_a_single_whole_line_starts_anew(run):
+def test_metrics_file_without_a_complete_line_is_replaced(run):
     (run.path/'metrics.jsonl').write_bytes(b'{"ste')
     assert run.metrics == [] and run.damaged == []
     run.log(row(1))
@@ -399,13 +399,13 @@ def test_a_metrics_file_without_a_single_whole_line_starts_anew(run):
 
 @pytest.mark.parametrize('name', ['state.json', 'summary.json'])
 @pytest.mark.parametrize('data', [b'', b'{"a": 1', b'[1]', bytes(20)])
-def test_a_damaged_state_or_summary_is_named_and_the_rest_opens(run, name, data):
+def test_damaged_state_or_summary_is_reported_and_the_rest_opens(run, name, data):
     (run.path/name).write_bytes(data)
     assert [d.file for d in run.damaged] == [name]
     assert run.state == {} and not run.finished and len(run.snapshots()) == 6 and len(run.metrics) == 3
 
 
-def test_damaged_arrays_are_named_and_others_are_read(run):
+def test_damaged_arrays_are_reported_and_others_are_read(run):
     run.save_arrays('good', dict(x=np.arange(3))), run.save_arrays('bad', dict(x=np.arange(300)))
     f = run.path/'arrays/bad.safetensors'
     f.write_bytes(f.read_bytes()[:-5])
@@ -415,13 +415,13 @@ def test_damaged_arrays_are_named_and_others_are_read(run):
 
 
 @pytest.mark.parametrize('data', [b'', b'{"method": ', b'[1]', b'null', bytes(50), b'\xff\xfe', b'method: ADDrop'])
-def test_a_run_whose_config_cannot_be_read_is_refused_with_the_name_of_the_file(run, data):
+def test_unreadable_config_raises_with_its_file(run, data):
     (run.path/'config.json').write_bytes(data)
     with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|holds a JSON)'):
         Run(run.path)
 
 
-def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path, run):
+def test_folder_without_a_run_raises_with_the_missing_file(tmp_path, run):
     with pytest.raises(FileNotFoundError, match='no such folder'): Run(tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='config.json'): Run(tmp_path)
     with pytest.raises(FileNotFoundError, match='no such folder'): Run(run.path/'config.json')
@@ -432,7 +432,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path, run):
 # What is stored
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
-def test_half_precision_is_kept_over_the_whole_range_of_an_array_and_nothing_overflows(dtype):
+def test_float16_precision_covers_the_range_of_an_array(dtype):
     rng = np.random.default_rng(0)
     small, big = (-20, 15) if dtype == np.float16 else (-120, 120) if dtype == np.float32 else (-900, 1000)
     for exponent in range(small, big, 5 if dtype == np.float16 else 40):
@@ -446,7 +446,7 @@ def test_half_precision_is_kept_over_the_whole_range_of_an_array_and_nothing_ove
             else: assert abs(a - b) <= top*2.**-39
 
 
-def test_values_beyond_half_precision_do_not_become_infinite_and_tiny_ones_do_not_become_zero():
+def test_values_beyond_the_float16_range_are_preserved():
     x = np.array([65504., 65520., 1e6, -3e38, 1e30])
     y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0, dict(own=x)))).arrays['own']
     assert np.isfinite(y).all() and np.allclose(y[[3, 4]], x[[3, 4]], rtol=1e-3)
@@ -457,7 +457,7 @@ def test_values_beyond_half_precision_do_not_become_infinite_and_tiny_ones_do_no
     assert (gradients.astype(np.float16)[0, [0, 2]] == 0).all() and np.allclose(back, gradients, rtol=2**-11, atol=0)
 
 
-def test_nan_infinities_zeros_and_signs_are_kept():
+def test_nan_infinities_zeros_and_signs_are_preserved():
     x = np.array([np.nan, np.inf, -np.inf, 0., -0., 1.5, -2.])
     y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0,
                                                  dict(own=x, all_nan=np.full(3, np.nan),
@@ -466,7 +466,7 @@ def test_nan_infinities_zeros_and_signs_are_kept():
     assert np.isnan(y['all_nan']).all() and (y['zeros'] == 0).all()
 
 
-def test_arrays_of_any_layout_and_kind_come_back_as_they_were():
+def test_arrays_of_any_layout_and_dtype_are_restored():
     rng = np.random.default_rng(1)
     arrays = dict(transposed=rng.integers(-9, 9, (3, 5)).T, strided=np.arange(20)[::3],
                   fortran=np.asfortranarray(rng.normal(size=(4, 3)).round(1)),
@@ -482,7 +482,7 @@ def test_arrays_of_any_layout_and_kind_come_back_as_they_were():
         assert np.allclose(back[k].astype(float), x.astype(float), rtol=1e-3), k
 
 
-def test_arrays_that_are_not_numbers_are_refused_before_anything_is_written(run):
+def test_non_numeric_arrays_raise_before_writing(run):
     before = sorted(run.path.glob('**/*'))
     for bad in (np.array(['a']), np.array([None]), np.array([1j])):
         with pytest.raises(ValueError, match="array 'own' has dtype"): run.save(Snapshot(99, 0., 0, dict(own=bad)))
@@ -490,7 +490,7 @@ def test_arrays_that_are_not_numbers_are_refused_before_anything_is_written(run)
     assert sorted(run.path.glob('**/*')) == before
 
 
-def test_hostile_text_comes_back_letter_by_letter(run):
+def test_hostile_text_is_restored_exactly(run):
     nasty = ['</script><script>alert(1)</script>', '\0\n\r\t', '\u2028\u2029', '\ud800 lone', '👩‍👩‍👧', '"\\', 'ሰላም',
              '\u202e', '', '{"step": 1}\n', '__proto__']
     run.save(look(40, 2, n=len(nasty), tokens=nasty, texts=(' '.join(nasty), nasty[0]), classes=nasty[:3],
@@ -510,12 +510,12 @@ def test_saving_the_same_snapshot_twice_gives_the_same_bytes(run):
     assert list(again.arrays) == list(look().arrays) and is_whole(again)
 
 
-def test_a_snapshot_of_the_same_step_and_probe_replaces_the_other(run):
+def test_snapshot_of_the_same_step_and_probe_is_replaced(run):
     run.save(look(10, 1, losses=dict(task=9.)))
     assert run.snapshot(10, 1).losses == dict(task=9.) and len(run.snapshots()) == 6
 
 
-def test_reading_leaves_no_trace_in_the_folder(run):
+def test_reading_does_not_change_the_folder(run):
     stamp = lambda: {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in run.path.glob('**/*')}
     before, reader = stamp(), Run(run.path)
     reader.snapshots(), reader.metrics, reader.damaged, repr(
@@ -523,7 +523,7 @@ def test_reading_leaves_no_trace_in_the_folder(run):
     assert stamp() == before
 
 
-def test_a_copied_run_opens_elsewhere_and_holds_no_path_of_its_first_home(run, tmp_path):
+def test_copied_run_opens_and_has_no_absolute_paths(run, tmp_path):
     run.finish(test_accuracy=.5), run.set_state(a=1), run.save_arrays('a', dict(x=np.ones(2)))
     shutil.copytree(run.path, tmp_path/'elsewhere/copy')
     other = Run(tmp_path/'elsewhere/copy')
@@ -534,7 +534,7 @@ def test_a_copied_run_opens_elsewhere_and_holds_no_path_of_its_first_home(run, t
     assert not any(str(tmp_path).encode() in p.read_bytes() for p in other.path.glob('**/*') if p.is_file())
 
 
-def test_rows_and_config_take_what_training_code_has_at_hand(tmp_path):
+def test_rows_and_config_accept_arrays_paths_and_functions(tmp_path):
     class Tensor: # what torch and numpy scalars have in common
         def tolist(self): return 2.5
     args = dict(pattern=look, layers=(0, np.int64(1)), teacher=Run.create(tmp_path/'t', {}))
@@ -552,7 +552,7 @@ def test_rows_and_config_take_what_training_code_has_at_hand(tmp_path):
 
 # Creating, finding
 
-def test_an_existing_folder_is_never_taken_over(run, tmp_path):
+def test_existing_folder_is_never_overwritten(run, tmp_path):
     before = (run.path/'config.json').read_bytes()
     with pytest.raises(FileExistsError, match='never overwritten'): Run.create(run.path, CONFIG)
     with pytest.raises(FileExistsError, match='never overwritten'): Run.create(run.path, CONFIG, exist='empty')
@@ -569,7 +569,7 @@ def test_an_existing_folder_is_never_taken_over(run, tmp_path):
     assert not (tmp_path/'x').exists() and (run.path/'config.json').read_bytes() == before
 
 
-def test_the_config_says_when_and_with_what_unless_it_was_told(tmp_path):
+def test_config_records_time_and_versions_unless_passed(tmp_path):
     c = Run.create(tmp_path/'a', CONFIG).config
     assert {k: c[k] for k in CONFIG} == CONFIG
     assert c['created'].endswith('+00:00')
@@ -579,7 +579,7 @@ def test_the_config_says_when_and_with_what_unless_it_was_told(tmp_path):
     assert c['created'] == 'then' and c['versions'] == dict(torch='1')
 
 
-def test_unknown_steps_and_probes_are_answered_with_what_is_there(run, tmp_path):
+def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
     for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; there are 0, 10, 20'),
                        (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
                        (lambda: run.snapshot(probe=2), 'no probe 2 in run; there are 0, 1'),
@@ -594,7 +594,7 @@ def test_unknown_steps_and_probes_are_answered_with_what_is_there(run, tmp_path)
     assert Run(tmp_path/'e').snapshots() == [] and Run(tmp_path/'e').steps == []
 
 
-def test_the_last_look_is_that_of_each_probe(run):
+def test_last_snapshot_is_per_probe(run):
     run.save(look(30, 0)) # killed halfway through a round
     assert (run.snapshot(probe=0).step, run.snapshot(probe=1).step) == (30, 20)
     assert [(s.step, s.probe) for s in run.snapshots(step=-1)] == [(20, 1), (30, 0)]
@@ -612,7 +612,7 @@ def told(run, *place):
     return s.step, s.probe, is_whole(s)
 
 
-def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
+def test_reading_every_snapshot_lists_the_folder_once(run, monkeypatch):
     scans, scan = [], Run._scan
     monkeypatch.setattr(Run, '_scan', lambda run: scans.append(1) or scan(run))
     assert [is_whole(run.snapshot(*place)) for place in run.recorded] == [True]*6 and len(scans) == 1
@@ -620,7 +620,7 @@ def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('seed', range(4))
-def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, seed):
+def test_cached_run_equals_a_newly_opened_one(run, seed):
     rng, writer, folder = np.random.default_rng(seed), Run(run.path), run.path/'snapshots'
     def files(): return sorted(folder.glob('step-*'))
     def any_file(): return files()[rng.integers(len(files()))]
@@ -647,7 +647,7 @@ def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, s
     assert told(run) == f"'no snapshots in {run.path} yet'"
 
 
-def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
+def test_arrays_of_wrong_shapes_raise_with_their_name():
     for kwargs, said in ((dict(arrays=dict(attention=np.ones((2, 2, 6, 5)))),
                           r"'attention' must have shape \[L, H, n, n\] with n=6"),
                          (dict(arrays=dict(guided=np.ones(3))), r"'guided' must have shape \[L, H\]"),
@@ -694,7 +694,7 @@ def picture(modality, step=0, probe=0, **kwargs):
 
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
-def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modality):
+def test_images_and_series_are_restored_exactly(run, modality):
     want = picture(modality, 40)
     run.save(want)
     got = Run(run.path).snapshot(40)
@@ -711,7 +711,7 @@ def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modalit
         want.arrays['is_masked_map'].size/8)
 
 
-def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_name():
+def test_inconsistent_arrays_of_images_and_series_raise_with_their_name():
     for modality, name, shape, said in (('image', 'saliency_map', (4, 5),
                                          r"'saliency_map' must have shape \[h, w\] with C=3, c=3, h=5, w=4, got \[4, "
                                          r"5\]"),
@@ -731,7 +731,7 @@ def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_
         picture('image', info=dict(modality='sound'))
 
 
-def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run):
+def test_token_and_translation_predictions_are_restored_exactly(run):
     n, score = 6, 3.1415926
     run.save(look(40, label=score, classes=[], arrays=dict(prediction=np.float32([2.7182817]))))
     got = run.snapshot(40)
@@ -764,7 +764,7 @@ def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run
     assert type(look(label=np.int64(2)).label) is int and type(look(label=np.float32(2)).label) is float
 
 
-def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_could_read_ours():
+def test_snapshots_are_compatible_with_earlier_versions():
     s = decode_snapshot(OLD)
     assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',))
     assert s.arrays['saliency'].tolist() == [.5, -.25]
@@ -778,7 +778,7 @@ def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_cou
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
 @pytest.mark.parametrize('kind', ['cut', 'one flipped bit', 'tokens of a text'])
-def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, kind):
+def test_damaged_image_or_series_is_reported_and_the_rest_opens(run, modality, kind):
     run.save(picture(modality, 30)), run.save(picture(modality, 30, 1))
     file = run.path/'snapshots/step-00000030.probe-001.safetensors'
     data = file.read_bytes()
@@ -798,7 +798,7 @@ def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, ki
     with pytest.raises(KeyError, match='no step 30 of probe 1 in run: its file '): reader.snapshot(30, 1)
 
 
-def test_what_is_best_is_what_the_config_says(tmp_path):
+def test_config_selects_the_best_step(tmp_path):
     rows = [dict(step=s, kind='eval', spearman=a, mse=b, loss=c)
             for s, a, b, c in ((1, .2, 3., 5.), (2, .6, 1., 4.), (3, .6, 2., 1.), (4, math.nan, 0., .5))]
     for metric, best, names in ((dict(name='spearman', greater_is_better=True), 2, ['spearman', 'mse', 'loss']),
@@ -819,7 +819,7 @@ def test_what_is_best_is_what_the_config_says(tmp_path):
     assert 'validation loss 0.500, mean squared error 0.000 at step 4' in repr(run) # the Spearman there is undefined
 
 
-def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
+def test_runs_table_has_a_column_for_each_score(tmp_path):
     a = Run.create(tmp_path/'a', dict(best_metric=dict(name='f1', greater_is_better=True)))
     a.log(dict(kind='eval', step=1, epoch=1., f1=.5, accuracy=.9,
                loss=1.)), a.log(dict(kind='score', split='test', step=1, examples=3, f1=.4, accuracy=.8, loss=1.))
@@ -835,7 +835,7 @@ def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
     assert math.isnan(t.validation_loss['a'])
 
 
-def test_layers_are_known_by_the_models_own_numbers(run):
+def test_layers_keep_the_numbers_of_the_model(run):
     attention = np.stack([np.full((2, 6, 6), x) for x in (.25, .5, 1.)])
     run.save(Snapshot(40, 0., 0, dict(attention=attention), dict(attention=[1, 4, 11]), tokens=list('abcdef')))
     s = run.snapshot(40)
@@ -845,7 +845,7 @@ def test_layers_are_known_by_the_models_own_numbers(run):
 
 # Company
 
-def test_subscribers_get_what_a_reader_would_see(run):
+def test_subscribers_receive_what_a_reader_gets(run):
     got, more = [], []
     stop, stop_more = run.subscribe(got.append), run.subscribe(more.append)
     run.log(dict(step=30, loss=np.float32(.1), where=(1, 2))), run.save(look(30))
@@ -862,7 +862,7 @@ def test_subscribers_get_what_a_reader_would_see(run):
     assert not np.array_equal(got[1].arrays['saliency'], look(30).arrays['saliency'])
 
 
-def test_a_subscriber_that_fails_is_warned_about_and_hurts_nobody(run):
+def test_failing_subscriber_only_causes_a_warning(run):
     got = []
     def fail(item): raise RuntimeError('the browser is gone')
     run.subscribe(fail), run.subscribe(got.append)
@@ -873,7 +873,7 @@ def test_a_subscriber_that_fails_is_warned_about_and_hurts_nobody(run):
     assert run.metrics[-1] == row(30) and is_whole(run.snapshot(30))
 
 
-def test_a_subscriber_may_read_write_and_leave_while_it_is_called(run):
+def test_subscriber_may_read_write_and_unsubscribe_during_a_call(run):
     def once(item):
         stop()
         run.set_state(seen=len(run.metrics))
@@ -883,7 +883,7 @@ def test_a_subscriber_may_read_write_and_leave_while_it_is_called(run):
     assert run.state == dict(seen=4) and len(got) == 2
 
 
-def test_a_run_can_be_pickled_and_copied_without_its_listeners(run):
+def test_run_is_pickled_without_its_listeners(run):
     run.subscribe(print)
     for other in (pickle.loads(pickle.dumps(run)), copy.deepcopy(run)):
         assert other.path == run.path and other.config == run.config and not other._listeners
@@ -891,7 +891,7 @@ def test_a_run_can_be_pickled_and_copied_without_its_listeners(run):
     assert [r['step'] for r in run.metrics] == [0, 10, 20, 30, 30]
 
 
-def test_a_run_is_found_again_after_the_working_directory_has_changed(run, tmp_path, monkeypatch):
+def test_run_is_found_after_changing_the_working_directory(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     relative = Run('run')
     monkeypatch.chdir('/')
@@ -945,7 +945,7 @@ def test_supersede_moves_everything_later_and_loses_no_byte(run):
     assert list(runs_table(run.path.parent).name) == ['run']
 
 
-def test_the_best_checkpoint_is_the_named_one_or_that_with_the_best_validation(run):
+def test_best_checkpoint_is_the_recorded_or_best_validated_one(run):
     assert run.best_step is None and run.best_checkpoint is None
     for step, accuracy in ((5, .9), (10, .5), (20, .7), (30, .7), (40, float('nan'))):
         run.log(dict(step=step, eval_loss=1., eval_accuracy=accuracy, eval_macro_f1=.1*step))
@@ -963,7 +963,7 @@ def test_the_best_checkpoint_is_the_named_one_or_that_with_the_best_validation(r
     assert run.scores() == dict(accuracy=.7, macro_f1=3., loss=1.)
 
 
-def test_rows_are_told_apart_by_kind_or_by_their_names(run):
+def test_rows_are_distinguished_by_kind_or_names(run):
     run.log(dict(step=30, kind='eval', accuracy=.5,
                  loss=1.)), run.log(dict(step=30,
                                          eval_loss=1.)), run.log(dict(step=30, kind='score', split='test', loss=1.))
@@ -971,7 +971,7 @@ def test_rows_are_told_apart_by_kind_or_by_their_names(run):
     assert [r['step'] for r in run.train_rows] == [0, 10, 20, 31] and len(run.eval_rows) == 2
 
 
-def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_folders(tmp_path):
+def test_runs_table_lists_damaged_runs_and_skips_other_folders(tmp_path):
     a = Run.create(tmp_path/'a', CONFIG)
     for step in range(1, 5): a.log(dict(kind='train', step=step, epoch=step/2, loss=2., task=float(step)))
     for step, accuracy in ((2, .6), (4, .5)):
@@ -999,7 +999,7 @@ def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_f
     with pytest.raises(FileNotFoundError, match='there is no such folder'): runs_table(tmp_path/'nowhere')
 
 
-def test_a_run_and_a_snapshot_introduce_themselves(run):
+def test_run_and_snapshot_have_a_readable_repr(run):
     run.log(dict(kind='eval', step=20, accuracy=.6123,
                  macro_f1=.5)), run.log(dict(kind='score', split='test', step=20, accuracy=.55, macro_f1=.44, loss=1.))
     for part in ('Run run, seed 7, 20 steps, not finished', 'ADDrop (p=0.3, q=0.2)',
@@ -1013,13 +1013,13 @@ def test_a_run_and_a_snapshot_introduce_themselves(run):
     assert 'attention float32 [2, 2, 6, 6], layers 0, 1' in repr(run.snapshot(10)) and repr(Snapshot(0, 0., 0))
 
 
-def test_a_bare_or_odd_config_does_not_stop_a_run_from_introducing_itself(tmp_path):
+def test_minimal_or_odd_config_still_has_a_repr(tmp_path):
     for i, config in enumerate(({}, dict(method='Own', model='m', data=None, seed=None),
                                 dict(method={}, data=dict(sizes=None), model=dict(layers=2)))):
         assert 'Run' in repr(Run.create(tmp_path/str(i), config))
 
 
-def test_the_look_wing_opens_runs_without_torch(run):
+def test_viewing_packages_open_runs_without_torch(run):
     code = f'''import sys
 import salviz.core.runs, salviz.metrics.scores, salviz.core.maths, salviz.core.text
 run = salviz.core.runs.Run({str(run.path)!r})

@@ -65,7 +65,7 @@ class Sees(Method):
         return dict(marked=Term(found + 0*outputs['main'].logits.sum(1), .1))
 
 
-def test_every_column_is_in_the_batches_of_training_evaluation_and_probes_aligned_to_tokens(
+def test_every_column_is_in_all_batches_and_aligned_to_tokens(
     tmp_path, tiny_bert, tiny_tokenizer, data, monkeypatch):
     method, evaluated = Sees(), []
     from salviz.training.trainer import MethodTrainer
@@ -130,7 +130,7 @@ def test_pairs_truncation_and_words_between_spaces(tiny_tokenizer):
                 assert batch['weight'][j, i] == (rows['weight'][j][own] if real else 0)
 
 
-def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
+def test_tokens_with_a_leading_space_belong_to_the_next_word():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     backend = Tokenizer(models.BPE({'Ġ': 0, 'a': 1, 'b': 2, '-': 3, 'Ġb': 4, '<unk>': 5}, [('Ġ', 'b')],
@@ -142,7 +142,7 @@ def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
     assert token_values([t], [[7, 9]], 'weight', 'train')[0] == [7, 7, 7, 9]
 
 
-def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_largest_share(tiny_tokenizer):
+def test_token_over_several_words_has_the_mean_number_and_largest_fraction(tiny_tokenizer):
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.add_tokens(['<|film|>', '電影'])
     rows = Dataset.from_dict(dict(text=['film <|film|> 電影', 'film film'], label=[0, 1],
@@ -164,7 +164,7 @@ def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_larges
 
 
 @pytest.mark.slow
-def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_bert, tiny_tokenizer, data):
+def test_column_with_a_reserved_name_raises(tmp_path, tiny_bert, tiny_tokenizer, data):
     for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
                  'example_id'):
         with pytest.raises(ValueError, match=f"train: train has a column '{name}', but that is the name of something"):
@@ -177,7 +177,7 @@ def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_ber
 
 
 @pytest.mark.slow
-def test_nothing_but_inputs_reaches_the_model(tiny_bert, tiny_tokenizer, data):
+def test_only_inputs_reach_the_model(tiny_bert, tiny_tokenizer, data):
     feed = feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(data)['train'][i] for i in range(4)])
     assert {*model_inputs(batch)} <= {'input_ids', 'attention_mask', 'token_type_ids'}
@@ -211,7 +211,7 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
         feed_for(tiny_bert(), tiny_tokenizer).encode(dict(train=part, validation=wrong))
 
 
-def test_a_column_moves_and_is_indexed_like_a_tensor():
+def test_column_can_be_moved_and_indexed_like_a_tensor():
     column = Column('abcd').of('source', 'it is text')
     assert column[torch.tensor([2, 0])] == ['c', 'a']
     assert column[torch.tensor([True, False, False, True])] == ['a', 'd']
@@ -219,7 +219,7 @@ def test_a_column_moves_and_is_indexed_like_a_tensor():
     assert column.to('cpu', non_blocking=True) is column and column[1:].why == 'it is text' and column[1] == 'b'
 
 
-def test_images_bring_their_columns_too(tmp_path):
+def test_images_have_further_columns_too(tmp_path):
     rng = np.random.default_rng(0)
     features = {'pixel_values': rng.random((12, 1, 28, 28)).astype(np.float32), 'label': np.arange(12) % 2}
     from datasets import Array3D, ClassLabel
@@ -241,7 +241,7 @@ def test_images_bring_their_columns_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_asks_for_what_is_not_there_is_told_what_is(tmp_path, tiny_bert, tiny_tokenizer, data):
+def test_missing_names_raise_with_available_ones(tmp_path, tiny_bert, tiny_tokenizer, data):
     with pytest.raises(NoColumn,
                        match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has "
                        r"input_ids, .*rating, .*source"):
@@ -278,7 +278,7 @@ wrong_terms = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('says', list(wrong_terms))
-def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, tiny_bert, tiny_tokenizer, tiny_data):
+def test_term_that_is_not_per_example_raises_with_method_and_name(says, tiny_bert, tiny_tokenizer, tiny_data):
     class Fine(Method): pass
     model, feed = tiny_bert(), feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(tiny_data)['train'][i] for i in range(5)])
@@ -288,7 +288,7 @@ def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, 
 
 
 @pytest.mark.parametrize('snapshots', [0, 2])
-def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_path, tiny_bert, tiny_tokenizer,
+def test_scalar_terms_raise_in_training_and_recording(snapshots, tmp_path, tiny_bert, tiny_tokenizer,
                                                                  tiny_data):
     says, given = next(iter(wrong_terms.items()))
     with pytest.raises(ValueError, match=f'^Bad: {re.escape(says)}'):
@@ -297,7 +297,7 @@ def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_
 
 
 @pytest.mark.slow
-def test_a_plan_that_is_none_is_refused_by_name(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_invalid_plan_raises_with_the_method(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
                                        (dict(layers=(0,)), 'plan must return a Plan, got dict'),
                                        (Plan(layers=0), 'the layers of its plan must be a tuple of numbers, got int 0'),
@@ -316,7 +316,7 @@ def evidence(**given):
     return Shows()
 
 
-def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_custom_evidence_is_trimmed_to_its_tokens(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def ramp(*shape): return torch.arange(float(np.prod(shape))).view(shape)
     method = evidence(map=lambda b, n: ramp(b, n, n), heads=lambda b, n: {0: ramp(b, 4, n, n), 1: ramp(b, 4, n, n) - 5},
                       words=lambda b, n: ramp(b, n),
@@ -347,7 +347,7 @@ def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, t
 
 
 @pytest.mark.slow
-def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Gate(Method):
         def __init__(self, axes): self.axes = axes
         def plan(self, model, batch, progress):
@@ -379,7 +379,7 @@ def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_t
     ('', lambda b, n: torch.ones(b), 'must be called by a string'),
     ('__metadata__', lambda b, n: torch.ones(b), 'must be called by a string'),
     ('\ud800', lambda b, n: torch.ones(b), 'has half a surrogate pair')])
-def test_evidence_that_cannot_be_kept_is_refused_by_method_and_name(name, given, says, tmp_path, tiny_bert,
+def test_unsupported_evidence_raises_with_method_and_name(name, given, says, tmp_path, tiny_bert,
                                                                     tiny_tokenizer, tiny_data):
     class Shows(Method):
         def plan(self, model, batch, progress):

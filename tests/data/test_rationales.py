@@ -43,7 +43,7 @@ def hate():
                         for split in ('train', 'validation', 'test')})
 
 
-def test_hatexplain_has_the_majoritys_label_and_what_anyone_marked(hate):
+def test_hatexplain_has_the_majority_label_and_all_marks(hate):
     with pytest.warns(UserWarning, match='left out: 1 of 5 rows of train, on whose label the annotators do not agree'):
         data = load_rationales(hate)
     assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
@@ -66,7 +66,7 @@ def test_a_normal_post_has_no_rationale_even_if_an_outvoted_annotator_marked_wor
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_half_of_those_who_marked_are_a_majority(hate):
+def test_half_of_the_annotators_are_a_majority(hate):
     rows = {row['text']: row for row in load_rationales(hate, annotators='majority')['train']}
     assert said(rows['you are utter filth today']) == ['filth']
     assert said(rows['so bad']) == ['so bad']
@@ -76,7 +76,7 @@ def test_half_of_those_who_marked_are_a_majority(hate):
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_shares_of_annotators_are_one_number_a_word(hate):
+def test_fractions_of_annotators_are_one_number_per_word(hate):
     data = load_rationales(hate, annotators='share')
     rows = {row['text']: row['rationale'] for row in data['train']}
     assert np.allclose(rows['you are utter filth today'], [1/3, 0, 1/3, 2/3, 0])
@@ -85,7 +85,7 @@ def test_shares_of_annotators_are_one_number_a_word(hate):
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_the_folder_of_hatexplains_authors_is_read_with_its_splits(tmp_path):
+def test_hatexplain_folder_is_read_with_its_splits(tmp_path):
     names = 'hatespeech', 'normal', 'offensive'
     own = {p['id']: dict(post_id=p['id'], post_tokens=p['post_tokens'], rationales=p['rationales'],
                          annotators=[dict(label=names[x], annotator_id=1, target=['None'])
@@ -99,13 +99,13 @@ def test_the_folder_of_hatexplains_authors_is_read_with_its_splits(tmp_path):
     assert data['train'].features['label'].names == list(names) and said(data['train'][0]) == ['you', 'utter filth']
 
 
-def test_a_parquet_file_of_the_published_shape_is_read(tmp_path, hate):
+def test_parquet_file_of_the_published_format_is_read(tmp_path, hate):
     hate['train'].select([0, 1, 3, 4]).to_parquet(tmp_path/'train.parquet')
     data = load_rationales({split: tmp_path/'train.parquet' for split in ('train', 'validation', 'test')})
     assert said(data['train'][0]) == ['you', 'utter filth'] and data['train'][1]['rationale'] is None
 
 
-def test_flags_that_are_not_as_long_as_the_post_are_refused(hate):
+def test_flags_of_wrong_length_raise(hate):
     bad = Dataset.from_list([*posts[:1], post(7, [0, 0, 0], [[1, 0]])], features=hate_features)
     with pytest.raises(ValueError,
                        match=r'the rationale cannot be read \(a rationale is not as long as post_tokens\) in 1 row of '
@@ -121,7 +121,7 @@ def explained(k):
 
 header = f'pairID,gold_label,Sentence1,Sentence2,{explained(1)},{explained(2)},{explained(3)}'
 
-def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
+def test_esnli_files_have_stars_around_words(tmp_path):
     smiles = ['A woman smiles at the child.,A woman is present.',
               'because,A woman *smiles* at the child.,A woman is *present.*,{},"1,2,3"',
               'because,A *woman* *smiles* at the child.,A *woman* is *present.*,{},"1"',
@@ -156,7 +156,7 @@ def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
     assert shared[2]['rationale'] is None
 
 
-def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
+def test_eraser_esnli_on_the_hub_has_tokens_and_offsets():
     rows = [dict(doc_id='1', premise=['A', 'woman', 'smiles', '.'], hypothesis=['She', 'is', 'glad'],
                  premise_evidence_span=[[1, 3]], hypothesis_evidence_span=[[2, 3]], classification='entailment'),
             dict(doc_id='2', premise=['Rain'], hypothesis=['No', 'sun'], premise_evidence_span=[],
@@ -172,7 +172,7 @@ def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
 
 # ERASER
 
-def test_the_movie_reviews_of_the_hub_hold_phrases():
+def test_movie_reviews_on_the_hub_have_phrases():
     features = Features(dict(review=Value('string'), label=ClassLabel(names=['NEG', 'POS']),
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
@@ -185,7 +185,7 @@ def test_the_movie_reviews_of_the_hub_hold_phrases():
     assert data['train'].features['label'].names == ['NEG', 'POS']
 
 
-def test_multirc_of_the_hub_is_a_passage_and_a_question():
+def test_multirc_on_the_hub_is_a_passage_and_a_question():
     features = Features(dict(passage=Value('string'), query_and_answer=Value('string'),
                              label=ClassLabel(names=['False', 'True']), evidences=Sequence(Value('string'))))
     rows = [dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Ann', label=1,
@@ -218,7 +218,7 @@ def written(folder, docs, rows, as_file=False):
 
 
 @pytest.mark.parametrize('as_file', [False, True])
-def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_file):
+def test_eraser_folder_has_token_offsets_into_documents(tmp_path, as_file):
     docs = {'negR_1.txt': 'the plot  is thin .\n\n no\u00a0fun at all\n', 'posR_1.txt': 'great fun'}
     rows = [annotation('negR_1.txt', 'NEG', [('negR_1.txt', 3, 4), ('negR_1.txt', 5, 7)]),
             annotation('posR_1.txt', 'POS', [])]
@@ -232,7 +232,7 @@ def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_fi
     assert shared[0]['rationale'] == [0, 0, 0, 1, 0, 1, 1, 1, 0] and shared[1]['rationale'] is None
 
 
-def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_pair(tmp_path):
+def test_different_queries_become_second_texts(tmp_path):
     docs = dict(doc='Ann ran home . It rained .', other='Bob slept .')
     rows = [annotation('a:1', 'True', [('doc', 0, 2), ('other', 0, 1)], 'who   moved ?'),
             annotation('a:2', 'False', [('doc', 4, 6)], 'who slept ?')]
@@ -250,7 +250,7 @@ def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_p
                                         ('Rain .', 'It is wet .', [[0, 0, 4], [1, 6, 9]])]
 
 
-def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_row(tmp_path):
+def test_missing_documents_and_invalid_evidence_raise_with_their_row(tmp_path):
     good = annotation('a', 'NEG', [('a', 0, 1)])
     with pytest.raises(ValueError, match=r'the document b is missing\) in 1 row of train \(first: row 1'):
         load_rationales(written(tmp_path/'1', dict(a='x y'), [good, annotation('b', 'POS', [('b', 0, 1)])]))
@@ -262,7 +262,7 @@ def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_r
 
 # one's own
 
-def test_lists_of_words_with_flags_spans_and_strings_in_any_table(tmp_path):
+def test_custom_tables_may_have_flags_spans_and_strings(tmp_path):
     frame = pd.DataFrame(dict(words=[['not', 'very', 'good'], ['fine', '!']]*10, y=['a', 'b']*10,
                               why=[[1, 0, 1], [0, 0]]*10))
     data = load_rationales(frame, text='words', label='y', rationale='why', seed=3)
@@ -282,7 +282,7 @@ def test_lists_of_words_with_flags_spans_and_strings_in_any_table(tmp_path):
     assert said(data['train'][0]) == ['dog', 'barks'] and data['train'].features['label'].names == ['nein', 'ja']
 
 
-def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale_together():
+def test_splits_match_load_text_and_keep_rows_together():
     frame = pd.DataFrame(dict(text=[f'word{i} end' for i in range(40)], label=['x', 'y']*20,
                               rationale=[[[0, 4 + len(str(i))]] for i in range(40)]))
     data = load_rationales(frame, splits=(.5, .25, .25), seed=1)
@@ -295,7 +295,7 @@ def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale
                                                seed=2)['test']] != [r['text'] for r in data['test']]
 
 
-def test_probes_and_tokens_understand_the_column(tiny_bert, tiny_tokenizer):
+def test_probes_and_tokens_accept_the_column(tiny_bert, tiny_tokenizer):
     frame = pd.DataFrame(dict(text=['the clumsy film .', 'a fine plot']*10, label=[0, 1]*10,
                               rationale=[[[4, 10]], [0, 1, 0]]*10))
     data = load_rationales(frame)
@@ -323,7 +323,7 @@ def test_spans_and_flags_are_checked_against_their_text():
         with pytest.raises(ValueError, match=message): _rationale_spans(texts, rationale)
 
 
-def test_a_share_of_a_word_is_the_largest_of_what_it_holds():
+def test_fraction_of_a_word_is_the_largest_of_its_pieces():
     g = np.random.default_rng(0)
     for text in ("isn't it  good .", 'so-called "art"', 'x'):
         words, spaced = find_words(text), spaced_words(text)
@@ -353,7 +353,7 @@ def test_pieces_merge_into_runs():
 
 # the Hub
 
-def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
+def test_known_names_map_to_repository_and_branch(hate):
     asked = []
     def load(repository, config, revision=None):
         asked.append((repository, config, revision))
@@ -367,7 +367,7 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
     assert {*_rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
 
 
-def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
+def test_missing_network_gives_a_short_error(monkeypatch):
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
     assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
@@ -393,7 +393,7 @@ def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
         load_rationales('x/y')
 
 
-def test_other_sources_are_refused_in_one_sentence(tmp_path):
+def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
