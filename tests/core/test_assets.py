@@ -1,4 +1,4 @@
-"Packaged assets: fetched whole or not at all, checked before anything is run, and only when asked for"
+"Packaged assets are fetched completely or not at all, verified before any code runs, and only on request"
 import gzip, hashlib, http.server, io, json, os, shutil, subprocess, sys, tarfile, threading, zipfile
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from salviz.core.assets import Asset, _assets, asset, cache_dir, fetch
 
 
 def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small file\n'),)):
-    "A wheel at version 1.0 in `folder`, and its sha256"
+    "Create a wheel at version 1.0 in `folder` and return its sha256"
     path = folder/f'{name}-1.0-py3-none-any.whl'
     with zipfile.ZipFile(path, 'w') as z:
         for inside, content in files: z.writestr(inside, content)
@@ -21,7 +21,7 @@ def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small fi
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    "An asset called tiny in a registry that is a folder, an empty cache, and no network"
+    "Provide an asset named tiny in a folder as registry, an empty cache, and no network"
     index = tmp_path/'index'; index.mkdir()
     for name in [name for name in os.environ if name.startswith('PIP_')]: monkeypatch.delenv(name)
     for name, value in dict(SALVIZ_CACHE=tmp_path/'cache', PIP_NO_INDEX=1, PIP_FIND_LINKS=index,
@@ -35,7 +35,7 @@ def tiny(tmp_path, monkeypatch):
 def left(): return sorted(p.name for p in cache_dir().iterdir() if p.suffix != '.lock')
 
 def child(code, entry):
-    "A process that knows the asset `entry` as tiny and runs `code`"
+    "Run `code` in a process that registers the asset `entry` as tiny"
     fields = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
     head = f'import sys\nfrom salviz.core import assets as room\nroom._assets["tiny"] = room.Asset(**{fields!r})\n'
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -238,7 +238,7 @@ def test_packaged_files_match_their_descriptions():
 
 
 class FakeHub(http.server.BaseHTTPRequestHandler):
-    "Answers as the Hub does: the name of a repository says how"
+    "Answer like the Hub, depending on the name of the repository"
     def log_message(self, *args): pass
     def do_GET(self):
         if 'silent' in self.path: return self.rfile.read(1)  # blocks until the client hangs up
@@ -254,7 +254,7 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope='module')
 def ask():
-    "Ask `hub_silence` about each of some names in a process whose Hub is a local server (or `endpoint`)"
+    "Call `hub_silence` for each of `names` in a process whose Hub is a local server (or `endpoint`)"
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), FakeHub); server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     def run(*names, endpoint=f'http://127.0.0.1:{server.server_port}', **env):

@@ -1,5 +1,5 @@
-"""Nothing lost, nothing false: kills at any moment, flipped bits, cuts, appends, two processes at once, and runs of
-somebody else's making."""
+"""Runs survive kills at any moment, flipped bits, cuts, appended bytes and concurrent processes, and runs from other
+people are read safely."""
 import json
 import os
 import random
@@ -34,11 +34,11 @@ quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 def rows_of(run):
-    "All rows, without what a clock says"
+    "Return all rows without times"
     return [{k: v for k, v in r.items() if 'seconds' not in k} for r in run.metrics]
 
 def same_run(a, b):
-    "Are two finished runs equal in all that they recorded, and in their best weights?"
+    "Return whether two finished runs have equal recordings and equal best weights"
     assert rows_of(a) == rows_of(b) and a.recorded == b.recorded and a.finished and b.finished
     assert a.best_step == b.best_step and list(a.checkpoints) == list(b.checkpoints)
     for s in a.snapshots():
@@ -47,12 +47,12 @@ def same_run(a, b):
         for k, x in s.arrays.items():
             assert np.array_equal(x, other.arrays[k], equal_nan=x.dtype.kind == 'f'), (s.step, k)
     for which in ('best', 'last'): assert torch.equal(*(weights(load_model(r, which)[0]) for r in (a, b)))
-    # where a damaged checkpoint may have gone
+    # possible locations of a damaged checkpoint
     assert [d for d in b.check() if not d.file.startswith('superseded/')] == []
     return True
 
 class Breaks(FineTuning):
-    "Plain fine-tuning that breaks down before a step, once"
+    "Plain fine-tuning that fails once before a step"
     def __init__(self, at=None): self.at = at
     def args(self): return {}
     @property
@@ -64,13 +64,13 @@ class Breaks(FineTuning):
         return super().plan(model, batch, progress)
 
 def as_earlier(config, path):
-    "Write `config` to `path` as an earlier version had it: without format, seal and first weights"
+    "Write `config` to `path` in the form of an earlier version: without format, seal and first weights"
     said = {k: v for k, v in read_object(config).items() if k not in ('format', 'first_weights')}
     write_whole(path, json.dumps(said).encode())
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A folder with model, tokenizer and data for other processes, and a run that nothing disturbed"
+    "Create a folder with model, tokenizer and data for other processes, and an uninterrupted run"
     home = tmp_path_factory.mktemp('damage')
     make_tiny_bert().save_pretrained(home/'model'); tiny_tokenizer.save_pretrained(home/'model')
     tiny_data.save_to_disk(home/'data')
@@ -81,7 +81,7 @@ def home(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
 
 @pytest.fixture(scope='module')
 def stopped(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A run that broke down in its last epoch, with two checkpoints to go on from; tests work on copies"
+    "Create a run that failed in its last epoch, with two checkpoints to resume from; tests use copies"
     path = tmp_path_factory.mktemp('stopped')/'run'
     with pytest.raises(KeyboardInterrupt):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, Breaks(13), run_dir=path,
@@ -91,7 +91,7 @@ def stopped(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
 
 @pytest.fixture(scope='module')
 def unbroken(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "What `stopped` would have become"
+    "Return the uninterrupted version of `stopped`"
     path = tmp_path_factory.mktemp('unbroken')/'run'
     return train(make_tiny_bert(), tiny_tokenizer, tiny_data, FineTuning(), run_dir=path,
                  **{**quick, 'epochs': 3, 'keep': 3})
@@ -111,8 +111,8 @@ def resume(make_tiny_bert, tiny_tokenizer, tiny_data):
 
 # Kills
 
-# A life: trains in a folder, begun or gone on with as a requeued job would; dies before its k-th touch of a file there
-# (-1: lives on, and says which there were).
+# A process that starts or resumes training in a folder, like a requeued job. It dies before its k-th file operation
+# there (-1: it survives and reports the operations).
 life = '''
 import os, signal, sys, warnings
 import datasets
@@ -170,7 +170,7 @@ def test_killed_training_resumes_to_the_same_result(place, home, tmp_path, make_
 
 @pytest.mark.slow
 def test_hundred_random_kills_change_nothing(home, tmp_path):
-    "Half of them before a random touch of a file, half after a random time; what goes on may be killed again"
+    "Kill half of the runs before a random file operation, half after a random time; resumed runs may be killed again"
     rng, kills, ended, early, late, run = random.Random(11), 0, 0, 0, 0, 0
     start = time.monotonic()
     live(home, tmp_path/'timed')
@@ -187,7 +187,7 @@ def test_hundred_random_kills_change_nothing(home, tmp_path):
             early += not (path/'metrics.jsonl').exists()
             late += (path/'config.json').exists() and any(r['kind'] == 'score' for r in Run(path).metrics)
             if (path/'config.json').exists(): assert Run(path).damaged == []
-            if (path/'summary.json').exists(): # the kill came after the end: there is nothing to go on with
+            if (path/'summary.json').exists(): # the kill came after the end, so there is nothing to resume
                 assert same_run(Run(home/'whole'), Run(path))
                 ended, run = ended + 1, run + 1
     if (tmp_path/str(run)).exists():
@@ -223,7 +223,7 @@ def test_snapshot_without_its_row_is_recorded_again(copy, resume, unbroken):
     lines = (copy.path/'metrics.jsonl').read_bytes().splitlines(keepends=True)
     looks = [line for line in lines if b'"record"' in line and b'"step": 10' in line]
     (copy.path/'metrics.jsonl').write_bytes(b''.join(line for line in lines if line not in looks))
-    (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 go
+    (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 are moved
     assert same_run(unbroken, resume(copy))
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_run_killed_before_a_step_can_start_and_resume(left, tmp_path, make_tiny
             return
         path.mkdir()
         if left == 'a temporary file': (path/'.config.json.0a1b2c3d.tmp').write_text('{"method": {"na')
-        if left == 'only a config': # as an earlier version left it: the weights were noted afterwards
+        if left == 'only a config': # as in an earlier version, which recorded the weights later
             as_earlier(kept/'config.json', path/'config.json')
     kept = tmp_path/'kept'
     whole = train(**{**given, 'model': make_tiny_bert()}, run_dir=kept)
@@ -292,7 +292,7 @@ time.sleep(600)
 
 @pytest.fixture
 def other(tmp_path):
-    "Function that lets another process hold the folder `path`"
+    "Return a function that lets another process lock the folder `path`"
     begun = []
     def hold(path):
         said = tmp_path/'holder.said'
@@ -315,7 +315,7 @@ def test_run_in_use_rejects_training_but_can_be_read(copy, resume, other, unbrok
     assert Run(copy.path).snapshots()
     assert load_model(copy, 'last')
     process.kill(), process.join()
-    assert same_run(unbroken, resume(copy)) # whose process is gone is not asked
+    assert same_run(unbroken, resume(copy)) # the process has ended
     assert not (copy.path/'.training.json').exists()
 
 def test_copied_folder_is_unlocked_and_a_moved_one_is_not(copy, other, tmp_path):
@@ -348,7 +348,7 @@ if pid == 0: os.close(1); time.sleep(60); os._exit(0)
 print(pid, flush=True)
 os.kill(os.getpid(), 9)'''
     child = int(subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE).stdout)
-    os.kill(child, 0) # it lives
+    os.kill(child, 0) # the child is alive
     try: Held(tmp_path/'run').release()
     finally: os.kill(child, signal.SIGKILL)
 
@@ -472,7 +472,7 @@ def test_moved_run_ends_with_its_best_weights(stopped, resume, unbroken, tmp_pat
 
 @pytest.fixture(scope='module')
 def victim(tmp_path_factory, stopped, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A finished run with every kind of file: it was resumed, has arrays, a state and a run inside"
+    "Create a finished run with every kind of file: it was resumed, and has arrays, a state and a nested run"
     path = tmp_path_factory.mktemp('victim')/'run'
     shutil.copytree(stopped, path)
     train(make_tiny_bert(), tiny_tokenizer, tiny_data, FineTuning(), run_dir=path, resume=True,
@@ -485,7 +485,7 @@ def victim(tmp_path_factory, stopped, make_tiny_bert, tiny_tokenizer, tiny_data)
     return path
 
 def contents(path):
-    "All that can be read of the run in `path`, what is refused left out"
+    "Return everything that can be read of the run in `path`"
     run, out = Run(path), {}
     out['config'], out['state'], out['summary'], out['metrics'], out[
         'best'] = run.config, run.state, run.summary, run.metrics, run.best_step
@@ -512,7 +512,7 @@ known = ('model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'config
          'optimizer.pt', 'scheduler.pt', 'rng_state.pth')
 
 def hurt(data, rng):
-    "One flipped bit, a cut at the end or within, or an append"
+    "Flip a bit, remove bytes at the end or inside, or append bytes"
     kind = rng.choice(['flip', 'flip', 'flip', 'cut', 'gap', 'append'])
     if kind == 'append' or not data:
         return kind, data + rng.choice([rng.randbytes(rng.randint(1, 99)), b'\n', b'{"step": 1}\n', b'\0',
@@ -525,13 +525,13 @@ def hurt(data, rng):
     return kind, data[:i] + bytes([data[i] ^ 1 << rng.randrange(8)]) + data[i + 1:]
 
 def harm_again_and_again(victim, times, seed):
-    "Hurt a random file, see that it is named or that nothing changed, and heal it; returns how often which happened"
+    "Damage a random file, check that it is reported or harmless, and restore it; return the counts of both"
     rng, before, count = random.Random(seed), contents(victim), {}
     files = [p for p in sorted(victim.rglob('*')) if p.is_file()]
     kinds = sorted({p.suffix + p.parent.name.partition('-')[0] for p in files})
     assert Run(victim).check() == []
     for _ in range(times):
-        of_kind = rng.choice(kinds) # a kind of file, then one of it: there are many snapshots, and one summary
+        of_kind = rng.choice(kinds) # select a kind of file first, because there are many snapshots but only one summary
         file = rng.choice([p for p in files if p.suffix + p.parent.name.partition('-')[0] == of_kind])
         whole, name = file.read_bytes(), file.relative_to(victim).as_posix()
         kind, data = hurt(whole, rng)
@@ -540,7 +540,7 @@ def harm_again_and_again(victim, times, seed):
         except ValueError as e: named, after = [name] if name in str(e) else [], None
         said = any(o.partition(',')[0] == name for o in named)
         assert said or after == before, (name, kind, data == whole)
-        for k, x in (after or {}).items(): # named or not: what can still be read is what was written
+        for k, x in (after or {}).items(): # reported or not: everything readable is what was written
             if not isinstance(k, tuple) or k[0] in ('superseded', '1', 'teacher'): continue
             assert x == before[k], (name, kind, k)
         count[kind, 'named' if said else 'harmless'] = count.get((kind, 'named' if said else 'harmless'), 0) + 1
@@ -587,7 +587,7 @@ def test_rows_after_finish_count_and_duplicates_are_damage(tmp_path):
     assert Run(run.path).damaged == [('metrics.jsonl', 'has 4 rows; 2 were written')]
 
 
-# Somebody else's run
+# Runs from other people
 
 @pytest.fixture
 def run(tmp_path):
@@ -603,7 +603,7 @@ def run(tmp_path):
 def look_at_everything(path):
     run = Run(path)
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # of snapshots that cannot be read
+        warnings.simplefilter('ignore') # about unreadable snapshots
         run.snapshots()
     run.metrics, run.state, run.summary, run.finished, run.checkpoints
     run.best_checkpoint, run.scores(), run.train_loss, repr(run)
@@ -659,7 +659,7 @@ def test_rows_of_wrong_types_are_reported_or_read(run):
             for kind in ('train', 'eval', 'score'):
                 line = sealed({**dict(kind=kind, step=10, epoch=1., loss=1., split='test'), key: x})
                 (run.path/'metrics.jsonl').write_bytes(whole + line.encode() + b'\n')
-                # one too many, for a run that has ended
+                # one row too many for a finished run
                 assert set(look_at_everything(run.path)) <= {'metrics.jsonl, line 3', 'metrics.jsonl'}, (key, x)
 
 @pytest.mark.slow
@@ -714,7 +714,7 @@ def test_study_without_weights_deletes_them_after_each_trial(tmp_path, make_tiny
         seen.append(sorted(p.parent.parent.name for p in (folder/'runs').glob('*/checkpoints/checkpoint-*'))
                     if folder.exists() else [])
         return make_tiny_bert(seed), tiny_tokenizer
-    def accuracy(model, run): return float(run.path.name[-1]) # asks for the weights
+    def accuracy(model, run): return float(run.path.name[-1]) # needs the weights
     given = dict(measures=[accuracy], weights='none', progress=False, epochs=1, batch_size=8, snapshots=0)
     study = Study(folder, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1, 2), **given)
     held = study._lease(study.cells[2])

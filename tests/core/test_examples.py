@@ -1,4 +1,4 @@
-"The finished runs that come with the library: whole, small, readable by anybody, and unpacked once."
+"The bundled example runs are complete, small, readable without torch, and unpacked once."
 import os
 import subprocess
 import sys

@@ -1,5 +1,4 @@
-"""Files as people have them: whatever is not what its reader expects is named with its line and its remedy, and
-nothing is dropped."""
+"""Broken files from users raise an error with the line and the fix, and no data is dropped."""
 import pandas as pd
 import pytest
 
@@ -11,7 +10,7 @@ rows = ''.join(f'text {i},{i % 2}\n' for i in range(40))
 plain = f'text,label\n{rows}'
 jsonl = '{"text": "fine", "label": 1}\n{"text": "dull", "label": 0}\n'*20
 
-refused = { # file: (what is in it, the file's line or what is wrong, the remedy)
+refused = { # file: (content, line or error, fix)
     'one-more.csv': ('text,label\n' + ''.join(f'{i},text {i},{i % 2}\n' for i in range(40)),
                      'line 2 has 3 fields, the header 2 (text, label) (and 39 more such rows)', 'name every column'),
     'once-more.csv': (plain + 'a,b,1\n', 'line 42 has 3 fields', 'put a text with commas in quotes'),

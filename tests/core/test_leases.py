@@ -1,4 +1,5 @@
-"""Leases where machines share a name, clocks disagree, disks are full or have no locks, and processes are held up."""
+"""Leases work with machines of the same name, different clocks, full disks, disks without locks, and stalled
+processes."""
 import errno
 import fcntl
 import json
@@ -20,7 +21,7 @@ hour = 3600.
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    "Function that makes a `Lease` as a process on another host has it"
+    "Return a function that creates a `Lease` like a process on another host"
     def make(path, **kw):
         with monkeypatch.context() as there:
             there.setattr(platform, 'node', lambda: 'elsewhere')
@@ -35,7 +36,7 @@ def of_another(started, **who):
     return sealed(dict(host=platform.node(), process=os.getpid(), started=started, id='another') | who)
 
 
-# Who is alive
+# Detecting live holders
 
 boot, space, ticks = process_start(os.getpid()).replace('pid:', 'pid').split(':')
 others = dict(machine=f'0-0:{space}:{ticks}', container=f'{boot}:pid:[1]:{ticks}', earlier_version=f'{boot}:{ticks}')
@@ -68,10 +69,10 @@ def test_clocks_of_hosts_may_differ(skew, elsewhere, tmp_path, monkeypatch):
     with there:
         monkeypatch.setattr(time, 'time', lambda: clock() + skew)
         with pytest.raises(Leased): Lease(tmp_path/'cell').__enter__()
-        there.check() # a clock that was set is no reason
+        there.check() # setting the clock loses no lease
         silence(there)
         with Lease(tmp_path/'cell'):
-            # it slept, and was set back
+            # the machine slept, and its clock was set back
             monkeypatch.setattr('salviz.core.leases._clocks', lambda: (clock() - hour, 1e9))
             with pytest.raises(Leased, match='taken over'): there.check()
 
@@ -79,7 +80,7 @@ def test_file_server_may_store_whole_seconds(tmp_path):
     file = tmp_path/'cell.1'
     file.write_text(of_another('x', host='elsewhere'))
     who = holder(file)
-    for now in (1000, 1119.9, 1120.9): # of 120 seconds, by a clock that leaves out what is behind the point
+    for now in (1000, 1119.9, 1120.9): # 120 seconds, with a clock that drops fractions
         os.utime(file, (1000, 1000))
         assert is_held(file, who, int(now))
     assert not is_held(file, who, 1121)
@@ -92,14 +93,14 @@ def test_unwritable_folder_uses_the_local_clock(tmp_path, monkeypatch):
     assert server_time(tmp_path) == 7.
 
 
-# Who holds it
+# Conflicts between holders
 
 @pytest.mark.parametrize('at', ['made', 'looked'])
 def test_stalled_process_takes_no_lease_from_later_ones(at, elsewhere, tmp_path, monkeypatch):
     (tmp_path/'cell.1').write_text(of_another('x', host='elsewhere'))
     os.utime(tmp_path/'cell.1', (0, 0))
     slow, last, looks = elsewhere(tmp_path/'cell'), Lease(tmp_path/'cell'), []
-    def stall(): # another one comes and goes, a third one begins to count again
+    def stall(): # another process takes and releases the lease, a third one restarts the numbering
         silence(slow)
         with elsewhere(tmp_path/'cell'): pass
         last._take()
@@ -140,7 +141,7 @@ while not os.path.exists(folder + '/go'): pass
 for _ in range(200):
     try:
         with Lease(folder + '/cell'):
-            os.mkdir(folder + '/here') # there is one already if another one holds the lease
+            os.mkdir(folder + '/here') # fails if another process holds the lease
             held += 1
             if random.random() < .2: time.sleep(.001)
             os.rmdir(folder + '/here')
@@ -227,13 +228,13 @@ def test_lease_takes_precedence_over_the_lock(elsewhere, tmp_path):
         silence(stalled)
         with mine:
             second = Held(place)
-            first.release() # it woke up
+            first.release() # the stalled process continues
             assert second.note.exists() and second._noted()['lease'] == mine.who['id']
             second.release()
     assert names(place) == ['.lock']
 
 def self_alone(place):
-    "Hold `place` in a process that has no lease"
+    "Lock `place` in a process without a lease"
     script = 'import sys; from salviz.core.locks import Held; Held(sys.argv[1])'
     done = subprocess.run([sys.executable, '-c', script, place], capture_output=True, text=True)
     if done.returncode: raise RunInUse(done.stderr)
@@ -258,5 +259,5 @@ def test_writing_requires_the_covering_lease(tmp_path):
         for act in acts:
             with pytest.raises(Leased, match='taken over'): act()
         assert {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob('*')} == before
-        write_whole(tmp_path/'cell.json2', b'x') # it is not covered
+        write_whole(tmp_path/'cell.json2', b'x') # this file is not covered
     run.log(dict(step=3, loss=1.))

@@ -11,7 +11,7 @@ from salviz.core import maths
 golden = json.loads(slow.PATH.read_text())
 
 
-def floats(x): return np.array(x, dtype=np.float64)   # null, the file's undefined, becomes NaN
+def floats(x): return np.array(x, dtype=np.float64)   # null in the file means undefined and becomes NaN
 
 
 def same(got, expected): np.testing.assert_allclose(floats(got), floats(expected), rtol=1e-9, atol=1e-11)
@@ -45,7 +45,7 @@ def test_retained_count_is_exact_for_two_decimals_and_up_to_512_keys():
 
 
 def allowed_masks(rng, shape):
-    "Padding at either end, causal, a sliding window, arbitrary holes and a row with nothing"
+    "Masks with padding at either end, causal, with a sliding window, with random holes, and an empty row"
     *lead, q, k = shape
     i, j = np.indices((q, k))
     holes = rng.random(shape) < .6
@@ -60,7 +60,7 @@ def test_the_region_equals_a_sort_of_each_row(region, dtype):
     rng = np.random.default_rng(0)
     for trial in range(12):
         shape = (2, 3, n := int(rng.integers(1, 14)), n)
-        B = rng.standard_normal(shape) if trial % 2 else rng.integers(-2, 3, shape)/4   # every other one full of ties
+        B = rng.standard_normal(shape) if trial % 2 else rng.integers(-2, 3, shape)/4   # every other one has ties
         B = B.astype(dtype)
         for allowed in allowed_masks(rng, shape):
             full = np.broadcast_to(allowed, shape)
@@ -220,10 +220,10 @@ def test_overlap_of_constant_rows_is_undefined():
     for side in (np.zeros(10), np.full(10, 3.)):
         for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)):
             assert np.isnan(maths.top_overlap(a, b, 2))
-        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all are taken: no tie decides
+        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all selected: ties do not matter
     one = np.where(up == 0, 7., 3.)
     counts = np.arange(10) > 0
-    # constant over what counts
+    # constant over the counted positions
     assert maths.top_overlap(one, up[::-1], 2) == 1 and np.isnan(maths.top_overlap(one, up[::-1], 2, counts))
     assert np.isnan(maths.top_overlap(np.stack([up, up*0]), up, 3)).tolist() == [False, True]
 
@@ -309,7 +309,7 @@ def test_pattern_fraction_equals_a_loop_over_heads_and_rows():
             got = maths.pattern_fraction(A, P)
             assert got.shape == (2, 3)
             for at in np.ndindex(2, 3): same(got[at], slow.pattern_fraction(A[at].astype(float).tolist(), P.tolist()))
-            same(maths.pattern_fraction(A, np.stack([P, P, P])), got.tolist())   # a pattern of its own for each head
+            same(maths.pattern_fraction(A, np.stack([P, P, P])), got.tolist())   # a separate pattern for each head
 
 
 def test_pattern_fraction_ignores_scale_and_unguided_rows():

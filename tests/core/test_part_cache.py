@@ -1,4 +1,4 @@
-"""What a long computation keeps: whatever bit of it was flipped, and whoever begins at the same moment."""
+"""The cache of a long computation survives flipped bits and concurrent processes."""
 import warnings
 
 import numpy as np
@@ -21,7 +21,7 @@ def test_flipped_bits_neither_stop_a_computation_nor_change_its_numbers(tmp_path
             np.testing.assert_array_equal(part(), x)
 
 def test_two_processes_can_share_a_cache(tmp_path, monkeypatch):
-    def slowly(path, data): # another process has begun to write the same
+    def slowly(path, data): # another process has started to write the same part
         path.parent.mkdir()
         (path.parent/f'.{path.name}.0a1b2c3d.tmp').write_bytes(data)
         monkeypatch.undo()

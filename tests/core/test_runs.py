@@ -1,4 +1,4 @@
-"""Runs survive kills, damage and company, store what they were given, and open without torch"""
+"""Runs survive kills, damage and concurrent access, restore what was stored, and open without torch"""
 import copy
 import dataclasses
 import json
@@ -34,7 +34,7 @@ CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)),
 
 
 def look(step=0, probe=0, n=6, **kwargs):
-    "A snapshot whose content follows from step and probe"
+    "Return a snapshot whose content is determined by step and probe"
     rng = np.random.default_rng((step, probe))
     attention = rng.dirichlet(np.ones(n), (2, 2, n)).astype(np.float32)
     arrays = dict(attention=attention, saliency=rng.normal(size=n), discarded=attention > .3,
@@ -48,7 +48,7 @@ def row(step): return dict(step=step, kind='train', loss=1/(step + 1), text='x'*
 
 
 def is_whole(s):
-    "Is `s` to the last bit what was saved under its step and probe?"
+    "Return whether `s` equals exactly what was saved for its step and probe"
     want = decode_snapshot(encode_snapshot(look(s.step, s.probe, n=len(s.tokens))))
     return (set(s.arrays) == set(want.arrays) and all(np.array_equal(s.arrays[k], x) for k, x in want.arrays.items())
             and s.tokens == want.tokens)
@@ -67,7 +67,7 @@ def run(tmp_path):
 # milliseconds.
 
 class Writer:
-    "A forked process that runs the function `job` of this file; it writes a dot for each thing that it has done"
+    "Fork a process that runs the function `job` of this file and writes a dot for each finished action"
     def __init__(self, keeper, job, *args):
         self.keeper = keeper
         keeper.stdin.write(json.dumps([job, *map(str, args)]).encode() + b'\n')
@@ -124,7 +124,7 @@ def writer():
 
 
 def write_on(path, start, stop):
-    "Write rows, snapshots and state from number `start` on; a dot after each number"
+    "Write rows, snapshots and state from number `start` on, and a dot after each number"
     run = Run(path)
     for i in range(int(start), int(stop)):
         run.log(row(i))
@@ -134,7 +134,7 @@ def write_on(path, start, stop):
 
 
 def check_whole(run, done):
-    "Rows and snapshots are a gapless, exact record of at least `done` numbers; returns how many"
+    "Check that rows and snapshots record at least `done` numbers exactly and without gaps; return their count"
     run = Run(run.path)
     assert run.damaged == []
     assert run.metrics == [row(i) for i in range(len(run.metrics))]
@@ -150,21 +150,21 @@ def test_run_killed_at_any_moment_has_all_complete_data_and_resumes(tmp_path, wr
     for _ in range(50):
         with writer('write_on', run.path, done, 10**9) as w:
             seen = w.wait_for(rng.randrange(4))
-            # the moment of the kill lies anywhere within a round of the writer
+            # the kill can happen at any moment of the writer's loop
             for _ in range(rng.randrange(60_000)): pass
             w.kill()
             further, status = w.end()
         assert status == -signal.SIGKILL
         done = check_whole(run, done + seen + further)
         if len(run.steps) < done:
-            # the row was written and its snapshot was not: continue exactly there
+            # the row was written but its snapshot was not: continue exactly there
             run.save(look(done - 1, (done - 1) % 3, n=40))
             run.set_state(i=done - 1)
     assert done >= 50 and all(is_whole(s) for s in Run(run.path).snapshots())
 
 
 def die_at(path, call):
-    "Do a bit of everything in the run, but die at the `call`-th time that a file is about to be touched"
+    "Perform various actions in the run, and die before file operation number `call`"
     left = int(call)
 
     def watch(event, args):
@@ -178,7 +178,7 @@ def die_at(path, call):
     run.supersede(10); os.write(1, b'.')
     run.log(row(11)); os.write(1, b'.')
     run.save(look(11)); os.write(1, b'.')
-    run.save(look(10, 1)); os.write(1, b'.') # replaces one that is there
+    run.save(look(10, 1)); os.write(1, b'.') # replaces an existing one
     run.set_state(best_step=11); os.write(1, b'.')
     run.save_arrays('teacher', dict(x=np.arange(9))); os.write(1, b'.')
     run.finish(test_accuracy=.5); os.write(1, b'.')
@@ -215,12 +215,12 @@ def test_kill_before_any_file_operation_loses_nothing(run, tmp_path, writer):
         shutil.rmtree(path)
         if status == 0: break
         assert status == -signal.SIGKILL
-    # some kills leave half a file under its temporary name
+    # some kills leave an incomplete temporary file
     assert status == 0 and dots == 7 and call > 25 and interrupted > 5
 
 
 def write_and_supersede(path):
-    "Write rows and snapshots without end, going back to step 4 whenever 16 are there"
+    "Write rows and snapshots forever, returning to step 4 after every 16"
     run, step = Run(path), 0
     while True:
         run.log(row(step)), run.save(look(step, step % 2, n=30))
@@ -276,7 +276,7 @@ NAME = 'step-00000010.probe-001.safetensors'
 
 
 def header(**change):
-    "A snapshot file whose salviz header was changed"
+    "Create a snapshot file with a modified salviz header"
     data = encode_snapshot(look(10, 1))
     n = int.from_bytes(data[:8], 'little')
     meta = json.loads(json.loads(data[8:8+n])['__metadata__']['salviz.snapshot'])
@@ -334,8 +334,8 @@ def test_damaged_snapshot_is_reported_and_the_rest_opens(run, kind):
     (run.path/'snapshots'/NAME).write_bytes(DAMAGED[kind])
     if kind in ('cut in the arrays', 'one byte short', 'twice', 'garbage', 'text', 'NUL bytes', 'foreign safetensors',
                 'metadata of another step', 'no tokens'):
-        assert len(Run(run.path).damaged) == 1 # the header is enough to know
-    for reader in (run, Run(run.path)): # also one that has read the whole file before
+        assert len(Run(run.path).damaged) == 1 # the header is enough to detect it
+    for reader in (run, Run(run.path)): # also a reader that has cached the intact file
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter('always')
             seen = [(s.step, s.probe) for s in reader.snapshots()]
@@ -376,7 +376,7 @@ def test_damaged_metrics_line_is_reported_and_the_others_are_read(run, line):
     run.log(row(30))
     assert len(run.metrics) == 4
     run.supersede(10)
-    assert run.metrics == [row(0), row(10)] and line in f.read_bytes().split(b'\n') # set aside, not thrown away
+    assert run.metrics == [row(0), row(10)] and line in f.read_bytes().split(b'\n') # the damaged line is kept
 
 
 @pytest.mark.parametrize('half', [b'{"step": 3, "lo', b'\0\0\0\0', b'{"step": 30}', b'x'*100_000])
@@ -385,7 +385,7 @@ def test_incomplete_last_line_is_ignored_and_removed_by_the_next_row(run, half):
     whole = f.read_bytes()
     f.write_bytes(whole + half)
     assert run.metrics == [row(s) for s in (0, 10, 20)] and run.damaged == []
-    assert f.read_bytes() == whole + half # reading repairs nothing
+    assert f.read_bytes() == whole + half # reading does not change the file
     run.log(row(30))
     assert f.read_bytes().startswith(whole) and [r['step'] for r in run.metrics] == [0, 10, 20, 30]
 
@@ -429,7 +429,7 @@ def test_folder_without_a_run_raises_with_the_missing_file(tmp_path, run):
     with pytest.raises(FileNotFoundError, match=re.escape(str(run.path/'config.json'))): Run(run.path)
 
 
-# What is stored
+# Stored values
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
 def test_float16_precision_covers_the_range_of_an_array(dtype):
@@ -506,7 +506,7 @@ def test_hostile_text_is_restored_exactly(run):
 
 def test_saving_the_same_snapshot_twice_gives_the_same_bytes(run):
     assert encode_snapshot(look(3, 1)) == encode_snapshot(look(3, 1))
-    again = decode_snapshot(encode_snapshot(run.snapshot(10, 1))) # and what was stored once is not rounded again
+    again = decode_snapshot(encode_snapshot(run.snapshot(10, 1))) # encoding it again does not round again
     assert list(again.arrays) == list(look().arrays) and is_whole(again)
 
 
@@ -595,7 +595,7 @@ def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
 
 
 def test_last_snapshot_is_per_probe(run):
-    run.save(look(30, 0)) # killed halfway through a round
+    run.save(look(30, 0)) # killed halfway through a step
     assert (run.snapshot(probe=0).step, run.snapshot(probe=1).step) == (30, 20)
     assert [(s.step, s.probe) for s in run.snapshots(step=-1)] == [(20, 1), (30, 0)]
     assert [(s.step, s.probe) for s in run.snapshots(step=-4)] == [(0, 0)]
@@ -603,10 +603,10 @@ def test_last_snapshot_is_per_probe(run):
     assert [s.step for s in run.snapshots(0, 10)] == [10]
 
 
-# ---- what the folder holds at this moment
+# Current content of the folder
 
 def told(run, *place):
-    "Step and probe of what `run.snapshot` returns, or its error in words"
+    "Return step and probe of `run.snapshot`, or its error as text"
     try: s = run.snapshot(*place)
     except (KeyError, ValueError) as e: return str(e)
     return s.step, s.probe, is_whole(s)
@@ -639,7 +639,7 @@ def test_cached_run_equals_a_newly_opened_one(run, seed):
     for _ in range(60):
         if len(files()) > 1: acts[rng.integers(len(acts))]()
         else: save()
-        if rng.random() < .5: os.utime(folder, ns=(123, 123)) # the clock of a file system ticks, or stands still
+        if rng.random() < .5: os.utime(folder, ns=(123, 123)) # time stamps of a file system may not change
         if rng.random() < .1: (folder/'note-1.txt').unlink(missing_ok=True)
         for place in [(), (-2, 1), (int(rng.integers(9))*10, int(rng.integers(2)))]:
             assert told(run, *place) == told(Run(run.path), *place)
@@ -662,7 +662,7 @@ def test_arrays_of_wrong_shapes_raise_with_their_name():
         with pytest.raises(ValueError, match=said): dataclasses.replace(look(), **kwargs)
 
 
-# What an earlier salviz wrote, byte for byte
+# Files of an earlier salviz, byte for byte
 OLD = raw_header(
     r'{"__metadata__":{"salviz.snapshot":"{\"step\": 3, \"epoch\": 0.5, \"probe\": 0, \"layers\": {\"attention\": [0], '
     r'\"discarded\": [0]}, \"texts\": '
@@ -680,7 +680,7 @@ OLD = raw_header(
 
 
 def picture(modality, step=0, probe=0, **kwargs):
-    "A snapshot of an image of three channels or of a series of seven steps"
+    "Return a snapshot of an image of three channels or of a series of seven steps"
     rng = np.random.default_rng((step, probe))
     whole, flat = ((3, 5, 4), (5, 4)) if modality == 'image' else ((7, 3), (7, 3))
     seen, mask = (1013 + rng.normal(size=whole)).astype(np.float32), rng.random(flat) > .6
@@ -702,7 +702,7 @@ def test_images_and_series_are_restored_exactly(run, modality):
     assert (got.tokens, got.texts, got.words, list(got.word_ids)) == ([], (), [], [])
     for k, x in want.arrays.items(): assert got.arrays[k].dtype == x.dtype and np.array_equal(got.arrays[k], x), k
     changed = (got.arrays['masked_map'] != got.arrays['input']).reshape(-1, *got.arrays['is_masked_map'].shape).any(0)
-    # cells that were not masked are equal, so the mask can be read off
+    # entries that are not masked are equal, so the mask can be derived
     assert np.array_equal(changed, got.arrays['is_masked_map'])
     assert (got.label, got.info['modality']) == (2, modality)
     assert f'{modality}' in repr(got)
@@ -843,7 +843,7 @@ def test_layers_keep_the_numbers_of_the_model(run):
     assert s.layers['attention'] == [1, 4, 11]
 
 
-# Company
+# Subscribers and copies
 
 def test_subscribers_receive_what_a_reader_gets(run):
     got, more = [], []
@@ -912,7 +912,7 @@ def checkpoint(run, step, complete=True):
 def test_supersede_moves_everything_later_and_loses_no_byte(run):
     for step in (10, 20): checkpoint(run, step)
     checkpoint(run, 25, complete=False)
-    (run.path/'snapshots/step-00000015.probe-000.safetensors').write_bytes(b'damaged') # goes aside with its step
+    (run.path/'snapshots/step-00000015.probe-000.safetensors').write_bytes(b'damaged') # moved together with its step
     run.log(dict(step=20, kind='eval', accuracy=.5)), run.set_state(best_step=20,
                                                                     alpha=10.), run.finish(test_accuracy=.4)
     files = sorted(p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
@@ -930,7 +930,7 @@ def test_supersede_moves_everything_later_and_loses_no_byte(run):
     assert (old.path/'checkpoints/checkpoint-25').is_dir() and run.damaged == [] and len(old.damaged) == 1
     after = [p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
              and p.name not in ('metrics.jsonl', 'state.json')]
-    after.remove((old.path/'config.json').read_bytes()) # the copy that makes the set aside part a run
+    after.remove((old.path/'config.json').read_bytes()) # the copy that makes the superseded part a run
     assert sorted(after) == files
     assert sorted(l for p in run.path.glob('**/metrics.jsonl') for l in p.read_bytes().split(b'\n')[:-1]) == lines
     assert run.supersede(10) is None and not (run.path/'superseded/2').exists()

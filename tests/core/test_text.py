@@ -73,7 +73,7 @@ def unigram():
 
 
 def byte_fallback():
-    "As Llama 2: no pre-tokenizer, spaces replaced by a normaliser, unknown characters as bytes"
+    "Create a tokenizer like Llama 2: no pre-tokenizer, a normaliser replaces spaces, unknown characters become bytes"
     vocab = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁', *'abdehilnstuwof.,!', '▁b', '▁ba',
              '▁bad', 'th', '▁th']
     merges = [('▁', 'b'), ('▁b', 'a'), ('▁ba', 'd'), ('t', 'h'), ('▁', 'th')]
@@ -87,7 +87,7 @@ def byte_fallback():
 
 
 def end_of_word():
-    "As CLIP and the first GPT: a suffix ends the word"
+    "Create a tokenizer like CLIP and the first GPT: a suffix ends the word"
     t = Tokenizer(models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
     t.pre_tokenizer, t.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder()
     t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=260, special_tokens=['<unk>', '</s>'],
@@ -96,7 +96,7 @@ def end_of_word():
 
 
 class Halves:
-    "A pre-tokenizer written in Python, which cannot be described"
+    "A pre-tokenizer written in Python, which has no JSON description"
     def halves(self, i, s): return [p for p in (s[:len(str(s))//2], s[len(str(s))//2:]) if len(str(p))]
     def pre_tokenize(self, pretok): pretok.split(self.halves)
 
@@ -109,7 +109,7 @@ def custom():
 
 
 def packaged():
-    "The packaged encoder's own tokenizer, or one of its kind where `salviz fetch` has not run"
+    "Return the tokenizer of the packaged encoder, or a similar one if it is not fetched"
     try: return AutoTokenizer.from_pretrained(asset('minilm'))
     except FileNotFoundError: return wordpiece()
 
@@ -122,7 +122,7 @@ LOSSLESS = ('roberta', 'gpt2', 'byte_fallback')   # no character is ever dropped
 
 @pytest.fixture(scope='module', params=MAKERS)
 def tok(request):
-    "Each kind of tokenizer in turn"
+    "Return each kind of tokenizer in turn"
     tokenizer = MAKERS[request.param]()
     tokenizer.kind = request.param
     return tokenizer
@@ -143,7 +143,7 @@ ALPHABETS = ['abc', 'aB1é.', " '’-.,3", '电影カのー', 'مرحبا שלו
 
 
 def random_text(rng):
-    "A few runs from different alphabets, now and then any code point at all"
+    "Return a few runs of characters from different alphabets, sometimes with arbitrary code points"
     out = []
     for _ in range(rng.randint(0, 7)):
         if rng.random() < .15:
@@ -158,7 +158,7 @@ def texts(seed, n): return [random_text(rng) for rng in [random.Random(seed)] fo
 
 
 def is_visible(c):
-    "What a word has to cover: neither white space nor a control or format character (tags apart, which spell a flag)"
+    "Return whether words must cover a character: no white space, control or format character (except tags of flags)"
     category, is_tag = unicodedata.category(c), 0xe0020 <= ord(c) <= 0xe007f
     return not (c.isspace() or category in ('Cc', 'Zs', 'Zl', 'Zp') or (category == 'Cf' and not is_tag))
 
@@ -192,7 +192,7 @@ def test_words_do_not_depend_on_text_beyond_a_space():
 
 def test_letters_form_words_and_symbols_are_single():
     for text in texts(7, 400):
-        inside = {i for a, b in find_words(text) for i in range(a + 1, b)}   # characters glued to the one before
+        inside = {i for a, b in find_words(text) for i in range(a + 1, b)}   # characters joined to the preceding one
         for i in range(1, len(text)):
             before, here = text[i - 1], text[i]
             if before in 'abcB1é' and here in 'abcB1é': assert i in inside
@@ -281,7 +281,7 @@ def test_lossless_tokenizers_cover_every_word(tok, seed):
 
 
 def merged_by_hand(tt):
-    "Spans of the words of `tt`, of which a set grows by one word for each token that touches it and another"
+    "Return the spans of the words of `tt`, merged naively for each token that overlaps several"
     sets = [{w} for w in range(len(tt.unmerged_spans))]
     for i in np.flatnonzero(~tt.is_special):
         if tt.labels[i].strip('␣↵⇥') == '': continue
@@ -390,7 +390,7 @@ def test_truncation_keeps_a_prefix_and_counts_the_tokens_cut(tok):
         tt = align(tok, text, max_length=max_length)
         check_alignment(tok, tt)
         assert len(tt) == min(max_length, len(full)) and tt.truncated == len(full) - len(tt)
-        assert tt.words == full.words   # all words stay, so that a human's flags fit
+        assert tt.words == full.words   # all words are included, so that human flags match
         kept = ~tt.is_special
         assert (tt.word_ids[kept] == full.word_ids[~full.is_special][:kept.sum()]).all()
     assert not align(tok, text, max_length=specials + 1).has_tokens.all()
@@ -411,7 +411,7 @@ def test_only_long_texts_of_a_batch_are_cut(tok):
     assert long.truncated > 0
     assert len(long) == limit
     assert short.tokens == again.tokens
-    tok(texts)   # nothing of the truncation stays with the tokenizer
+    tok(texts)   # the tokenizer keeps no truncation settings
     assert align(tok, texts[1]).truncated == 0
 
 
@@ -453,7 +453,7 @@ def test_labels_of_byte_level_tokens_are_their_text():
         tt = align(tok, text)
         for label, token, (start, end), special in zip(tt.labels, tt.tokens, tt.offsets, tt.is_special):
             if special: assert label == token
-            # a part: its character, made visible
+            # part of a character: its visible form
             elif label[-1] in '₀₁₂₃₄₅₆₇₈₉': assert label[0] in ('◌', 'U', '␣', *text[start:end])
             elif text[start:end].isprintable() and label[0] != '◌':
                 assert label in (text[start:end].strip(), '␣'*len(token))
@@ -482,7 +482,7 @@ def test_byte_fallback_spells_whole_and_partial_characters():
 def test_whitespace_tokens_belong_to_no_word():
     tt = align(unigram(), '电 bad')
     blank = [i for i, t in enumerate(tt.tokens) if t == '▁']
-    assert blank and tt.offsets[blank[0]].tolist() == [0, 1]   # the tokenizer says that it covers the ideograph
+    assert blank and tt.offsets[blank[0]].tolist() == [0, 1]   # the tokenizer reports that it covers the ideograph
     assert (tt.word_ids[blank] == -1).all()
 
 
@@ -606,7 +606,7 @@ def test_token_over_several_words_is_marked_if_one_is():
     assert rationale_flags(tt, words=[0, 0, 0, 1])[dots[0]]
 
 
-# refusals
+# errors
 
 class Slow: is_fast = False
 

@@ -1,5 +1,5 @@
-"""Every column that a data set brings reaches the batches of training, evaluation and probes, aligned to tokens;
-what a method returns is checked by its name"""
+"""Every column of a data set reaches the batches of training, evaluation and probes, aligned to tokens; invalid results
+of methods raise errors with their name"""
 import copy
 import re
 
@@ -23,7 +23,7 @@ words = 'still this unforgettable flick is fun dull and clumsy to watch again'.s
 
 
 def sentences(rows, seed):
-    "Texts of 2 to 12 words, some of several pieces, with everything that people may say of them"
+    "Create texts of 2 to 12 words, some of several tokens, with all kinds of columns"
     rng, out = np.random.default_rng(seed), []
     for i in range(rows):
         text = [words[k] for k in rng.permutation(len(words))[:rng.integers(2, len(words) + 1)]]
@@ -42,7 +42,7 @@ def data():
 
 
 def by_hand(tokenizer, row, n):
-    "Rationale and word lengths along the n tokens of a padded row, from the letters of each token"
+    "Return rationale and word lengths for the n tokens of a padded row, from the letters of each token"
     t, flags, lengths = align(tokenizer, row['text'], max_length=64), [False]*n, [0]*n
     for i, (word, special) in enumerate(zip(t.word_ids, t.is_special)):
         if special: continue
@@ -52,7 +52,7 @@ def by_hand(tokenizer, row, n):
 
 
 class Sees(Method):
-    "Keeps the batches that it is given; its term pulls nothing"
+    "A method that stores its batches and has a term without effect"
     def __init__(self): self.seen = []
     def args(self): return {}
 
@@ -151,7 +151,7 @@ def test_token_over_several_words_has_the_mean_number_and_largest_fraction(tiny_
     t, plain = align_batch(tiny_tokenizer, rows['text'][:])
     assert t.words == ['film', '<|film|>', '電影'] and len(t.unmerged_spans) == 8
     assert token_values([t], [rows['weight'][0]], 'weight', 'train') == [[0, 1, 26/5, 4, 0]]
-    assert token_values([t], [[3, 1, 2]], 'weight', 'train') == [[0, 3, 1, 2, 0]] # words between spaces
+    assert token_values([t], [[3, 1, 2]], 'weight', 'train') == [[0, 3, 1, 2, 0]] # words separated by spaces
     kinds = column_kinds(dict(train=rows), ('text', 'label'))
     assert {name: kind for name, (kind, _) in kinds.items()} == dict(weight='words', rationale='rationale')
     encoded = Dataset.from_dict(dict(input_ids=[t.input_ids, plain.input_ids]))
@@ -250,7 +250,7 @@ def test_missing_names_raise_with_available_ones(tmp_path, tiny_bert, tiny_token
         train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'b',
               **{**quick, 'snapshots': 0})
     class Other(Method): pass
-    # the probes are texts of one's own; it names the one of both who asks
+    # probes are custom texts; the error names the caller
     with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes"):
         train(tiny_bert(), tiny_tokenizer, data, Other() + Sees(), tmp_path/'c', **{**quick, 'probes': ['fun']})
     assert Batch(dict(a=1), Sees()).get('b') is None and 'b' not in Batch({}, Sees())
@@ -352,7 +352,7 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
         def __init__(self, axes): self.axes = axes
         def plan(self, model, batch, progress):
             return Plan(evidence=dict(gate={0: torch.arange(4.).expand(len(batch['example_id']), 4)}), axes=self.axes)
-    texts = ['good movie', 'good'] # of four and of three tokens, for four heads
+    texts = ['good movie', 'good'] # four and three tokens, for four heads
     for axes, kept in ((dict(gate=('head',)), 4), (dict(gate='head'), 4), ({}, 3)):
         run = train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(axes),
                     tmp_path/f'{kept}{len(axes)}{type(axes.get("gate"))}', **{**quick, 'probes': texts})

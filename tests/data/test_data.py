@@ -1,4 +1,4 @@
-"Data from every source in one form, bad data refused at the door, and encodings that know where they come from"
+"Data from every source has one form, invalid data raises errors, and encodings record their origin"
 import datetime, hashlib, json, os, struct, subprocess, sys, warnings
 from decimal import Decimal
 
@@ -30,7 +30,7 @@ def movies(): return load_text('movie-sentences')
 def tokenizer(): return AutoTokenizer.from_pretrained(asset('minilm'))
 
 def byte_level(side='right', **specials):
-    "A byte-level tokenizer without merges: one token a byte, <s> … </s>"
+    "Create a byte-level tokenizer without merges: one token per byte, <s> … </s>"
     names = {'<s>': 256, '</s>': 257, '<pad>': 258}
     t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | names,
                              merges=[]))
@@ -335,7 +335,7 @@ def test_invalid_json_line_is_reported_with_its_number(tmp_path):
     with pytest.raises(ValueError, match='line 1 must be a JSON object'): load_text(tmp_path/'f.jsonl')
 
 def in_a_new_process(code, folder, **env):
-    "What `code` prints in a process with the Hub's cache in `folder`"
+    "Return the output of `code` in a process with the Hub's cache in `folder`"
     env = {**os.environ, 'NO_PROXY': '*', 'HF_HOME': str(folder), **env}
     done = subprocess.run([sys.executable, '-c', code, str(folder)], env=env, capture_output=True, text=True)
     assert done.returncode == 0 and 'Retrying' not in done.stderr, done.stderr
@@ -405,7 +405,7 @@ import pandas as pd
 from salviz.data.texts import fingerprint, load_text
 rows = dict(text=[f"sentence {i}" for i in range(20)], label=["bad", "good"]*10)
 print(fingerprint(load_text(pd.DataFrame(rows))))'''
-    there = forked.run(code) # from a process with other hashes of strings
+    there = forked.run(code) # from a process with different string hashes
     assert there.stdout == f'{fingerprint(data)}\n', there.stderr
     assert fingerprint(data) == fingerprint(DatasetDict({name: Dataset.from_dict(part.to_dict(), part.features)
                                                          for name, part in data.items()}))

@@ -1,4 +1,4 @@
-"Rationales come out of every published shape as spans of characters that cover what people marked"
+"Rationales of every published format become character spans that cover the marked words"
 import json
 from unittest.mock import patch
 
@@ -13,7 +13,7 @@ from salviz.core.text import align_batch, find_words, spaced_words
 
 
 def said(row):
-    "The marked stretches of a row, as text"
+    "Return the marked parts of a row as text"
     texts = [row['text'], row.get('text_pair')]
     return [texts[s[0]][s[1]:s[2]] if len(s) == 3 else row['text'][s[0]:s[1]] for s in row['rationale']]
 
@@ -200,7 +200,7 @@ def test_multirc_on_the_hub_is_a_passage_and_a_question():
 
 
 def annotation(name, label, evidences, query='What is the sentiment of this review?', **more):
-    "As ERASER's jsonl has them: evidences [(docid, start_token, end_token)], one group each"
+    "Return an annotation in ERASER's jsonl form: evidences [(docid, start_token, end_token)], one group each"
     return dict(annotation_id=name, classification=label, query=query, query_type=None, docids=None,
                 evidences=[[dict(docid=d, start_token=a, end_token=b, start_sentence=-1, end_sentence=-1, text='')]
                            for d, a, b in evidences]) | more
@@ -227,8 +227,8 @@ def test_eraser_folder_has_token_offsets_into_documents(tmp_path, as_file):
     # a token ends at a space, as in ERASER
     assert data['train'][0]['text'] == 'the plot is thin . no\u00a0fun at all'
     assert said(data['train'][0]) == ['thin', 'no\u00a0fun at']
-    assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: nobody was asked
-    shared = load_rationales(tmp_path/'movies', annotators='share')['train'] # one annotator: all or nothing
+    assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: not annotated
+    shared = load_rationales(tmp_path/'movies', annotators='share')['train'] # with one annotator, fractions are 0 or 1
     assert shared[0]['rationale'] == [0, 0, 0, 1, 0, 1, 1, 1, 0] and shared[1]['rationale'] is None
 
 
@@ -260,7 +260,7 @@ def test_missing_documents_and_invalid_evidence_raise_with_their_row(tmp_path):
     with pytest.raises(ValueError, match='neither an ERASER folder'): load_rationales(tmp_path/'empty')
 
 
-# one's own
+# custom data
 
 def test_custom_tables_may_have_flags_spans_and_strings(tmp_path):
     frame = pd.DataFrame(dict(words=[['not', 'very', 'good'], ['fine', '!']]*10, y=['a', 'b']*10,
@@ -307,7 +307,7 @@ def test_probes_and_tokens_accept_the_column(tiny_bert, tiny_tokenizer):
 
 
 def test_spans_and_flags_are_checked_against_their_text():
-    # no span crosses from one text into the other
+    # no span crosses the boundary between texts
     assert _rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
     assert _rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and _rationale_spans(['a'], float('nan')) is None
     for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),

@@ -1,5 +1,5 @@
-"""The signals room: files as they are written, splits, statistics of training only, and the benchmark's boxes and
-processes by slow loops"""
+"""data.signals: file formats, splits, statistics of the training split, and the boxes and processes of the benchmark
+against slow loops"""
 import gzip
 import itertools
 import math
@@ -28,7 +28,7 @@ def array(part, name='values'): return part.with_format('numpy')[:][name].astype
 # idx files
 
 def idx_bytes(array, kind):
-    "An idx file written number by number"
+    "Write an idx file number by number"
     code, letter = dict(uint8=(8, 'B'), int8=(9, 'b'), int16=(11, 'h'), int32=(12, 'i'), float32=(13, 'f'),
                         float64=(14, 'd'))[kind]
     out = bytes([0, 0, code, array.ndim])
@@ -55,7 +55,7 @@ def test_broken_idx_file_raises(content, said, tmp_path):
     with pytest.raises(ValueError, match=said): _read_idx(tmp_path/'file')
 
 def idx_folder(folder, rng, test=True):
-    "A folder of idx files as MNIST's; gives what was written"
+    "Write a folder of idx files named as in MNIST, and return the arrays"
     made = {}
     for split, stem, n in [('train', 'train', 30), ('test', 't10k', 8)][:1 + test]:
         x, y = rng.integers(0, 256, (n, 5, 4), dtype=np.uint8), np.arange(n, dtype=np.uint8) % 10
@@ -85,7 +85,7 @@ def test_a_folder_of_idx_files_without_a_test_set_is_cut(tmp_path):
     (tmp_path/'train-labels-idx1-ubyte').unlink()
     with pytest.raises(FileNotFoundError, match='holds no train-labels-idx1-ubyte'): load_images(tmp_path)
 
-# images of users
+# custom images
 
 @pytest.fixture
 def pictures():
@@ -272,7 +272,7 @@ sizes = {'middle': (30, 30), 'small-middle': (14, 14), 'moving-middle': (30, 30)
 places = {'middle': (10, 10), 'small-middle': (18, 18), 'rare-time': (22, 5), 'rare-feature': (5, 22)}
 
 def pair_of(layout, n=24, **kwargs):
-    "The same draws with and without mu; values, labels, informative cells of all splits"
+    "Return the same random data with and without mu: values, labels and informative entries of all splits"
     few = dict(n_train=n, n_validation=4, n_test=4, normalise='none', **kwargs)
     with_mu, without = synthetic_series(layout, **few), synthetic_series(layout, mu=0., **few)
     return [(array(a) - array(b), a['label'], np.array(a['informative']))

@@ -1,5 +1,5 @@
-"""Agreement of attention and saliency, of attributions, runs and steps, and distance to patterns equal loops, scipy
-and cases by hand"""
+"""Agreement of attention and saliency, of attributions, runs and steps, and distance to patterns equal loops, scipy and
+small examples"""
 import math
 
 import numpy as np
@@ -19,7 +19,7 @@ from salviz.core.runs import Run
 def slow_top(x, k): return set(sorted(range(len(x)), key=lambda i: (-x[i], i))[:k])
 
 def slow_likeness(a, b, share=.2):
-    "Of two plain lists without negative numbers, all of which count"
+    "Return the similarity metrics of two plain lists without negative numbers, all of which count"
     n = len(a)
     k = max(1, math.ceil(n*share - 1e-6))
     rho = scipy.stats.spearmanr(a, b)[0] if n >= 3 and len(set(a)) > 1 and len(set(b)) > 1 else math.nan
@@ -67,7 +67,7 @@ def test_sign_selects_the_compared_values():
     magnitude, positive, signed = (likeness(a, b, sign=s, top_fraction=.5) for s in ('magnitude', 'positive', 'signed'))
     assert float(magnitude['spearman']) == pytest.approx(scipy.stats.spearmanr(abs(a), abs(b))[0])
     assert float(signed['spearman']) == pytest.approx(scipy.stats.spearmanr(a, b)[0])
-    # infinite: .5 against 0
+    # infinite, because .5 is compared with 0
     assert float(positive['kl']) == pytest.approx(slow_likeness([3., 0., .5, 0.], [1., 4., 0., .2])[1])
     assert math.isnan(signed['kl']) and float(magnitude['top_overlap']) == 1 and float(signed['top_overlap']) == .5
 
@@ -76,7 +76,7 @@ def test_non_finite_or_empty_rows_are_nan_without_affecting_others():
     got = likeness([[1., np.nan, 3.], [np.inf, 1., 2.], [0., 0., 0.], [1., 2., 4.]], [[1., 2., 3.]]*4)
     assert np.isnan(got['spearman']).tolist() == [True, True, True, False]
     assert np.isnan(got['kl']).tolist() == [True, True, True, False]
-    # which of equal numbers are the largest, position would say
+    # among equal numbers, the position would decide
     assert np.isnan(got['top_overlap']).tolist() == [True, True, True, False]
     assert np.isnan([likeness(*pair)['top_overlap'] for pair in ((np.zeros(10), np.arange(10.)),
                                                                  (np.arange(10.), np.zeros(10)))]).all()
@@ -251,7 +251,7 @@ def test_attributions_and_saliency_of_snapshots_can_be_compared():
 
 @pytest.fixture
 def runs(tmp_path):
-    "Two runs with the same three sentences as probes, numbered differently, and three steps"
+    "Create two runs with the same three sentences as probes, numbered differently, and three steps"
     out = []
     for r, order in enumerate(((0, 1, 2), (2, 0, 1))):
         out.append(Run.create(tmp_path/f'run{r}', {}))
@@ -354,7 +354,7 @@ def test_named_and_guided_patterns_are_compared():
     own.arrays['guided'][:] = False
     with pytest.raises(ValueError, match='no recorded head of this snapshot is guided'): pattern_table(own, None)
 
-# Kendall's tau, on demand
+# Kendall's tau, on request
 
 def tau_by_pairs(x, y):
     "Tau-b from its definition: pairs ordered alike minus pairs ordered otherwise"
@@ -375,7 +375,7 @@ def test_kendalls_tau_equals_pair_counts_and_is_optional():
     got = likeness(a, b, counts, kendall=True)
     assert set(got) - set(likeness(a, b, counts)) == {'kendall'}
     want = [tau_by_pairs(x[c], y[c]) for x, y, c in zip(a, b, counts)]
-    want[3] = want[5] = math.nan # a row with NaN, and one of two tokens
+    want[3] = want[5] = math.nan # a row with NaN, and one with two tokens
     assert got['kendall'] == pytest.approx(want, nan_ok=True) and np.isnan(got['kendall']).tolist() == [
         False, False, False, True, True, True]
     same = compare_attributions(a[:3], a[:3], counts[:3], kendall=True)

@@ -1,4 +1,4 @@
-"The best cell of a grid: chosen on validation, reported on test, ties named, and a door for what cannot be chosen."
+"The best setting of a grid is selected on validation and reported on test; ties are listed and invalid metrics raise."
 import math
 
 import numpy as np

@@ -1,4 +1,4 @@
-"Effects: references in float64 from the definitions, scipy, least squares, and what too few pairs cannot say."
+"Effects equal float64 references from the definitions, scipy and least squares; too few pairs give NaN."
 import itertools
 import math
 
@@ -10,7 +10,7 @@ from salviz.metrics.effects import detectable, detectable_ratio, over_tasks, pit
 from salviz.metrics.statistics import paired_t
 
 def by_hand(d, tasks, confidence=.95):
-    "Mean over tasks and its interval, straight from the definition"
+    "Compute the mean over tasks and its interval directly from the definition"
     of = {}
     for x, task in zip(d, tasks): of.setdefault(task, []).append(float(x))
     means = {task: sum(some)/len(some) for task, some in of.items()}
@@ -99,7 +99,7 @@ def test_no_harm_test_over_tasks_agrees_with_the_interval():
         inside = over_tasks(d, tasks, .9)
         assert (tost(d, margin, tasks) < .05) == (-margin < inside.low and inside.high < margin)
 
-# what could have been found
+# detectable effects
 
 def test_detectable_effect_depends_on_pairs_and_task_balance():
     quantiles = lambda f: stats.t.ppf(.975, f) + stats.t.ppf(.8, f)
@@ -138,7 +138,7 @@ def test_pitman_morgan_equals_correlation_of_sums_and_differences(tasks):
     if len(set(tasks)) == 1:
         assert found.p == pytest.approx(stats.pearsonr(x + 2*y, x - 2*y).pvalue, rel=1e-9)
         assert found.mean == pytest.approx(math.log(np.std(x, ddof=1)/np.std(2*y, ddof=1)))
-    for end in (found.low, found.high): # the interval is what the test does not refute
+    for end in (found.low, found.high): # the interval contains the values that the test does not reject
         assert from_definition(x, 2*y*math.exp(end), tasks) == pytest.approx(.05, rel=1e-6)
 
 def test_interval_of_deviations_has_95_percent_coverage():

@@ -1,4 +1,4 @@
-"Fronts against definitions in loops: dominance pair by pair, the area by rectangles, the knee by distances to a line."
+"Fronts equal loops from the definitions: pairwise dominance, area by rectangles, knee by distances to a line."
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +16,7 @@ def undominated(costs): return [i for i, c in enumerate(costs) if not any(beats(
 
 
 def rectangles(costs, reference):
-    "The area that `costs` dominate, cell by cell of the grid that they span"
+    "Compute the area that `costs` dominate on the grid of their coordinates"
     xs, ys = (sorted({*(c[k] for c in costs if c[k] < reference[k]), reference[k]}) for k in range(2))
     area = 0.
     for x, x_next in zip(xs, xs[1:]):
@@ -26,7 +26,7 @@ def rectangles(costs, reference):
 
 
 def farthest_beyond(costs):
-    "The row farthest on the good side of the line through both ends, in costs scaled to [0, 1]; None if on no side"
+    "Return the row farthest beyond the line through both ends, in costs scaled to [0, 1]; None if there is none"
     low, high = np.min(costs, 0), np.max(costs, 0)
     at = [(np.array(c) - low)/(high - low) for c in costs]
     a, b = np.array([0., 1.]), np.array([1., 0.])
@@ -38,11 +38,11 @@ def farthest_beyond(costs):
 @pytest.mark.parametrize('seed', range(8))
 def test_front_area_and_knee_match_their_definitions(seed):
     rng = np.random.default_rng(seed)
-    costs = rng.integers(0, 12, size=(14, 2)).astype(float) if seed % 2 else rng.random((14, 2)) # whole ones tie
+    costs = rng.integers(0, 12, size=(14, 2)).astype(float) if seed % 2 else rng.random((14, 2)) # integers have ties
     rows = _front_rows(costs)
     assert sorted(rows.tolist()) == undominated(costs.tolist())
     assert (np.diff(costs[rows][:, 0]) >= 0).all()
-    reference = [.8*costs[:, 0].max(), 1.1*costs[:, 1].max()] # some points lie beyond it
+    reference = [.8*costs[:, 0].max(), 1.1*costs[:, 1].max()] # some points are beyond it
     expected = rectangles(costs.tolist(), reference)
     assert dominated_area(costs, reference) == pytest.approx(expected, abs=1e-12)
     front = costs[rows]
@@ -168,7 +168,7 @@ def test_next_values_do_not_accumulate_at_zero():
         values.append(next_value(front))
     assert sorted(values) == [0, .1, .316, .562, 1, 3.16, 10]
     beside = front_of(table([(0, .9, .3), (.1, .8, .6), (10, .79, .61)]), y='validation_token_f1')
-    assert next_value(beside) == .01 # nothing else lies between 0 and .1
+    assert next_value(beside) == .01 # there is no other interval between 0 and .1
 
 
 def test_even_values_keep_their_ends_and_are_log_spaced():

@@ -1,5 +1,5 @@
-"""A methods paragraph and a model card say what runs have recorded, and nothing else; whatever names are made of, both
-stay what they are: LaTeX that compiles, Markdown and YAML that read as written"""
+"""Methods paragraphs and model cards state exactly what runs have recorded, with any names: LaTeX compiles, Markdown
+and YAML read as written"""
 import re
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ settings = dict(epochs=6, batch_size=16, learning_rate=3e-4, weight_decay=.01, g
                 early_stopping=None, optimizer=None, scheduler=None)
 
 def a_run(path, method='FineTuning', seed=0, args={}, cite=None, **more):
-    "A finished run; `more`: entries of its config, None takes one out"
+    "Create a finished run; `more`: entries of its config, None removes one"
     model = {'name': 'minilm', 'class': 'BertForSequenceClassification', 'layers': 6, 'heads': 12}
     data = dict(name='tweets', fingerprint='ab12'*16, sizes=dict(train=256, validation=128, test=400))
     config = dict(method=dict(name=method, args=args, cite=cite), model=model, data=data, seed=seed, settings=settings,
@@ -32,7 +32,7 @@ def a_run(path, method='FineTuning', seed=0, args={}, cite=None, **more):
 
 def a_study(folder, methods=dict(FT='FineTuning', GA='ADDrop'), seeds=(0, 1), grid={}, measures=('test_accuracy',),
             **more):
-    "A finished study; `more`: entries of the configs of its runs"
+    "Create a finished study; `more`: entries of the configs of its runs"
     cells = [dict(method=m, settings={k: v[0] for k, v in grid.items()}, seed=s, run=f'runs/{i}.seed={s}')
              for i, m in enumerate(methods) for s in seeds]
     for cell in cells:
@@ -92,7 +92,7 @@ def test_different_runs_are_described_separately(tmp_path):
     text = study.methods_text()
     for part in ('64 to 256 for training', 'batches of 16 or 32', 'of 1 run it is not recorded', 'movie sentences'):
         assert part in text, part
-    assert 'Scores are' not in text # of the best checkpoint in some, of the last step in one
+    assert 'Scores are' not in text # some score the best checkpoint, one the last step
     shutil.rmtree(tmp_path/'s/runs/0.seed=1')
     assert '1 of 4 runs are missing; the text describes the others.' in study.methods_text()
 
@@ -109,7 +109,7 @@ def test_differing_arguments_are_listed_without_paths(tmp_path):
         plain = text.replace('\\', '')
         assert said in plain and 'top fraction = 0.2' in plain and 'weight' not in plain.split('Training')[0]
         assert 'author-of-the-paper' not in plain and str(tmp_path) not in plain and 'Models: ' in plain
-        assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the saliency that teaches
+        assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the teacher's saliency
     assert 'author' not in study.about and study.about.startswith('Models: ')
     both = a_run(tmp_path/'both', 'ADDrop + SalLM', 0, dict(ADDrop=dict(p=.3, q=.9), SalLM=dict(teacher=str(secret))))
     assert 'AD-DROP (q = 0.9) + SalLM (teacher = author-of-the-paper)' in model_card(both).replace('\\', '')

@@ -25,7 +25,7 @@ def slow_macro_f1(labels, predictions):
 
 
 def slow_spearman(a, b):
-    "Pearson's correlation of ranks; equal values share the mean of their places"
+    "Compute Pearson's correlation of ranks; ties share their mean rank"
     def rank(x): return [sum(o < v for o in x) + (sum(o == v for o in x) + 1)/2 for v in x]
     ra, rb = rank(a), rank(b)
     ma, mb = sum(ra)/len(ra), sum(rb)/len(rb)
@@ -92,7 +92,7 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged():
             weights.append(sum(float(head[q][k]) for head in s.arrays['attention'][-1] for q in ordinary))
         want = slow_spearman(weights, [abs(float(s.arrays['saliency'][k])) for k in ordinary])
         assert attention_agreement(s) == pytest.approx(want, abs=1e-12)
-        s.arrays['attention'][-1][:, [0, 4, 8]] = .7 # rows of special tokens say nothing
+        s.arrays['attention'][-1][:, [0, 4, 8]] = .7 # rows of special tokens do not count
         assert attention_agreement(s) == pytest.approx(want, abs=1e-12)
 
 
@@ -142,7 +142,7 @@ def test_run_agreement_is_the_mean_over_defined_probes(tmp_path):
              look(9, probe=1, step=8, seed=3)]
     for s in looks: run.save(s)
     assert run_agreement(run, 5) == pytest.approx((slow_agreement(looks[1]) + slow_agreement(looks[2]))/2)
-    # the last look at each probe
+    # the last snapshot of each probe
     assert run_agreement(run) == pytest.approx((slow_agreement(looks[3]) + slow_agreement(looks[2]))/2)
     with pytest.raises(KeyError, match='no step 6 in run; there are 5, 8'): run_agreement(run, 6)
 
@@ -199,10 +199,10 @@ HAND = [
     # seqeval's own example, .5
     (['O O O B-MISC I-MISC I-MISC O', 'B-PER I-PER O'], ['O O B-MISC I-MISC I-MISC I-MISC O', 'B-PER I-PER O'], 1, 2,
      2),
-    (['B-PER I-PER'], ['I-PER I-PER'], 1, 1, 1),                  # an I- that continues nothing begins
-    (['B-PER B-PER'], ['B-PER I-PER'], 0, 2, 1),                  # a B- begins anew
+    (['B-PER I-PER'], ['I-PER I-PER'], 1, 1, 1),                  # an I- that continues no entity begins one
+    (['B-PER B-PER'], ['B-PER I-PER'], 0, 2, 1),                  # a B- begins another entity
     (['B-PER I-PER O B-PER'], ['B-PER I-LOC O B-PER'], 1, 2, 3),  # another kind ends and begins: PER, LOC, PER
-    (['B-LOC I-LOC I-LOC'], ['B-LOC I-LOC O'], 0, 1, 1),          # half a name is no name
+    (['B-LOC I-LOC I-LOC'], ['B-LOC I-LOC O'], 0, 1, 1),          # half a name does not count
     (['O O', 'B-LOC'], ['B-LOC O', 'B-LOC'], 1, 1, 2),            # an entity ends with its sentence
     (['O'], ['O'], 0, 0, 0)]
 
@@ -213,7 +213,7 @@ def test_entities_match_manual_examples(gold, said, hits, many, found):
     labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, said))
     want = 2*hits/(many + found) if many + found else 0.
     assert token_metrics(labels, predictions, names)['f1'] == pytest.approx(want)
-    # with specials, pads and second pieces between them, all in one array
+    # with special tokens, padding and later tokens of words, in one array
     wide = np.full((len(gold), 15), -100)
     out = np.random.default_rng(0).integers(0, 7, wide.shape)
     for i, (y, p) in enumerate(zip(labels, predictions)): wide[i, 1:1 + 2*len(y):2], out[i, 1:1 + 2*len(y):2] = y, p

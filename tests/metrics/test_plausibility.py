@@ -1,5 +1,4 @@
-"""Plausibility equals loops written from ERASER's definitions, and scikit-learn where it has them; the lexical prior
-is what the lexicon says"""
+"""Plausibility equals loops from ERASER's definitions and scikit-learn; the lexical prior equals the lexicon"""
 import math
 
 import numpy as np
@@ -15,7 +14,7 @@ from salviz.core.text import align_batch
 
 
 def slow_points(values, marked):
-    "Recall and precision at every distinct value, from the highest, beginning at (0, 1)"
+    "Return recall and precision at every distinct value, from the highest, starting at (0, 1)"
     points = [(0., 1.)]
     for threshold in sorted(set(values), reverse=True):
         chosen = [i for i, v in enumerate(values) if v >= threshold]
@@ -35,7 +34,7 @@ def slow_harmonic(p, r): return 0. if p == 0 or r == 0 else 2*p*r/(p + r)
 
 
 def slow_token_scores(chosen, marked):
-    "ERASER's instance_macro: sets of tokens, an example at a time"
+    "Compute ERASER's instance_macro from sets of tokens, example by example"
     p, r, f = [], [], []
     for c, m in zip(chosen, marked):
         c, m = {i for i, x in enumerate(c) if x}, {i for i, x in enumerate(m) if x}
@@ -56,7 +55,7 @@ def slow_spans(flags):
 
 
 def slow_iou(chosen, marked, threshold, micro):
-    "ERASER's partial_match_score: the best overlap of each chosen span"
+    "Compute ERASER's partial_match_score from the best overlap of each selected span"
     hits, predicted, true = [], [], []
     for c, m in zip(chosen, marked):
         c, m = slow_spans(c), slow_spans(m)
@@ -95,7 +94,7 @@ def test_auprc_equals_a_loop_over_thresholds_and_average_precision_equals_scikit
 
 def test_auprc_of_small_examples():
     assert auprc([4, 3, 2, 1], [0, 1, 0, 1]) == pytest.approx(.5*(0 + .5)/2 + .5*(1/3 + .5)/2)
-    assert auprc([1, 1, 1, 1], [0, 1, 0, 0]) == pytest.approx((1 + .25)/2)      # one point: everything at once
+    assert auprc([1, 1, 1, 1], [0, 1, 0, 0]) == pytest.approx((1 + .25)/2)      # a single point with all tokens
     assert auprc([1, 1, 1, 1], [0, 1, 0, 0], 'average_precision') == pytest.approx(.25)
 
 
@@ -124,7 +123,7 @@ def test_iou_f1_equals_eraser_partial_match(threshold, average):
 def test_an_overlap_of_exactly_the_threshold_is_a_hit_and_a_little_less_is_not():
     assert iou_f1([[1, 1, 0, 0]], [[1, 0, 0, 0]]).f1 == 1.       # 1/2
     assert iou_f1([[1, 1, 1, 0]], [[1, 0, 0, 0]]).f1 == 0.       # 1/3
-    assert iou_f1([[0, 0, 0]], [[1, 0, 0]]) == Score(0., 0., 0.)  # nothing chosen: no precision at all
+    assert iou_f1([[0, 0, 0]], [[1, 0, 0]]) == Score(0., 0., 0.)  # nothing selected: no precision
 
 
 def test_examples_without_selected_or_marked_spans_count_on_one_side():
@@ -142,7 +141,7 @@ def test_spans_are_maximal_runs():
 def test_the_top_k_is_stable_rounded_up_and_at_least_one():
     assert hard_rationale([1, 2, 2, 2], 2).tolist() == [False, True, True, False]
     assert [int(hard_rationale(np.zeros(n), .1).sum()) for n in (1, 9, 10, 11, 20, 21)] == [1, 1, 1, 2, 2, 3]
-    assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than there are
+    assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than exist
     # .3*30 is 9.000000000000002 in binary
     for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9
     for k in (0, -1, 1.5, True, '3', None):
@@ -151,7 +150,7 @@ def test_the_top_k_is_stable_rounded_up_and_at_least_one():
 
 def test_rationale_size_in_both_readings():
     rationales = [[1, 0, 0, 0], [1, 1, 0], None, [0, 0]]
-    assert rationale_size(rationales) == pytest.approx((1/4 + 2/3)/2)  # an empty rationale has no say
+    assert rationale_size(rationales) == pytest.approx((1/4 + 2/3)/2)  # an empty rationale does not count
     assert rationale_size(rationales, 'length') == 2
     with pytest.raises(ValueError, match='no rationale marks anything'): rationale_size([[0, 0], None])
     with pytest.raises(ValueError, match="reading must be 'share' or 'length'"): rationale_size(rationales, 'mean')
@@ -204,7 +203,7 @@ def test_tokens_and_words_of_pairs_align_with_marks(tiny_tokenizer):
     whole, cut = align_batch(tiny_tokenizer, [first], [second])[0], align_batch(tiny_tokenizer, [first], [second], 9)[0]
     spans = [[0, 4, 10], [1, 2, 6], [1, 12, 14]]
     for tt in (whole, cut):
-        values = np.arange(1., len(tt) + 4)  # three pads
+        values = np.arange(1., len(tt) + 4)  # three padding tokens
         (v,), (m,) = _aligned([tt], [values], [spans])
         there = [w for w in range(len(tt.words)) if w in tt.word_ids]
         assert v.tolist() == [sum(values[i] for i in range(len(tt)) if tt.word_ids[i] == w) for w in there]

@@ -1,4 +1,4 @@
-"Statistics: hand-computed cases, slow references in float64, scipy, and tables that claim no more than they can show."
+"Statistics equal small examples, slow float64 references and scipy; tables do not overstate their evidence."
 import itertools
 import math
 import re
@@ -26,7 +26,7 @@ def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows
     run.finish(best_step=len(losses), train_seconds=3.)
     return run
 
-# measures of a run
+# metrics of a run
 
 def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     run = made_run(tmp_path/'a', losses=(4., 2., 1., 1.))
@@ -187,7 +187,7 @@ def test_deviation_is_of_a_sample_and_undefined_for_one_seed():
 noise = [.012, -.007, .003, -.011, .006, .001, -.004, .009]
 
 def tidy(n=5, gains=None, **extra):
-    "Runs of FineTuning and others that differ from it by `gains`, in an order that has nothing to do with seeds"
+    "Create runs of FineTuning and of others that differ from it by `gains`, in an order independent of the seeds"
     rows = []
     for k, (method, gain) in enumerate(dict(dict(FineTuning=0.), **(gains or dict(drop=.05, guide=.0005))).items()):
         for s in range(n):
@@ -231,7 +231,7 @@ def test_best_means_are_bold_including_ties():
     equal = result_table(tidy(gains=dict(drop=.05, again=.05)), columns=['test_accuracy'], digits=1)
     assert [cell(equal, m)['best'] for m in ('drop', 'again')] == [True, True] and not cell(equal, 'FineTuning')['best']
     alike = result_table(tidy(gains=dict(drop=0.)), columns=['test_accuracy'], digits=1)
-    assert not alike.frame['best'].any() # nothing is best where all print alike
+    assert not alike.frame['best'].any() # nothing is best if all print alike
     unknown = result_table(tidy().rename(columns=dict(test_accuracy='entropy')), columns=['entropy'])
     assert not unknown.frame['best'].any() and 'Bold' not in unknown.caption and '↑' not in unknown.text
     assert not result_table(tidy(), best=None).frame['best'].any()
@@ -393,7 +393,7 @@ def test_setting_along_the_columns_shows_one_metric():
     assert table.grid()[1][1][0].best
     across = result_table(grid_frame(), rows='method', columns='p', measure='accuracy', where=dict(lr=.1),
                           compare_to='FineTuning')
-    # the baseline has no p: its only cell counts
+    # the baseline has no p, so its only cell is used
     assert across.columns == [None, .3, .5] and across.frame['pairs'].tolist() == [0, 4, 4]
 
 @pytest.mark.parametrize('options,said', [
@@ -416,7 +416,7 @@ def test_runs_without_a_seed_or_duplicates_raise():
         result_table(pd.DataFrame([dict(method='a', seed=0, accuracy=1.)]*2))
     assert id_columns(pd.DataFrame([dict(method='a', size=3, seed=0, accuracy=1.)])) == ['method', 'seed']
 
-# writing
+# output formats
 
 hostile = {'FineTuning': 0., r'50% & {x}_1 #2 $y$ \z ~^': .05, '<script>"λ" --q | `t`</script>': .001, 'Grüße': .002}
 
@@ -483,7 +483,7 @@ def test_latex_fits_a_two_column_page(tmp_path):
                                         ('Σω', r'$\Sigma$$\omega$')])
 def test_latex_escapes_commands(given, said): assert latex_text(given, prose=True) == said
 
-# p-values, averages and a measure for each task
+# p-values, averages and a metric for each task
 
 def glue(seeds=range(5), gains=dict(FineTuning=0., ADDrop=.02), seed=0):
     noise = np.random.default_rng(seed)
@@ -524,7 +524,7 @@ def test_average_over_tasks_is_per_seed_without_missing_tasks():
     grid = dict((names[0], cells) for names, cells in result_table(lacks, columns='task', measure='test_mcc',
                                                                    average=True).grid())
     assert grid['ADDrop'][2].mean == '' and grid['FineTuning'][2].mean
-    frame.loc[frame.index[0], 'test_mcc'] = math.nan # an undefined score is no average over the other task
+    frame.loc[frame.index[0], 'test_mcc'] = math.nan # without a score there is no average over the other task
     found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
     assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
     with pytest.raises(ValueError, match='needs a setting'): result_table(glue(), ['method', 'task'], average=True)
