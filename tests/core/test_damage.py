@@ -411,8 +411,8 @@ def test_damaged_best_checkpoint_is_detected_before_training(copy, resume, unbro
         write_manifest(state.parent, rows=0)
     flip(copy.path/'checkpoints'/'checkpoint-5'/'model.safetensors')
     with pytest.raises(ValueError,
-                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors is not what was '
-                       'written'):
+                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors does not '
+                       'match its checksum'):
         resume(copy)
 
 def test_partly_deleted_checkpoint_is_neither_listed_nor_loaded(copy):

@@ -68,7 +68,7 @@ def test_existing_folder_takes_precedence_over_an_example(tmp_path, monkeypatch)
     assert open_run('plain').path == tmp_path/'plain' and open_run('plain').config['method']['name'] == 'Mine'
 
 def test_unknown_example_raises_with_available_names():
-    with pytest.raises(ValueError, match="no finished run called 'bert' comes with salviz; available: plain, sallm, "):
+    with pytest.raises(ValueError, match="unknown example run 'bert'; available: plain, sallm, "):
         salviz.Run.example('bert')
     with pytest.raises(FileNotFoundError, match='there is no such folder'): open_run('bert')
 

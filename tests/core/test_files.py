@@ -84,14 +84,14 @@ def test_duplicate_columns_of_a_frame_raise():
 def test_half_of_a_surrogate_pair_raises_with_its_row():
     frame = pd.DataFrame(dict(text=['fine', 'a\ud83db']*20, label=[0, 1]*20), dtype=object)
     with pytest.raises(ValueError,
-                       match=r"column 'text' has half of a surrogate pair, which is no character, in 20 rows of train "
+                       match=r"column 'text' has half of a surrogate pair, .*, in 20 rows of train "
                        r"\(first: row 1"):
         load_text(frame)
 
 def test_folders_and_special_files_are_not_read(tmp_path):
     (tmp_path/'a.csv').mkdir()
     with pytest.raises(IsADirectoryError, match='is a folder'): load_text(tmp_path/'a.csv')
-    with pytest.raises(FileNotFoundError, match='there is no file'): load_text(tmp_path/'b.csv')
+    with pytest.raises(FileNotFoundError, match='does not exist'): load_text(tmp_path/'b.csv')
 
 def test_tagged_words_are_read_as_strictly(tmp_path):
     for data, said in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 must be a word and its tag'),

@@ -220,7 +220,7 @@ def test_overlap_of_constant_rows_is_undefined():
     for side in (np.zeros(10), np.full(10, 3.)):
         for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)):
             assert np.isnan(maths.top_overlap(a, b, 2))
-        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all selected: ties do not matter
+        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all: no ties
     one = np.where(up == 0, 7., 3.)
     counts = np.arange(10) > 0
     # constant over the counted positions
@@ -271,7 +271,7 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
     (lambda: maths.rollout(np.ones((2, 3))), 'attention must be'),
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
-    (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative where it counts, got -0.1'),
+    (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative at counted positions, got -0.1'),
     (lambda: maths.kl([.5, .5], [-1., 2.]), 'q must not be negative'),
     (lambda: maths.top_overlap([1.], [1.], 0), 'k must be at least 1'),
     (lambda: maths.pack_bits(np.ones(3)), 'only Boolean arrays'),

@@ -417,7 +417,7 @@ def test_damaged_arrays_are_reported_and_others_are_read(run):
 @pytest.mark.parametrize('data', [b'', b'{"method": ', b'[1]', b'null', bytes(50), b'\xff\xfe', b'method: ADDrop'])
 def test_unreadable_config_raises_with_its_file(run, data):
     (run.path/'config.json').write_bytes(data)
-    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|holds a JSON)'):
+    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|contains a JSON)'):
         Run(run.path)
 
 
@@ -580,9 +580,9 @@ def test_config_records_time_and_versions_unless_passed(tmp_path):
 
 
 def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
-    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; there are 0, 10, 20'),
+    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; available: 0, 10, 20'),
                        (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
-                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; there are 0, 1'),
+                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; available: 0, 1'),
                        (lambda: run.snapshots(probe=9), 'there are 0, 1'),
                        (lambda: run.snapshots(step=15), 'there are 0, 10, 20'),
                        (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
@@ -725,7 +725,7 @@ def test_inconsistent_arrays_of_images_and_series_raise_with_their_name():
         s = picture(modality)
         with pytest.raises(ValueError, match=said): dataclasses.replace(s, arrays={**s.arrays, name: np.ones(shape)})
     for kwargs in (dict(tokens=['a']), dict(texts=('a',)), dict(words=['a'])):
-        with pytest.raises(ValueError, match="one of modality 'image' has no tokens, texts or words, got"):
+        with pytest.raises(ValueError, match="modality 'image' must have no tokens, texts or words, got"):
             picture('image', **kwargs)
     with pytest.raises(ValueError, match="must be 'text', 'image' or 'series', got 'sound'"):
         picture('image', info=dict(modality='sound'))

@@ -167,7 +167,7 @@ def test_token_over_several_words_has_the_mean_number_and_largest_fraction(tiny_
 def test_column_with_a_reserved_name_raises(tmp_path, tiny_bert, tiny_tokenizer, data):
     for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
                  'example_id'):
-        with pytest.raises(ValueError, match=f"train: train has a column '{name}', but that is the name of something"):
+        with pytest.raises(ValueError, match=f"train: train has a column '{name}', which is a reserved name of the"):
             train(tiny_bert(), tiny_tokenizer, data.rename_column('votes', name), None, tmp_path/'no', **quick)
         own = Dataset.from_dict({'text': ['fun'], 'label': [0], name: [1]})
         with pytest.raises(ValueError, match=f"probes has a column '{name}'"):
@@ -201,9 +201,9 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
     with pytest.raises(AttributeError,
                        match=re.escape("batch['marks'] has no float: it is a list of 3 entries, not a tensor, because "
                                        "row "
-                                       "1 of train has 2 of them for 3 words")):
+                                       "1 of train has 2 values for 3 words")):
         batch['marks'].float()
-    with pytest.raises(AttributeError, match='since row 1 of train has no numbers there'): batch['gaps'].sum()
+    with pytest.raises(AttributeError, match='because row 1 of train has missing values'): batch['gaps'].sum()
     other = Dataset.from_dict(dict(text=['fun film'], label=[0], rating=['high']))
     with pytest.raises(ValueError, match='probes: rating must hold numbers'): feed.probes(data, other)
     wrong = Dataset.from_dict(dict(text=['fun film'], label=[0], rationale=['because it is fun']))

@@ -44,7 +44,7 @@ def hate():
 
 
 def test_hatexplain_has_the_majority_label_and_all_marks(hate):
-    with pytest.warns(UserWarning, match='left out: 1 of 5 rows of train, on whose label the annotators do not agree'):
+    with pytest.warns(UserWarning, match='skipped 1 of 5 rows of train, whose annotators do not agree on a label'):
         data = load_rationales(hate)
     assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
     assert data['test'].column_names == ['text', 'label', 'rationale']
@@ -372,14 +372,14 @@ def test_missing_network_gives_a_short_error(monkeypatch):
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
     assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
                             "eraser-movies, eraser-multirc, hatexplain, esnli) "
-                            'and the Hub cannot be asked for it (ConnectError: no route to host); '
-                            'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
+                            'and the Hub cannot be reached (ConnectError: no route to host); '
+                            'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached one')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
     monkeypatch.setattr('salviz.data.texts.load_dataset',
                         lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
     with pytest.raises(ConnectionError, match="'esnli' \\(niurl/eraser_esnli\\) is not in the local cache"):
         load_rationales('esnli')
-    def unknown(*a): raise ValueError("the Hub has no dataset called 'x/y' that you may read")
+    def unknown(*a): raise ValueError("the Hub has no dataset named 'x/y', or you have no access to it")
     monkeypatch.setattr('salviz.data.texts.hub_silence', unknown)
     with pytest.raises(ValueError,
                        match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
@@ -398,8 +398,8 @@ def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
                              r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
-                             r'which is no shape'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
-                            (str(tmp_path/'none.csv'), 'there is no file'),
+                             r'which is not a published format'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
+                            (str(tmp_path/'none.csv'), 'does not exist'),
                             (dict(train=3), 'a split must be a Dataset'),
                             (plain.select([]), 'the train split is empty'),
                             (pd.DataFrame(dict(text=[' ', 'a'], label=[0, 1], rationale=[None, None])),

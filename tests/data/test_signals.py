@@ -83,7 +83,7 @@ def test_a_folder_of_idx_files_without_a_test_set_is_cut(tmp_path):
     idx_folder(tmp_path, np.random.default_rng(0), test=False)
     assert [len(part) for part in load_images(tmp_path, splits=(1/3, 1/3, 1/3)).values()] == [10, 10, 10]
     (tmp_path/'train-labels-idx1-ubyte').unlink()
-    with pytest.raises(FileNotFoundError, match='holds no train-labels-idx1-ubyte'): load_images(tmp_path)
+    with pytest.raises(FileNotFoundError, match='has no file train-labels-idx1-ubyte'): load_images(tmp_path)
 
 # custom images
 
@@ -161,7 +161,7 @@ def test_invalid_loader_arguments_raise(kwargs, said):
 
 def test_missing_column_raises_with_available_ones():
     data = Dataset.from_dict(dict(a=[[1., 2.]]*4, label=[0, 1, 0, 1]))
-    with pytest.raises(ValueError, match="column='values': train has no such column; it has a, label"):
+    with pytest.raises(ValueError, match="column='values': train has no such column; available: a, label"):
         load_series(data)
     assert load_series(data, column='a', splits=(.5, .25, .25))['train'].num_rows == 2
 
@@ -210,7 +210,7 @@ def test_unsupported_ts_file_raises_with_its_name(old, new, said, tmp_path):
     assert str(path) in str(refused.value)
 
 def test_missing_files_and_unknown_names_raise(tmp_path):
-    with pytest.raises(FileNotFoundError, match='there is no file'): load_series(tmp_path/'none.ts')
+    with pytest.raises(FileNotFoundError, match='does not exist'): load_series(tmp_path/'none.ts')
     with pytest.raises(ValueError,
                        match='unknown series .*basic-motions, japanese-vowels, digits-as-series'):
         load_series('ecg')
@@ -342,7 +342,7 @@ def test_min_max_uses_training_values_of_each_entry():
 @pytest.mark.parametrize('kwargs,said', [
     (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'),
     (dict(sampling='even'), 'sampling must be'),
-    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of samples'),
+    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of examples'),
     (dict(features=30), 'along feature it covers 10 to 40'),
     (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'),
     (dict(normalise='published'), 'normalise must be')])

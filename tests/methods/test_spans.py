@@ -152,7 +152,7 @@ def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut
                                     dict(text=[7], answer_start=[0])])
 def test_an_answer_of_another_kind_is_refused_in_words(answer):
     table = pd.DataFrame(dict(question=['who ?'], context=['a dog sees'], answer=pd.Series([answer], dtype=object)))
-    with pytest.raises(ValueError, match="column 'answer' names no answer in the context .* row 0"):
+    with pytest.raises(ValueError, match="column 'answer' has an answer that is not in the context .* row 0"):
         load_questions(dict(train=table))
 
 def test_answers_within_says_what_it_takes(data, tokenizer):

@@ -155,8 +155,8 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
 
 
 @pytest.mark.parametrize('call, error, said', [
-    (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; it has attention, saliency'),
-    (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked .9. of bool holds no number'),
+    (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; available: attention, saliency'),
+    (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked .9. of bool does not have one number'),
     (lambda s: agreement_table(s, level='row'), ValueError, "'head', 'layer', 'mean' or 'all'"),
     (lambda s: agreement_table(s, rows='first'), ValueError, "rows must be 'auto', 'pooled' or 'ordinary'"),
     (lambda s: agreement_table(s, sign='abs'), ValueError, 'sign must be one of'),
@@ -165,10 +165,10 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
     (lambda s: compare_snapshots(s, s, 'discarded'), KeyError, 'has no discarded'),
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
     (lambda s: compare_snapshots(s, look(text='another')), ValueError,
-     "one sentence in the same tokens can be compared, got 'a sentence' and 'another'"),
+     "the same sentence and tokens can be compared, got 'a sentence' and 'another'"),
     (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 different tokens'),
     (lambda s: pattern_distance(np.ones(3), np.ones((3, 3))), ValueError, r'attention must be \[..., n, n\]'),
-    (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'two methods at least, got one'),
+    (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'at least two methods, got one'),
     (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single one as a list'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2., 3.]]), ValueError, 'same shape in each example'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])

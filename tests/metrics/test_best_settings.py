@@ -80,7 +80,7 @@ def test_study_returns_the_best_finished_setting(monkeypatch, tmp_path):
     monkeypatch.setattr(StudyResults, 'results', lambda self: grid())
     assert study.best().equals(best_settings(grid()))
     assert study.best(q=2).q.dropna().unique().tolist() == [2] and study.best(method='A').method.tolist() == ['A']
-    with pytest.raises(ValueError, match='rate is no setting; there are method, p, q, seed'): study.best(rate=1)
+    with pytest.raises(ValueError, match='rate is not a setting; available: method, p, q, seed'): study.best(rate=1)
     with pytest.raises(ValueError, match='no finished run has p = 9'): study.best(p=9)
     monkeypatch.setattr(StudyResults, 'results', lambda self: grid()[:0])
     with pytest.raises(ValueError, match='no finished run yet'): study.best()

@@ -54,7 +54,7 @@ def test_text_contains_all_recorded_facts(tmp_path):
                  'All other arguments have the defaults of salviz.', 'rate = 0.1 and 0.5', 'seeds 0 and 1',
                  '6 epochs',
                  'batches of 16', 'a learning rate of 0.0003', 'AdamW', 'best validation accuracy',
-                 'accuracy on the test split', '“own”, a measure of our own', 'Some CPU (1 thread)',
+                 'accuracy on the test split', '“own”, a custom metric', 'Some CPU (1 thread)',
                  'Python 3.11, torch 2.13',
                  'of 4 runs took 4.0 minutes in all'): assert part in text, part
     assert 'test by' not in text and 'max length' not in text and 'None' not in text and 'missing' not in text
@@ -80,7 +80,7 @@ def test_text_names_precision_and_attention_kernel(tmp_path):
 
 def test_text_names_several_training_processes(tmp_path):
     study = a_study(tmp_path/'s', hardware=dict(processor='Some CPU', threads=1, processes=2))
-    assert 'Trained on Some CPU (1 thread) by 2 processes in step, each with such batches.' in study.methods_text()
+    assert 'Trained on Some CPU (1 thread) by 2 processes in parallel, each with batches' in study.methods_text()
     assert 'in step' not in a_study(tmp_path/'t').methods_text()
 
 def test_different_runs_are_described_separately(tmp_path):
@@ -90,7 +90,7 @@ def test_different_runs_are_described_separately(tmp_path):
     a_run(tmp_path/'s/runs/1.seed=1', 'ADDrop', 1, hardware=None, settings=other,
           data=dict(name='movie-sentences', fingerprint='cd'*32, sizes=dict(train=64, test=400)))
     text = study.methods_text()
-    for part in ('64 to 256 for training', 'batches of 16 or 32', 'of 1 run it is not recorded', 'movie sentences'):
+    for part in ('64 to 256 for training', 'batches of 16 or 32', 'not recorded for 1 run', 'movie sentences'):
         assert part in text, part
     assert 'Scores are' not in text # some score the best checkpoint, one the last step
     shutil.rmtree(tmp_path/'s/runs/0.seed=1')

@@ -144,7 +144,7 @@ def test_run_agreement_is_the_mean_over_defined_probes(tmp_path):
     assert run_agreement(run, 5) == pytest.approx((slow_agreement(looks[1]) + slow_agreement(looks[2]))/2)
     # the last snapshot of each probe
     assert run_agreement(run) == pytest.approx((slow_agreement(looks[3]) + slow_agreement(looks[2]))/2)
-    with pytest.raises(KeyError, match='no step 6 in run; there are 5, 8'): run_agreement(run, 6)
+    with pytest.raises(KeyError, match='no step 6 in run; available: 5, 8'): run_agreement(run, 6)
 
 
 def test_the_gap_is_training_minus_test_at_the_best_checkpoint(tmp_path):

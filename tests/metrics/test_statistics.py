@@ -36,7 +36,7 @@ def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     assert _average_loss(run, 'validation', until=2) == .5
     assert math.isnan(_average_loss(Run.create(tmp_path/'empty', {})))
     for until in (9, 0, -3, 1.5, True):
-        with pytest.raises(ValueError, match='at least 1 and at most 4'): _average_loss(run, until=until)
+        with pytest.raises(ValueError, match='from 1 to 4'): _average_loss(run, until=until)
     with pytest.raises(ValueError, match="'train' or 'validation'"): _average_loss(run, 'test')
 
 def test_gap_is_positive_for_better_training_scores(tmp_path):
@@ -244,7 +244,7 @@ def test_misspelt_direction_raises(wrong):
 @pytest.mark.parametrize('options,said', [
     (dict(better=dict(acc='higher')), "better has 'acc', which is no measure; there are test_accuracy, average_loss"),
     (dict(percent='acc'), "percent has 'acc', which is no measure"),
-    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is no column and no value of one"),
+    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
 def test_ignored_or_invalid_options_raise(options, said):
@@ -397,11 +397,11 @@ def test_setting_along_the_columns_shows_one_metric():
     assert across.columns == [None, .3, .5] and across.frame['pairs'].tolist() == [0, 4, 4]
 
 @pytest.mark.parametrize('options,said', [
-    (dict(), 'several runs fall into one cell of the table: p, lr take several values'),
+    (dict(), 'several runs share one cell of the table: p, lr take several values'),
     (dict(rows='size'), "rows has 'size'; there are method, p, lr, seed"),
     (dict(columns=['f1']), "'f1'; there are accuracy"),
-    (dict(columns='p'), 'say measure=, one of accuracy'),
-    (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must name a row: FineTuning, drop'),
+    (dict(columns='p'), 'pass measure=, one of accuracy'),
+    (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
     (dict(best='red'), "best must be one of 'bold', None"),
     (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs match'),
@@ -540,7 +540,7 @@ def test_each_task_may_have_its_own_metric():
             frame[(frame.method == 'ADDrop') & (frame.task == task)][name].mean())
     assert table.heads()[1] == ['task = CoLA (test mcc) (%)', 'task = STS-B (test spearman) (%)']
     assert table.frame.best.sum() == 2 and 'score' not in frame
-    for wrong, says in ((dict(CoLA='test_mcc'), 'names none for task = STS-B'),
+    for wrong, says in ((dict(CoLA='test_mcc'), 'has no entry for task = STS-B'),
                         ({**own, 'CoLA': 'test_f1'}, "measure has 'test_f1'"),
                         ({**own, 'CoLA': 'test_loss'}, 'have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
