@@ -270,7 +270,7 @@ def test_test_split_with_secret_labels_is_replaced():
     assert [len(part) for part in data.values()] == [89, 10, 11]
 
 def test_unknown_splits_are_ignored_with_a_warning():
-    with pytest.warns(UserWarning, match='left out: unsupervised'):
+    with pytest.warns(UserWarning, match='ignoring unsupervised'):
         data = load_text(dict(train=frame(), unsupervised=frame()))
     assert list(data) == ['train', 'validation', 'test']
 
