@@ -238,7 +238,7 @@ def _plain_labels(table, name, split, **reading):
     "Return the labels in column `name`; raise a `ValueError` if one is missing; `reading` as for `written_labels`"
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
-    if odd: refuse_rows(odd, split, f'the label is a {type(values[odd[0]]).__name__}, neither a name nor a number,')
+    if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
     labels = [_plain(x) for x in values]
     refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
     return labels

@@ -95,14 +95,14 @@ def test_asset_never_downloads(tiny, monkeypatch):
     with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `salviz fetch`'): asset('tiny')
 
 def test_errors_name_a_command_that_works_in_their_environment(tiny, monkeypatch):
-    said = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
+    message = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
     monkeypatch.setattr(shutil, 'which', lambda name: '/somewhere/salviz')
-    assert said() == '`salviz fetch`'
+    assert message() == '`salviz fetch`'
     monkeypatch.setattr('IPython.get_ipython', lambda: 'a shell')
-    assert said() == '`!salviz fetch`'
+    assert message() == '`!salviz fetch`'
     monkeypatch.setattr(shutil, 'which', lambda name: None)
-    assert said() == f'`!{sys.executable} -m salviz fetch`'
-    command = said().strip('`!').split()
+    assert message() == f'`!{sys.executable} -m salviz fetch`'
+    command = message().strip('`!').split()
     done = subprocess.run([*command, '--help'], capture_output=True, text=True, cwd='/')
     assert done.returncode == 0 and done.stdout.startswith('usage: salviz fetch')
 
@@ -283,7 +283,7 @@ def test_each_hub_response_gives_a_short_message(ask):
 
 @pytest.mark.slow
 def test_unreachable_hub_is_reported_without_retries(ask):
-    (kind, said), = ask('a/b', endpoint='http://127.0.0.1:9')
-    assert kind == 'said' and said.startswith('ConnectError')
-    (kind, said), = ask('a/b', HF_HUB_OFFLINE='1')
-    assert kind == 'said' and said.startswith('OfflineModeIsEnabled')
+    (kind, message), = ask('a/b', endpoint='http://127.0.0.1:9')
+    assert kind == 'said' and message.startswith('ConnectError')
+    (kind, message), = ask('a/b', HF_HUB_OFFLINE='1')
+    assert kind == 'said' and message.startswith('OfflineModeIsEnabled')

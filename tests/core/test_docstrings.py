@@ -23,11 +23,11 @@ def shown(name):
     ('ADDrop', ['p: fraction of each row that may be dropped']),
     ('Snapshot', ['is_special: bool [n]; default: no word'])])
 def test_help_shows_parameters_shapes_and_an_example(name, says):
-    for said in says: assert said in shown(name), said
+    for message in says: assert message in shown(name), message
     assert shown(name).count('Parameters\n') == 1 # a second call adds nothing
 
 @pytest.mark.parametrize('name', ['explain', 'explore', 'Explorer', 'train'])
 def test_help_documents_existing_and_nearly_all_parameters(name):
     thing = getattr(salviz, name)
-    taken, said = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
-    assert said <= taken and len(taken - said) <= 1
+    taken, message = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
+    assert message <= taken and len(taken - message) <= 1

@@ -52,8 +52,8 @@ def test_broken_file_raises_with_its_line_and_the_fix(name, tmp_path):
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     for source in (str(path), path, dict(train=path)):
         with pytest.raises(ValueError) as e: load_text(source, label=None if name.endswith('.txt') else 'label')
-        said = str(e.value)
-        assert str(path) in said and wrong in said and remedy in said and '\n' not in said
+        message = str(e.value)
+        assert str(path) in message and wrong in message and remedy in message and '\n' not in message
     if path.suffix != '.txt' and not name.startswith('a.'):
         with pytest.raises(ValueError, match=name): load_rationales(path)
 
@@ -94,10 +94,10 @@ def test_folders_and_special_files_are_not_read(tmp_path):
     with pytest.raises(FileNotFoundError, match='does not exist'): load_text(tmp_path/'b.csv')
 
 def test_tagged_words_are_read_as_strictly(tmp_path):
-    for data, said in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 must be a word and its tag'),
+    for data, message in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 must be a word and its tag'),
                        (b'', 'is empty')):
         (tmp_path/'a.conll').write_bytes(data)
-        with pytest.raises(ValueError, match=said): load_tokens(tmp_path/'a.conll')
+        with pytest.raises(ValueError, match=message): load_tokens(tmp_path/'a.conll')
 
 @pytest.mark.parametrize('source', [{}, None, '', 5, [], ['a.csv']])
 def test_rationales_without_a_source_raise(source):

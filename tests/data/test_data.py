@@ -221,8 +221,8 @@ def test_classes_that_differ_in_case_cause_a_warning():
 
 @pytest.mark.parametrize('values,reason', [
     ([1, '1', 2, 3], 'the classes mix numbers and texts: 1 occurs as both'),
-    ([b'a', b'b', 'c', 'd'], 'the label is a bytes, neither a name nor a number, in 10 rows of train'),
-    ([dict(a=1), dict(a=2), 'c', 'd'], 'the label is a dict, neither a name nor a number, in 10 rows of train')])
+    ([b'a', b'b', 'c', 'd'], 'the label is neither a name nor a number .type bytes. in 10 rows of train'),
+    ([dict(a=1), dict(a=2), 'c', 'd'], 'the label is neither a name nor a number .type dict. in 10 rows of train')])
 def test_unknown_labels_raise(values, reason):
     labels = pd.Series(values*5, dtype=object)
     with pytest.raises(ValueError, match=reason) as e: load_text(frame().assign(label=labels))

@@ -46,13 +46,13 @@ def test_idx_file_of_any_type_and_rank_is_read(kind, shape, tmp_path):
         got = _read_idx(tmp_path/name)
         assert got.dtype == np.dtype(kind) and got.shape == shape and (got == written).all()
 
-@pytest.mark.parametrize('content,said', [
+@pytest.mark.parametrize('content,message', [
     (b'\x89PNG....', 'is not an idx file'), (b'', 'is not an idx file'),
     (b'\0\0\x08\x01\0\0\0\x05ab', 'but has 2 bytes'),
     (b'\0\0\x08\x03\0\0', 'declares an array')])
-def test_broken_idx_file_raises(content, said, tmp_path):
+def test_broken_idx_file_raises(content, message, tmp_path):
     (tmp_path/'file').write_bytes(content)
-    with pytest.raises(ValueError, match=said): _read_idx(tmp_path/'file')
+    with pytest.raises(ValueError, match=message): _read_idx(tmp_path/'file')
 
 def idx_folder(folder, rng, test=True):
     "Write a folder of idx files named as in MNIST, and return the arrays"
@@ -133,7 +133,7 @@ def test_digits_use_the_published_normalisation():
     series = load_series('digits-as-series', seed=3)
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
 
-@pytest.mark.parametrize('source,said', [
+@pytest.mark.parametrize('source,message', [
     ('imagenet', 'unknown images'), (np.zeros((4, 5, 5)), 'must be a pair'),
     ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
     ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'),
@@ -148,16 +148,16 @@ def test_digits_use_the_published_normalisation():
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'extra': (np.zeros((1, 5, 5)), [1])},
      'splits must be named train, validation and test'),
     (([np.zeros((5, 5)), np.zeros((5, 6))], [0, 1]), 'have different shapes')])
-def test_invalid_images_give_a_short_error(source, said):
-    with pytest.raises(ValueError, match=said) as refused: load_images(source)
+def test_invalid_images_give_a_short_error(source, message):
+    with pytest.raises(ValueError, match=message) as refused: load_images(source)
     assert '\n' not in str(refused.value)
 
-@pytest.mark.parametrize('kwargs,said', [
+@pytest.mark.parametrize('kwargs,message', [
     (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'),
     (dict(labels=['a', 'a']), 'at least two distinct'),
     (dict(labels=['a']), 'at least two distinct'), (dict(splits=(.98, .01, .01)), 'too few for splits')])
-def test_invalid_loader_arguments_raise(kwargs, said):
-    with pytest.raises(ValueError, match=said): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
+def test_invalid_loader_arguments_raise(kwargs, message):
+    with pytest.raises(ValueError, match=message): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
 
 def test_missing_column_raises_with_available_ones():
     data = Dataset.from_dict(dict(a=[[1., 2.]]*4, label=[0, 1, 0, 1]))
@@ -197,16 +197,16 @@ def test_ts_files_keep_their_splits_and_class_order(tmp_path):
     assert array(data['test'])[0].tolist() == [[1, 10], [2, 20], [3, 30]] and data['test'][0]['label'] == 1
     assert load_series(tmp_path/'a.ts', splits=(.5, .25, .25))['test'].num_rows == 2
 
-@pytest.mark.parametrize('old,new,said', [
+@pytest.mark.parametrize('old,new,message', [
     ('1,2,3:10', '1,2:10', 'unequal length .2 to 3 steps.'), ('1,2,3:', '1,?,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,x,3:', 'line 12 has a value that is not a number'), ('1,2,3:', '', 'the same number of channels'),
     ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'),
     ('@DATA', '', 'no line @data')])
-def test_unsupported_ts_file_raises_with_its_name(old, new, said, tmp_path):
+def test_unsupported_ts_file_raises_with_its_name(old, new, message, tmp_path):
     path = tmp_path/'bad.ts'
     path.write_text(ts.replace(old, new, 1))
-    with pytest.raises(ValueError, match=said) as refused: _read_ts(path)
+    with pytest.raises(ValueError, match=message) as refused: _read_ts(path)
     assert str(path) in str(refused.value)
 
 def test_missing_files_and_unknown_names_raise(tmp_path):
@@ -339,15 +339,15 @@ def test_min_max_uses_training_values_of_each_entry():
         for i in range(10): assert got[i, t, f] == pytest.approx((unscaled[i, t, f] - least)/(most - least), abs=1e-4)
     assert array(data['train']).min() == 0 and array(data['train']).max() == 1
 
-@pytest.mark.parametrize('kwargs,said', [
+@pytest.mark.parametrize('kwargs,message', [
     (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'),
     (dict(sampling='even'), 'sampling must be'),
     (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of examples'),
     (dict(features=30), 'along feature it covers 10 to 40'),
     (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'),
     (dict(normalise='published'), 'normalise must be')])
-def test_unknown_benchmark_raises(kwargs, said):
-    with pytest.raises(ValueError, match=said):
+def test_unknown_benchmark_raises(kwargs, message):
+    with pytest.raises(ValueError, match=message):
         synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
     with pytest.raises(ValueError, match='where must be one of early, middle, late'): vanishing_series('soon')
 

@@ -154,7 +154,7 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
     assert agreement_table(look(0, n=4)).spearman.isna().all() and agreement_table(look(0, n=4)).kl.notna().all()
 
 
-@pytest.mark.parametrize('call, error, said', [
+@pytest.mark.parametrize('call, error, message', [
     (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; available: attention, saliency'),
     (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked .9. of bool does not have one number'),
     (lambda s: agreement_table(s, level='row'), ValueError, "'head', 'layer', 'mean' or 'all'"),
@@ -172,8 +172,8 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
     (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single one as a list'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2., 3.]]), ValueError, 'same shape in each example'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])
-def test_invalid_comparisons_raise(call, error, said):
-    with pytest.raises(error, match=said): call(look(is_masked=np.zeros(9, bool)))
+def test_invalid_comparisons_raise(call, error, message):
+    with pytest.raises(error, match=message): call(look(is_masked=np.zeros(9, bool)))
 
 def test_old_name_of_top_fraction_causes_a_warning():
     s = look()

@@ -104,10 +104,10 @@ def test_differing_arguments_are_listed_without_paths(tmp_path):
         shutil.rmtree(tmp_path/f's/runs/1.seed={i}')
         args = dict(teacher=str(secret/f'runs/Fine-tuning.seed={i}'), weight=1., top_fraction=.2, saliency='gradient')
         a_run(tmp_path/f's/runs/1.seed={i}', 'SalLM', i, args=args, model=dict(name='minilm'))
-    said = 'teacher differs between runs (Fine-tuning.seed=0, Fine-tuning.seed=1 and Fine-tuning.seed=2)'
+    message = 'teacher differs between runs (Fine-tuning.seed=0, Fine-tuning.seed=1 and Fine-tuning.seed=2)'
     for text in (study.methods_text(), study.model_card(), study.methods_text('latex')):
         plain = text.replace('\\', '')
-        assert said in plain and 'top fraction = 0.2' in plain and 'weight' not in plain.split('Training')[0]
+        assert message in plain and 'top fraction = 0.2' in plain and 'weight' not in plain.split('Training')[0]
         assert 'author-of-the-paper' not in plain and str(tmp_path) not in plain and 'Models: ' in plain
         assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the teacher's saliency
     assert 'author' not in study.about and study.about.startswith('Models: ')

@@ -65,13 +65,13 @@ def test_accuracy_and_macro_f1_equal_counting(classes):
         assert all(type(x) is float for x in got.values())
 
 
-@pytest.mark.parametrize('labels, predictions, said', [
+@pytest.mark.parametrize('labels, predictions, message', [
     ([0, 1], [0], 'the same length'), (np.zeros(0, int), np.zeros(0, int), 'not be empty'),
     ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
     ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'),
     (['a'], ['a'], 'whole numbers')])
-def test_invalid_lists_of_classes_raise(labels, predictions, said):
-    with pytest.raises(ValueError, match=said): classification_metrics(labels, predictions)
+def test_invalid_lists_of_classes_raise(labels, predictions, message):
+    with pytest.raises(ValueError, match=message): classification_metrics(labels, predictions)
 
 
 @pytest.mark.parametrize('ties', [False, True])
@@ -188,10 +188,10 @@ def test_constant_or_diverged_predictions_have_no_correlation():
     got = regression_metrics([1., 2., 3.], np.float32([2, 2, 2]))
     assert math.isnan(got['pearson']) and math.isnan(got['spearman']) and got['mse'] == pytest.approx(2/3)
     assert all(math.isnan(x) for x in regression_metrics([1., 2.], [np.nan, 1.]).values())
-    for labels, predictions, said in (([1.], [1., 2.], 'scores of the same number'), ([], [], 'not be empty'),
+    for labels, predictions, message in (([1.], [1., 2.], 'scores of the same number'), ([], [], 'not be empty'),
                                       ([np.nan], [1.], 'finite scores, got nan'),
                                       ([[1.]], [[1.]], 'scores of the same number')):
-        with pytest.raises(ValueError, match=said): regression_metrics(labels, predictions)
+        with pytest.raises(ValueError, match=message): regression_metrics(labels, predictions)
 
 
 # seqeval's rules, worked out by hand: gold tags, predicted tags, hits, gold and predicted entities
@@ -207,10 +207,10 @@ HAND = [
     (['O'], ['O'], 0, 0, 0)]
 
 
-@pytest.mark.parametrize('gold, said, hits, many, found', HAND)
-def test_entities_match_manual_examples(gold, said, hits, many, found):
+@pytest.mark.parametrize('gold, predicted, hits, many, found', HAND)
+def test_entities_match_manual_examples(gold, predicted, hits, many, found):
     names = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-MISC', 'I-MISC']
-    labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, said))
+    labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, predicted))
     want = 2*hits/(many + found) if many + found else 0.
     assert token_metrics(labels, predictions, names)['f1'] == pytest.approx(want)
     # with special tokens, padding and later tokens of words, in one array
@@ -272,11 +272,11 @@ def test_token_metrics_count_labelled_positions_only():
 def test_unlabelled_token_metrics_are_undefined_and_odd_shapes_raise(task):
     for labels in ([[-100, -100]], np.zeros((0, 3), int)):
         assert all(math.isnan(x) for x in tasks[task].metrics(labels, np.ones_like(labels)).values())
-    for labels, predictions, said in (([[1]], [[1], [1]], 'the same number of examples, got 1 and 2'),
+    for labels, predictions, message in (([[1]], [[1], [1]], 'the same number of examples, got 1 and 2'),
                                       ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
                                       ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
                                       ([[1]], [[.5]], 'of float64 in example 0; take argmax')):
-        with pytest.raises(ValueError, match=said): tasks[task].metrics(labels, predictions)
+        with pytest.raises(ValueError, match=message): tasks[task].metrics(labels, predictions)
 
 
 def test_every_task_has_a_metric_that_selects_the_checkpoint():

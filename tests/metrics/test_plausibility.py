@@ -181,13 +181,13 @@ def test_ranking_uses_sign_or_magnitude():
     assert table.columns.tolist() == ['auprc', 'token_f1', 'iou_f1']
 
 
-@pytest.mark.parametrize('values,rationales,said', [
+@pytest.mark.parametrize('values,rationales,message', [
     ([[1, 2]], [], 'the same number of examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
     ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
-def test_inconsistent_pairs_raise(values, rationales, said):
+def test_inconsistent_pairs_raise(values, rationales, message):
     with pytest.raises(ValueError) as e: _check_pairs(values, rationales)
-    assert said in str(e.value)
+    assert message in str(e.value)
 
 
 def test_unknown_settings_raise():

@@ -83,15 +83,15 @@ def test_paired_t_equals_scipy_and_the_formula(n):
     assert found.p == pytest.approx(areas[grid[:-1] >= abs(t)].sum() / areas.sum(), abs=2e-2 if n == 2 else 1e-3)
     assert found.n == n and found.difference == pytest.approx(mean)
 
-@pytest.mark.parametrize('change,said', [(dict(confidence=95), 'confidence must be between 0 and 1'),
+@pytest.mark.parametrize('change,message', [(dict(confidence=95), 'confidence must be between 0 and 1'),
     (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a positive integer'),
     (dict(resamples=2.5), 'resamples')])
-def test_invalid_levels_and_resamples_raise(change, said):
+def test_invalid_levels_and_resamples_raise(change, message):
     a, b = [1., 2., 4.], [0., 0., 1.]
     tests = [paired_bootstrap, lambda a, b, **kw: compare_predictions([0, 1, 1], a, b, **kw),
              *([paired_t] if 'confidence' in change else [])]
     for test in tests:
-        with pytest.raises(ValueError, match=said): test(a, b, **change)
+        with pytest.raises(ValueError, match=message): test(a, b, **change)
 
 def test_pairs_with_an_undefined_number_do_not_count():
     nan = math.nan
@@ -241,14 +241,14 @@ def test_misspelt_direction_raises(wrong):
     with pytest.raises(ValueError, match=r"better\['test_accuracy'\] must be 'higher', 'lower' or None"):
         result_table(tidy(), better=dict(test_accuracy=wrong))
 
-@pytest.mark.parametrize('options,said', [
+@pytest.mark.parametrize('options,message', [
     (dict(better=dict(acc='higher')), "better has 'acc', which is no measure; there are test_accuracy, average_loss"),
     (dict(percent='acc'), "percent has 'acc', which is no measure"),
     (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
-def test_ignored_or_invalid_options_raise(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)): result_table(tidy(), **options)
+def test_ignored_or_invalid_options_raise(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)): result_table(tidy(), **options)
     assert 'the drop' in result_table(tidy(), titles=dict(drop='the drop', test_accuracy='acc.', measure='what'),
                                       percent=False, better=dict(average_loss=None)).text
 
@@ -328,11 +328,11 @@ def test_missing_seeds_are_excluded_and_counted():
     assert cell(table, 'drop')['p_value'] == pytest.approx(stats.ttest_rel(by['drop'][seeds],
                                                                            by['FineTuning'][seeds]).pvalue)
 
-@pytest.mark.parametrize('n,said', [(1, 'no deviation and no test'), (2, '12.7 standard errors'),
+@pytest.mark.parametrize('n,message', [(1, 'no deviation and no test'), (2, '12.7 standard errors'),
                                     (3, '4.3 standard errors')])
-def test_too_few_seeds_get_no_marks_and_an_explanation(n, said):
+def test_too_few_seeds_get_no_marks_and_an_explanation(n, message):
     table = result_table(tidy(n, gains=dict(drop=.3)), compare_to='FineTuning')
-    assert not table.frame['mark'].any() and said in table.caption and '†' not in table.text
+    assert not table.frame['mark'].any() and message in table.caption and '†' not in table.text
     assert ('±' in table.text) == (n > 1) and table.frame['p_value'].isna().all() == (n == 1)
 
 def test_requested_marks_of_three_seeds_have_a_caution():
@@ -351,13 +351,13 @@ def test_bootstrap_over_seeds_requires_many():
     assert "Benjamini and Hochberg's" in table.caption
 
 def test_caption_explains_the_table():
-    said = result_table(tidy(), compare_to='FineTuning', about='Model: tiny. Data: made up.').caption
+    message = result_table(tidy(), compare_to='FineTuning', about='Model: tiny. Data: made up.').caption
     for part in ('Mean ± standard deviation over 5 seeds (0 to 4)', '↑: higher is better; ↓: lower is better',
                  'Bold: the best mean of its column',
                  '† p < .05, ‡ p < .01: differs from FineTuning', 'two-sided paired t-test, paired by seed',
                  "Holm's correction, family: the 2 comparisons of a column",
                  'No mark does not mean that there is no difference', 'Model: tiny. Data: made up.'):
-        assert part in said
+        assert part in message
     assert 'no correction)' in result_table(tidy(), compare_to='FineTuning', correction='none').caption
     assert '†' not in result_table(tidy()).caption
     assert 'One seed (3)' in result_table(tidy(), where=dict(seed=3)).caption
@@ -396,7 +396,7 @@ def test_setting_along_the_columns_shows_one_metric():
     # the baseline has no p, so its only cell is used
     assert across.columns == [None, .3, .5] and across.frame['pairs'].tolist() == [0, 4, 4]
 
-@pytest.mark.parametrize('options,said', [
+@pytest.mark.parametrize('options,message', [
     (dict(), 'several runs share one cell of the table: p, lr take several values'),
     (dict(rows='size'), "rows has 'size'; there are method, p, lr, seed"),
     (dict(columns=['f1']), "'f1'; there are accuracy"),
@@ -406,8 +406,8 @@ def test_setting_along_the_columns_shows_one_metric():
     (dict(best='red'), "best must be one of 'bold', None"),
     (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs match'),
     (dict(rows='seed'), 'rows must be')])
-def test_invalid_tables_raise(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)): result_table(grid_frame(), **options)
+def test_invalid_tables_raise(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)): result_table(grid_frame(), **options)
 
 def test_runs_without_a_seed_or_duplicates_raise():
     with pytest.raises(ValueError, match='needs a column seed'):
@@ -478,10 +478,10 @@ def test_latex_fits_a_two_column_page(tmp_path):
                               capture_output=True, text=True, errors='replace')
         assert done.returncode == 0 and 'Overfull' not in done.stdout, done.stdout[-2000:]
 
-@pytest.mark.parametrize('given,said', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'),
+@pytest.mark.parametrize('given,message', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'),
                                         ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'),
                                         ('Σω', r'$\Sigma$$\omega$')])
-def test_latex_escapes_commands(given, said): assert latex_text(given, prose=True) == said
+def test_latex_escapes_commands(given, message): assert latex_text(given, prose=True) == message
 
 # p-values, averages and a metric for each task
 
