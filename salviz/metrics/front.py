@@ -304,7 +304,6 @@ def _front_from(table, runs, measures, reported, better, reference, more):
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023
 def value_words(x) -> str:
     "Format a value of a setting with at most four digits"
-    "A value of a setting in at most four digits"
     return f'{x:.4g}'
 
 def _valued(values): return listed([value_words(v) for v in values])

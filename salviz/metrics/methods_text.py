@@ -353,7 +353,7 @@ def _limits(runs):
         chance = f' A fraction of them has a standard error of up to {math.sqrt(.25/n):.3f}.' if n else ''
         out.append(f'The test split has {_counted(n, "example")}.{chance}')
     for run in runs if len(runs) == 1 else []:
-        words, close = run.knowledge()
+        words, _ = run.knowledge()
         if words: out.append(f'The model is {words}.')
     if any(not run.finished for run in runs): out.append('Training is not finished.')
     if any(run.damaged for run in runs): out.append('Files of the run are damaged.')

@@ -233,6 +233,7 @@ def facts_of(
     info:dict, # of a snapshot, or the config of a run
 ) -> Facts: # generic ones for an unknown task
     "Return the description of the task that `info` names"
+    name = info.get('task') or 'classification'
     return tasks.get(name) or Facts(name, (), has_classes=False, pseudo_labels=False, loss_unit='', words=TaskWords())
 
 def unknown_task(info:dict) -> str: # '' if it is known

@@ -21,7 +21,7 @@ def shown(name):
     ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
     ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train
     ('ADDrop', ['p: fraction of each row that may be dropped']),
-    ('Snapshot', ['is_special: bool [n]; default: no word'])])
+    ('Snapshot', ['is_special: bool [n]; default: tokens without a word'])])
 def test_help_shows_parameters_shapes_and_an_example(name, says):
     for message in says: assert message in shown(name), message
     assert shown(name).count('Parameters\n') == 1 # a second call adds nothing
