@@ -88,7 +88,7 @@ def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
     again = salviz('figure', demo[0]/'runs'/'ad-drop', '--out', file)
     assert again.returncode == 2 and 'exists already' in again.stderr
     none = salviz('figure', demo[0]/'runs'/'ad-drop', '--step', 1234, '--out', tmp_path/'none.pdf')
-    assert none.returncode == 2 and 'there are 0' in none.stderr
+    assert none.returncode == 2 and 'available: 0' in none.stderr
 
 def test_training_from_the_command_line_can_be_looked_at(tmp_path):
     file = tmp_path/'mine.csv'

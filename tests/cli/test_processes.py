@@ -25,7 +25,7 @@ def test_processes_are_started_with_the_same_words_and_share_the_threads(monkeyp
 def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
     for words, message in ((['--processes', '3'], 'cannot be shared by 3 processes; take a multiple of 3'),
-                           (['--processes', '2', '--data', 'nosuch.csv'], 'there is no file nosuch.csv'),
+                           (['--processes', '2', '--data', 'nosuch.csv'], 'nosuch.csv does not exist'),
                            (['--processes', '2', '--method', 'Nosuch'], "unknown method 'Nosuch'")):
         assert main(['train', *words]) == 2
         assert message in capsys.readouterr().err

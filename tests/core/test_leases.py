@@ -1,4 +1,5 @@
-"""Leases where machines share a name, clocks disagree, disks are full or have no locks, and processes are held up."""
+"""Leases work with machines of the same name, different clocks, full disks, disks without locks, and stalled
+processes."""
 import errno
 import fcntl
 import json
@@ -20,7 +21,7 @@ hour = 3600.
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    "Function that makes a `Lease` as a process on another host has it"
+    "Return a function that creates a `Lease` like a process on another host"
     def make(path, **kw):
         with monkeypatch.context() as there:
             there.setattr(platform, 'node', lambda: 'elsewhere')
@@ -35,19 +36,19 @@ def of_another(started, **who):
     return sealed(dict(host=platform.node(), process=os.getpid(), started=started, id='another') | who)
 
 
-# Who is alive
+# Detecting live holders
 
 boot, space, ticks = process_start(os.getpid()).replace('pid:', 'pid').split(':')
 others = dict(machine=f'0-0:{space}:{ticks}', container=f'{boot}:pid:[1]:{ticks}', earlier_version=f'{boot}:{ticks}')
 
 @pytest.mark.parametrize('started', others.values(), ids=others)
-def test_two_of_one_name_know_each_other_by_age_alone(started, tmp_path):
+def test_hosts_of_the_same_name_are_distinguished_by_age(started, tmp_path):
     (tmp_path/'cell.1').write_text(of_another(started))
     with pytest.raises(Leased, match=f'cell is held by process {os.getpid()}'): Lease(tmp_path/'cell').__enter__()
     os.utime(tmp_path/'cell.1', (0, 0))
     with Lease(tmp_path/'cell') as late: assert names(tmp_path) == ['cell.2'] and late.before['started'] == started
 
-def test_a_killed_process_for_which_nobody_has_waited_yet_is_dead(tmp_path):
+def test_zombie_process_counts_as_dead(tmp_path):
     script = 'import os, sys; from salviz.core.leases import Lease; Lease(sys.argv[1])._take(); os.kill(os.getpid(), 9)'
     killed = subprocess.Popen([sys.executable, '-c', script, tmp_path/'cell'])
     os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
@@ -55,7 +56,7 @@ def test_a_killed_process_for_which_nobody_has_waited_yet_is_dead(tmp_path):
     with Lease(tmp_path/'cell') as late: assert late.before['process'] == killed.pid
     killed.wait()
 
-def test_a_holder_is_waited_for_as_long_as_it_asked_for(elsewhere, tmp_path):
+def test_holder_is_alive_for_its_number_of_seconds(elsewhere, tmp_path):
     patient = elsewhere(tmp_path/'cell', seconds=10*hour)
     patient._take()
     now = time.time()
@@ -68,23 +69,23 @@ def test_clocks_of_hosts_may_differ(skew, elsewhere, tmp_path, monkeypatch):
     with there:
         monkeypatch.setattr(time, 'time', lambda: clock() + skew)
         with pytest.raises(Leased): Lease(tmp_path/'cell').__enter__()
-        there.check() # a clock that was set is no reason
+        there.check() # setting the clock loses no lease
         silence(there)
         with Lease(tmp_path/'cell'):
-            # it slept, and was set back
+            # the machine slept, and its clock was set back
             monkeypatch.setattr('salviz.core.leases._clocks', lambda: (clock() - hour, 1e9))
             with pytest.raises(Leased, match='taken over'): there.check()
 
-def test_a_file_server_may_keep_whole_seconds(tmp_path):
+def test_file_server_may_store_whole_seconds(tmp_path):
     file = tmp_path/'cell.1'
     file.write_text(of_another('x', host='elsewhere'))
     who = holder(file)
-    for now in (1000, 1119.9, 1120.9): # of 120 seconds, by a clock that leaves out what is behind the point
+    for now in (1000, 1119.9, 1120.9): # 120 seconds, with a clock that drops fractions
         os.utime(file, (1000, 1000))
         assert is_held(file, who, int(now))
     assert not is_held(file, who, 1121)
 
-def test_the_clock_of_a_folder_that_cannot_be_written_to_is_that_of_this_machine(tmp_path, monkeypatch):
+def test_unwritable_folder_uses_the_local_clock(tmp_path, monkeypatch):
     assert abs(server_time(tmp_path) - time.time()) < 60 and not names(tmp_path)
     def touch(self, **kw): raise PermissionError(errno.EROFS, 'Read-only file system')
     monkeypatch.setattr(Path, 'touch', touch)
@@ -92,14 +93,14 @@ def test_the_clock_of_a_folder_that_cannot_be_written_to_is_that_of_this_machine
     assert server_time(tmp_path) == 7.
 
 
-# Who holds it
+# Conflicts between holders
 
 @pytest.mark.parametrize('at', ['made', 'looked'])
-def test_who_stalls_while_it_takes_a_lease_takes_nothing_from_later_ones(at, elsewhere, tmp_path, monkeypatch):
+def test_stalled_process_takes_no_lease_from_later_ones(at, elsewhere, tmp_path, monkeypatch):
     (tmp_path/'cell.1').write_text(of_another('x', host='elsewhere'))
     os.utime(tmp_path/'cell.1', (0, 0))
     slow, last, looks = elsewhere(tmp_path/'cell'), Lease(tmp_path/'cell'), []
-    def stall(): # another one comes and goes, a third one begins to count again
+    def stall(): # another process takes and releases the lease, a third one restarts the numbering
         silence(slow)
         with elsewhere(tmp_path/'cell'): pass
         last._take()
@@ -116,13 +117,13 @@ def test_who_stalls_while_it_takes_a_lease_takes_nothing_from_later_ones(at, els
     last.check()
     assert names(tmp_path) == [last.file.name]
 
-def test_the_tenth_of_the_dead_is_followed(tmp_path):
+def test_lease_of_the_tenth_dead_holder_is_taken_over(tmp_path):
     for n in (9, 10):
         (tmp_path/f'cell.{n}').write_text(of_another('x', host='elsewhere'))
         os.utime(tmp_path/f'cell.{n}', (0, 0))
     with Lease(tmp_path/'cell'): assert names(tmp_path) == ['cell.11']
 
-def test_who_is_refused_is_told_the_whole_name(tmp_path):
+def test_error_has_the_full_name_of_a_lease(tmp_path):
     with Lease(tmp_path/'A.p=0.5.seed=1'), pytest.raises(Leased, match=r'^A\.p=0\.5\.seed=1 is held by'):
         Lease(tmp_path/'A.p=0.5.seed=1').__enter__()
 
@@ -140,7 +141,7 @@ while not os.path.exists(folder + '/go'): pass
 for _ in range(200):
     try:
         with Lease(folder + '/cell'):
-            os.mkdir(folder + '/here') # there is one already if another one holds the lease
+            os.mkdir(folder + '/here') # fails if another process holds the lease
             held += 1
             if random.random() < .2: time.sleep(.001)
             os.rmdir(folder + '/here')
@@ -149,7 +150,7 @@ for _ in range(200):
 print(held)
 '''
 
-def test_of_two_who_want_a_fresh_lease_200_times_never_both_have_it(tmp_path):
+def test_two_processes_never_get_the_same_lease_in_200_tries(tmp_path):
     words = [sys.executable, '-c', race, tmp_path]
     both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [p.stdout.readline() for p in both] == ['ready\n'] * 2
@@ -164,7 +165,7 @@ def failing(code):
     def fail(*args, **kw): raise OSError(code, os.strerror(code))
     return fail
 
-def test_a_full_disk_leaves_no_lease_of_which_nobody_knows_the_holder(tmp_path, monkeypatch):
+def test_full_disk_leaves_no_lease_without_a_holder(tmp_path, monkeypatch):
     opened = Path.open
     class Full:
         def __init__(self, file): self.file = opened(file, 'xb')
@@ -179,7 +180,7 @@ def test_a_full_disk_leaves_no_lease_of_which_nobody_knows_the_holder(tmp_path, 
     with Lease(tmp_path/'cell'): pass
 
 @pytest.mark.parametrize('where,what', [('os', 'utime'), ('pathlib.Path', 'read_bytes'), ('os', 'listdir')])
-def test_a_file_server_that_does_not_answer_for_a_while_takes_no_lease_away(where, what, tmp_path, monkeypatch):
+def test_temporary_server_failure_loses_no_lease(where, what, tmp_path, monkeypatch):
     with Lease(tmp_path/'cell') as mine:
         then = mine._renewed
         with monkeypatch.context() as broken:
@@ -193,7 +194,7 @@ def test_a_file_server_that_does_not_answer_for_a_while_takes_no_lease_away(wher
 no_locks = [errno.ENOLCK, errno.EOPNOTSUPP]
 
 @pytest.mark.parametrize('code', no_locks, ids=lambda code: errno.errorcode[code])
-def test_a_run_on_a_disk_without_locks_is_held_by_its_note(code, tmp_path, monkeypatch):
+def test_without_disk_locks_the_note_locks_a_run(code, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, 'flock', failing(code))
     held = Held(tmp_path)
     with pytest.raises(RunInUse, match=f'is being trained by process {os.getpid()} on'): Held(tmp_path)
@@ -204,9 +205,9 @@ def test_a_run_on_a_disk_without_locks_is_held_by_its_note(code, tmp_path, monke
     Held(tmp_path).release()
     file = os.stat(tmp_path/'.lock').st_ino
     held.note.write_text(of_another(others['machine'], since='2026', file=file))
-    with pytest.raises(RunInUse, match=f'cannot be seen from .*; if it does not, remove {held.note}'): Held(tmp_path)
+    with pytest.raises(RunInUse, match=f'still training; if it is not, remove {held.note}'): Held(tmp_path)
 
-def test_where_there_are_locks_they_decide_between_two_of_one_name(tmp_path):
+def test_locks_decide_between_hosts_of_the_same_name(tmp_path):
     held = Held(tmp_path)
     file = held.who['file']
     held.note.write_text(of_another(others['container'], since='2026', file=file))
@@ -217,7 +218,7 @@ def test_where_there_are_locks_they_decide_between_two_of_one_name(tmp_path):
 
 # Under a lease
 
-def test_the_lease_decides_who_trains_and_not_the_lock(elsewhere, tmp_path):
+def test_lease_takes_precedence_over_the_lock(elsewhere, tmp_path):
     place = tmp_path/'run'
     place.mkdir()
     stalled, mine = elsewhere(tmp_path/'cell', covers=[place]), Lease(tmp_path/'cell', covers=[place])
@@ -227,23 +228,23 @@ def test_the_lease_decides_who_trains_and_not_the_lock(elsewhere, tmp_path):
         silence(stalled)
         with mine:
             second = Held(place)
-            first.release() # it woke up
+            first.release() # the stalled process continues
             assert second.note.exists() and second._noted()['lease'] == mine.who['id']
             second.release()
     assert names(place) == ['.lock']
 
 def self_alone(place):
-    "Hold `place` in a process that has no lease"
+    "Lock `place` in a process without a lease"
     script = 'import sys; from salviz.core.locks import Held; Held(sys.argv[1])'
     done = subprocess.run([sys.executable, '-c', script, place], capture_output=True, text=True)
     if done.returncode: raise RunInUse(done.stderr)
 
-def test_who_trains_without_a_lease_is_not_followed_by_one_that_has_one(tmp_path):
+def test_training_without_a_lease_is_not_taken_over(tmp_path):
     held = Held(tmp_path)
     with Lease(tmp_path/'cell', covers=[tmp_path]), pytest.raises(RunInUse): Held(tmp_path)
     held.release()
 
-def test_nothing_is_written_without_the_lease_that_covers_it(tmp_path):
+def test_writing_requires_the_covering_lease(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.log(dict(step=1, loss=1.))
     (run.path/'checkpoints'/'checkpoint-1').mkdir(parents=True)
@@ -258,5 +259,5 @@ def test_nothing_is_written_without_the_lease_that_covers_it(tmp_path):
         for act in acts:
             with pytest.raises(Leased, match='taken over'): act()
         assert {p: p.read_bytes() if p.is_file() else None for p in tmp_path.rglob('*')} == before
-        write_whole(tmp_path/'cell.json2', b'x') # it is not covered
+        write_whole(tmp_path/'cell.json2', b'x') # this file is not covered
     run.log(dict(step=3, loss=1.))

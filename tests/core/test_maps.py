@@ -11,16 +11,16 @@ from salviz.core import maths
 golden = json.loads(slow.PATH.read_text())
 
 
-def floats(x): return np.array(x, dtype=np.float64)   # null, the file's undefined, becomes NaN
+def floats(x): return np.array(x, dtype=np.float64)   # null in the file means undefined and becomes NaN
 
 
 def same(got, expected): np.testing.assert_allclose(floats(got), floats(expected), rtol=1e-9, atol=1e-11)
 
 
-def test_the_golden_file_is_what_its_script_writes(): assert slow.PATH.read_text() == slow.text()
+def test_golden_file_matches_its_script(): assert slow.PATH.read_text() == slow.text()
 
 
-def test_the_golden_file_covers_ties_undefined_values_and_patterns_that_occur_nowhere():
+def test_golden_file_covers_ties_undefined_values_and_absent_patterns():
     B = [r for c in golden['discard_candidates'] for r in c['attribution']]
     assert any(len(set(r)) < len(r) for r in B)
     assert any(c['expected'] is None for c in golden['spearman']) and any(c['expected'] is None for c in golden['kl'])
@@ -29,7 +29,7 @@ def test_the_golden_file_covers_ties_undefined_values_and_patterns_that_occur_no
 
 
 @pytest.mark.parametrize('name', sorted(golden))
-def test_numpy_gives_the_golden_vectors(name):
+def test_numpy_matches_the_golden_vectors(name):
     for case in golden[name]:
         expected = case['expected']
         got = getattr(maths, name)(**{k: v for k, v in case.items() if k != 'expected'})
@@ -37,7 +37,7 @@ def test_numpy_gives_the_golden_vectors(name):
         else: same(got, expected)
 
 
-def test_kept_count_is_exact_for_every_share_with_two_decimals_and_up_to_512_keys():
+def test_retained_count_is_exact_for_two_decimals_and_up_to_512_keys():
     n = np.arange(513)
     for hundredths in range(101):
         np.testing.assert_array_equal(maths.retained_count(n, hundredths/100), n*(100 - hundredths)//100)
@@ -45,7 +45,7 @@ def test_kept_count_is_exact_for_every_share_with_two_decimals_and_up_to_512_key
 
 
 def allowed_masks(rng, shape):
-    "Padding at either end, causal, a sliding window, arbitrary holes and a row with nothing"
+    "Masks with padding at either end, causal, with a sliding window, with random holes, and an empty row"
     *lead, q, k = shape
     i, j = np.indices((q, k))
     holes = rng.random(shape) < .6
@@ -60,7 +60,7 @@ def test_the_region_equals_a_sort_of_each_row(region, dtype):
     rng = np.random.default_rng(0)
     for trial in range(12):
         shape = (2, 3, n := int(rng.integers(1, 14)), n)
-        B = rng.standard_normal(shape) if trial % 2 else rng.integers(-2, 3, shape)/4   # every other one full of ties
+        B = rng.standard_normal(shape) if trial % 2 else rng.integers(-2, 3, shape)/4   # every other one has ties
         B = B.astype(dtype)
         for allowed in allowed_masks(rng, shape):
             full = np.broadcast_to(allowed, shape)
@@ -71,7 +71,7 @@ def test_the_region_equals_a_sort_of_each_row(region, dtype):
                                                                   region)
 
 
-def test_forbidden_keys_never_matter_whatever_stands_there():
+def test_forbidden_keys_never_matter():
     rng = np.random.default_rng(1)
     B, allowed = rng.standard_normal((3, 8, 8)), np.tril(np.ones((8, 8), bool))
     clean = maths.discard_candidates(B, allowed, .4)
@@ -109,13 +109,13 @@ def test_without_ties_the_region_has_exactly_n_minus_k_positions():
             assert (maths.discard_candidates(B, True, p, region).sum(-1) == 40 - maths.retained_count(40, p)).all()
 
 
-def test_a_row_of_equals_is_a_candidate_as_a_whole_unless_everything_is_kept():
+def test_constant_rows_are_candidates_unless_everything_is_retained():
     for region in ('high', 'low'):
         assert maths.discard_candidates(np.zeros((3, 7)), True, .3, region).all()
         assert not maths.discard_candidates(np.zeros((3, 7)), True, 0., region).any()
 
 
-def test_the_released_low_region_has_floor_of_pn_positions_and_keeps_what_ties_with_the_threshold():
+def test_released_low_region_has_floor_pn_positions_and_excludes_ties():
     rng, allowed = np.random.default_rng(12), np.tril(np.ones((40, 40), bool))
     B = rng.standard_normal((4, 40, 40))
     for hundredths in (1, 10, 29, 30, 57, 80, 99):
@@ -130,7 +130,7 @@ def test_the_released_low_region_has_floor_of_pn_positions_and_keeps_what_ties_w
     assert low == [True, True, True, True, False] and released == [True, False, False, False, False]
 
 
-def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
+def test_patterns_ignore_padding_at_any_position():
     rng = np.random.default_rng(3)
     for _ in range(60):
         n = int(rng.integers(1, 10))
@@ -210,25 +210,25 @@ def test_kl_is_infinite_or_undefined_without_a_warning():
         assert maths.kl([1, 0, 0], [.5, .5, 0]) == pytest.approx(np.log(2))
 
 
-def test_numbers_come_back_as_python_floats():
+def test_single_numbers_are_python_floats():
     for x in (maths.kl([1, 2], [2, 1]), maths.spearman([1, 2], [2, 1]), maths.top_overlap([1, 2], [2, 1], 1)):
         assert type(x) is float
 
 
-def test_ties_alone_choose_no_top():
+def test_overlap_of_constant_rows_is_undefined():
     up = np.arange(10.)
     for side in (np.zeros(10), np.full(10, 3.)):
         for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)):
             assert np.isnan(maths.top_overlap(a, b, 2))
-        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all are taken: no tie decides
+        assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all: no ties
     one = np.where(up == 0, 7., 3.)
     counts = np.arange(10) > 0
-    # constant over what counts
+    # constant over the counted positions
     assert maths.top_overlap(one, up[::-1], 2) == 1 and np.isnan(maths.top_overlap(one, up[::-1], 2, counts))
     assert np.isnan(maths.top_overlap(np.stack([up, up*0]), up, 3)).tolist() == [False, True]
 
 
-def test_leading_dimensions_give_what_each_row_gives_alone():
+def test_leading_dimensions_match_single_rows():
     rng = np.random.default_rng(7)
     a, b, counts = rng.random((2, 3, 6)), rng.random((2, 3, 6)), rng.random((2, 3, 6)) < .7
     for fn in (maths.kl, maths.spearman, lambda a, b, c: maths.top_overlap(a, b, 2, c)):
@@ -271,18 +271,18 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
     (lambda: maths.rollout(np.ones((2, 3))), 'attention must be'),
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
-    (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative where it counts, got -0.1'),
+    (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative at counted positions, got -0.1'),
     (lambda: maths.kl([.5, .5], [-1., 2.]), 'q must not be negative'),
     (lambda: maths.top_overlap([1.], [1.], 0), 'k must be at least 1'),
     (lambda: maths.pack_bits(np.ones(3)), 'only Boolean arrays'),
     (lambda: maths.unpack_bits(np.zeros(2, np.uint8), (3,)), 'shape (3,) needs 1 bytes, got 2'),
 ])
-def test_bad_input_is_refused_in_a_sentence(call, words):
+def test_invalid_input_gives_a_short_error(call, words):
     with pytest.raises(ValueError) as e: call()
     assert words in str(e.value)
 
 
-def test_the_draw_and_what_it_drops_are_those_of_training():
+def test_draws_and_drop_masks_match_training():
     import torch
     from salviz.methods import ad_drop
     from salviz.models import random as draws
@@ -299,7 +299,7 @@ def test_the_draw_and_what_it_drops_are_those_of_training():
                                                             expected).numpy())
 
 
-def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
+def test_pattern_fraction_equals_a_loop_over_heads_and_rows():
     rng = np.random.default_rng(3)
     for n in (2, 3, 7, 12):
         A = rng.dirichlet(np.ones(n), (2, 3, n)).astype(np.float32)
@@ -309,10 +309,10 @@ def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
             got = maths.pattern_fraction(A, P)
             assert got.shape == (2, 3)
             for at in np.ndindex(2, 3): same(got[at], slow.pattern_fraction(A[at].astype(float).tolist(), P.tolist()))
-            same(maths.pattern_fraction(A, np.stack([P, P, P])), got.tolist())   # a pattern of its own for each head
+            same(maths.pattern_fraction(A, np.stack([P, P, P])), got.tolist())   # a separate pattern for each head
 
 
-def test_the_share_of_a_pattern_knows_no_scale_and_ignores_rows_that_it_does_not_guide():
+def test_pattern_fraction_ignores_scale_and_unguided_rows():
     rng = np.random.default_rng(4)
     A, P = rng.dirichlet(np.ones(6), (3, 6)), np.eye(6, k=1)
     want = maths.pattern_fraction(A, P)

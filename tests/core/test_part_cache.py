@@ -1,4 +1,4 @@
-"""What a long computation keeps: whatever bit of it was flipped, and whoever begins at the same moment."""
+"""The cache of a long computation survives flipped bits and concurrent processes."""
 import warnings
 
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 from salviz.core.part_cache import PartCache
 from salviz.core.run_files import write_whole
 
-def test_no_flipped_bit_ends_a_computation_or_changes_its_numbers(tmp_path):
+def test_flipped_bits_neither_stop_a_computation_nor_change_its_numbers(tmp_path):
     kept, x = PartCache(tmp_path/'k', {}), np.arange(3.)
     def part(): return kept.part(dict(first=0), lambda: dict(x=x))['x']
     part()
@@ -20,8 +20,8 @@ def test_no_flipped_bit_ends_a_computation_or_changes_its_numbers(tmp_path):
             file.write_bytes(flipped)
             np.testing.assert_array_equal(part(), x)
 
-def test_two_who_ask_the_same_may_begin_at_once(tmp_path, monkeypatch):
-    def slowly(path, data): # another process has begun to write the same
+def test_two_processes_can_share_a_cache(tmp_path, monkeypatch):
+    def slowly(path, data): # another process has started to write the same part
         path.parent.mkdir()
         (path.parent/f'.{path.name}.0a1b2c3d.tmp').write_bytes(data)
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Runs survive kills, damage and company, store what they were given, and open without torch"""
+"""Runs survive kills, damage and concurrent access, restore what was stored, and open without torch"""
 import copy
 import dataclasses
 import json
@@ -34,7 +34,7 @@ CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)),
 
 
 def look(step=0, probe=0, n=6, **kwargs):
-    "A snapshot whose content follows from step and probe"
+    "Return a snapshot whose content is determined by step and probe"
     rng = np.random.default_rng((step, probe))
     attention = rng.dirichlet(np.ones(n), (2, 2, n)).astype(np.float32)
     arrays = dict(attention=attention, saliency=rng.normal(size=n), discarded=attention > .3,
@@ -48,7 +48,7 @@ def row(step): return dict(step=step, kind='train', loss=1/(step + 1), text='x'*
 
 
 def is_whole(s):
-    "Is `s` to the last bit what was saved under its step and probe?"
+    "Return whether `s` equals exactly what was saved for its step and probe"
     want = decode_snapshot(encode_snapshot(look(s.step, s.probe, n=len(s.tokens))))
     return (set(s.arrays) == set(want.arrays) and all(np.array_equal(s.arrays[k], x) for k, x in want.arrays.items())
             and s.tokens == want.tokens)
@@ -67,7 +67,7 @@ def run(tmp_path):
 # milliseconds.
 
 class Writer:
-    "A forked process that runs the function `job` of this file; it writes a dot for each thing that it has done"
+    "Fork a process that runs the function `job` of this file and writes a dot for each finished action"
     def __init__(self, keeper, job, *args):
         self.keeper = keeper
         keeper.stdin.write(json.dumps([job, *map(str, args)]).encode() + b'\n')
@@ -124,7 +124,7 @@ def writer():
 
 
 def write_on(path, start, stop):
-    "Write rows, snapshots and state from number `start` on; a dot after each number"
+    "Write rows, snapshots and state from number `start` on, and a dot after each number"
     run = Run(path)
     for i in range(int(start), int(stop)):
         run.log(row(i))
@@ -134,7 +134,7 @@ def write_on(path, start, stop):
 
 
 def check_whole(run, done):
-    "Rows and snapshots are a gapless, exact record of at least `done` numbers; returns how many"
+    "Check that rows and snapshots record at least `done` numbers exactly and without gaps; return their count"
     run = Run(run.path)
     assert run.damaged == []
     assert run.metrics == [row(i) for i in range(len(run.metrics))]
@@ -145,26 +145,26 @@ def check_whole(run, done):
 
 
 @pytest.mark.slow
-def test_a_run_whose_writer_is_killed_at_any_moment_shows_exactly_what_was_whole_and_goes_on(tmp_path, writer):
+def test_run_killed_at_any_moment_has_all_complete_data_and_resumes(tmp_path, writer):
     run, rng, done = Run.create(tmp_path/'run', CONFIG), random.Random(5), 0
     for _ in range(50):
         with writer('write_on', run.path, done, 10**9) as w:
             seen = w.wait_for(rng.randrange(4))
-            # the moment of the kill lies anywhere within a round of the writer
+            # the kill can happen at any moment of the writer's loop
             for _ in range(rng.randrange(60_000)): pass
             w.kill()
             further, status = w.end()
         assert status == -signal.SIGKILL
         done = check_whole(run, done + seen + further)
         if len(run.steps) < done:
-            # the row was written and its snapshot was not: continue exactly there
+            # the row was written but its snapshot was not: continue exactly there
             run.save(look(done - 1, (done - 1) % 3, n=40))
             run.set_state(i=done - 1)
     assert done >= 50 and all(is_whole(s) for s in Run(run.path).snapshots())
 
 
 def die_at(path, call):
-    "Do a bit of everything in the run, but die at the `call`-th time that a file is about to be touched"
+    "Perform various actions in the run, and die before file operation number `call`"
     left = int(call)
 
     def watch(event, args):
@@ -178,13 +178,13 @@ def die_at(path, call):
     run.supersede(10); os.write(1, b'.')
     run.log(row(11)); os.write(1, b'.')
     run.save(look(11)); os.write(1, b'.')
-    run.save(look(10, 1)); os.write(1, b'.') # replaces one that is there
+    run.save(look(10, 1)); os.write(1, b'.') # replaces an existing one
     run.set_state(best_step=11); os.write(1, b'.')
     run.save_arrays('teacher', dict(x=np.arange(9))); os.write(1, b'.')
     run.finish(test_accuracy=.5); os.write(1, b'.')
 
 
-def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, writer):
+def test_kill_before_any_file_operation_loses_nothing(run, tmp_path, writer):
     with open(run.path/'metrics.jsonl', 'ab') as f: f.write(b'{"step": 2')
     run.set_state(best_step=20)
     for step in (10, 20):
@@ -215,12 +215,12 @@ def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, wr
         shutil.rmtree(path)
         if status == 0: break
         assert status == -signal.SIGKILL
-    # some kills leave half a file under its temporary name
+    # some kills leave an incomplete temporary file
     assert status == 0 and dots == 7 and call > 25 and interrupted > 5
 
 
 def write_and_supersede(path):
-    "Write rows and snapshots without end, going back to step 4 whenever 16 are there"
+    "Write rows and snapshots forever, returning to step 4 after every 16"
     run, step = Run(path), 0
     while True:
         run.log(row(step)), run.save(look(step, step % 2, n=30))
@@ -232,7 +232,7 @@ def write_and_supersede(path):
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_sees_whole_things_only(tmp_path, writer):
+def test_concurrent_reader_sees_only_complete_data(tmp_path, writer):
     path = Run.create(tmp_path/'run', CONFIG).path
     live, lengths = Run(path), set()
     with writer('write_and_supersede', path) as w:
@@ -248,7 +248,7 @@ def test_a_reader_beside_a_writer_sees_whole_things_only(tmp_path, writer):
     assert live.metrics == Run(path).metrics and live.steps == Run(path).steps
 
 
-def test_threads_that_write_into_one_run_lose_nothing(run):
+def test_concurrent_threads_lose_nothing(run):
     before = len(run.metrics)
     def write(k):
         for i in range(25): run.log(row(100*k + i)), run.save(look(100*k + i, k)), run.set_state(**{f'{k}-{i}': i})
@@ -259,7 +259,7 @@ def test_threads_that_write_into_one_run_lose_nothing(run):
     assert sorted(r['step'] for r in run.metrics[before:]) == sorted(100*k + i for k in range(1, 5) for i in range(25))
 
 
-def test_of_many_that_create_one_folder_a_single_one_succeeds(tmp_path):
+def test_only_one_process_can_create_a_folder(tmp_path):
     made, refused = [], []
     def make(i):
         try: made.append(Run.create(tmp_path/'run', dict(seed=i)))
@@ -276,7 +276,7 @@ NAME = 'step-00000010.probe-001.safetensors'
 
 
 def header(**change):
-    "A snapshot file whose salviz header was changed"
+    "Create a snapshot file with a modified salviz header"
     data = encode_snapshot(look(10, 1))
     n = int.from_bytes(data[:8], 'little')
     meta = json.loads(json.loads(data[8:8+n])['__metadata__']['salviz.snapshot'])
@@ -330,29 +330,29 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize('kind', DAMAGED)
-def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
+def test_damaged_snapshot_is_reported_and_the_rest_opens(run, kind):
     (run.path/'snapshots'/NAME).write_bytes(DAMAGED[kind])
     if kind in ('cut in the arrays', 'one byte short', 'twice', 'garbage', 'text', 'NUL bytes', 'foreign safetensors',
                 'metadata of another step', 'no tokens'):
-        assert len(Run(run.path).damaged) == 1 # the header is enough to know
-    for reader in (run, Run(run.path)): # also one that has read the whole file before
+        assert len(Run(run.path).damaged) == 1 # the header is enough to detect it
+    for reader in (run, Run(run.path)): # also a reader that has cached the intact file
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter('always')
             seen = [(s.step, s.probe) for s in reader.snapshots()]
         assert seen == [(0, 0), (0, 1), (10, 0), (20, 0), (20, 1)]
         assert [d.file for d in reader.damaged] == [f'snapshots/{NAME}'] and len(reader.damaged[0].reason) > 10
         assert all(NAME in str(w.message) for w in warned) and len(warned) <= 1
-        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; there are 0, 20'):
+        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; available: 0, 20'):
             reader.snapshot(10, 1)
         assert reader.snapshot(-2, 1).step == 0 and reader.metrics and f'{NAME}' in repr(reader)
     with pytest.raises((KeyError, ValueError),
-                       match='no step 10|probe-001.safetensors .* the other snapshots of the run can be read'):
+                       match='no step 10|probe-001.safetensors .* the other snapshots of the run are still readable'):
         Run(run.path).snapshot(10, 1)
     run.save(look(10, 1))
     assert run.damaged == [] and len(run.snapshots()) == 6
 
 
-def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_ones_are_not(run):
+def test_foreign_files_among_snapshots_are_reported_and_temporary_ones_ignored(run):
     shutil.copy(run.path/'snapshots'/NAME, run.path/'snapshots/copy of a snapshot.safetensors')
     shutil.copy(run.path/'snapshots'/NAME, run.path/'snapshots/step-00000030.probe-001.safetensors')
     (run.path/'snapshots/step-00000031.probe-001.safetensors').mkdir()
@@ -360,14 +360,14 @@ def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_on
     assert [d.file[10:] for d in run.damaged] == ['copy of a snapshot.safetensors',
                                                   'step-00000030.probe-001.safetensors',
                                                   'step-00000031.probe-001.safetensors']
-    assert 'says in its header that it is step 10 of probe 1' in run.damaged[1].reason
+    assert 'is step 10 of probe 1 according to its header' in run.damaged[1].reason
     assert run.steps == [0, 10, 20] and len(run.snapshots()) == 6
 
 
 @pytest.mark.parametrize('line', [b'{"step": 3, "lo', b'\0\0\0\0', b'[1]', b'{"loss": 1}', b'{"step": "3"}',
                                   b'{"step": -1}', b'\xff\xfe', b'nonsense',
                                   b'['*100_000, b'7\r8'])
-def test_a_damaged_line_of_metrics_is_named_and_the_other_rows_are_read(run, line):
+def test_damaged_metrics_line_is_reported_and_the_others_are_read(run, line):
     f = run.path/'metrics.jsonl'
     lines = f.read_bytes().split(b'\n')
     f.write_bytes(b'\n'.join([lines[0], line, *lines[1:]]))
@@ -376,21 +376,21 @@ def test_a_damaged_line_of_metrics_is_named_and_the_other_rows_are_read(run, lin
     run.log(row(30))
     assert len(run.metrics) == 4
     run.supersede(10)
-    assert run.metrics == [row(0), row(10)] and line in f.read_bytes().split(b'\n') # set aside, not thrown away
+    assert run.metrics == [row(0), row(10)] and line in f.read_bytes().split(b'\n') # the damaged line is kept
 
 
 @pytest.mark.parametrize('half', [b'{"step": 3, "lo', b'\0\0\0\0', b'{"step": 30}', b'x'*100_000])
-def test_a_half_line_at_the_end_is_no_damage_and_is_cut_by_the_next_row(run, half):
+def test_incomplete_last_line_is_ignored_and_removed_by_the_next_row(run, half):
     f = run.path/'metrics.jsonl'
     whole = f.read_bytes()
     f.write_bytes(whole + half)
     assert run.metrics == [row(s) for s in (0, 10, 20)] and run.damaged == []
-    assert f.read_bytes() == whole + half # reading repairs nothing
+    assert f.read_bytes() == whole + half # reading does not change the file
     run.log(row(30))
     assert f.read_bytes().startswith(whole) and [r['step'] for r in run.metrics] == [0, 10, 20, 30]
 
 
-def test_a_metrics_file_without_a_single_whole_line_starts_anew(run):
+def test_metrics_file_without_a_complete_line_is_replaced(run):
     (run.path/'metrics.jsonl').write_bytes(b'{"ste')
     assert run.metrics == [] and run.damaged == []
     run.log(row(1))
@@ -399,13 +399,13 @@ def test_a_metrics_file_without_a_single_whole_line_starts_anew(run):
 
 @pytest.mark.parametrize('name', ['state.json', 'summary.json'])
 @pytest.mark.parametrize('data', [b'', b'{"a": 1', b'[1]', bytes(20)])
-def test_a_damaged_state_or_summary_is_named_and_the_rest_opens(run, name, data):
+def test_damaged_state_or_summary_is_reported_and_the_rest_opens(run, name, data):
     (run.path/name).write_bytes(data)
     assert [d.file for d in run.damaged] == [name]
     assert run.state == {} and not run.finished and len(run.snapshots()) == 6 and len(run.metrics) == 3
 
 
-def test_damaged_arrays_are_named_and_others_are_read(run):
+def test_damaged_arrays_are_reported_and_others_are_read(run):
     run.save_arrays('good', dict(x=np.arange(3))), run.save_arrays('bad', dict(x=np.arange(300)))
     f = run.path/'arrays/bad.safetensors'
     f.write_bytes(f.read_bytes()[:-5])
@@ -415,13 +415,13 @@ def test_damaged_arrays_are_named_and_others_are_read(run):
 
 
 @pytest.mark.parametrize('data', [b'', b'{"method": ', b'[1]', b'null', bytes(50), b'\xff\xfe', b'method: ADDrop'])
-def test_a_run_whose_config_cannot_be_read_is_refused_with_the_name_of_the_file(run, data):
+def test_unreadable_config_raises_with_its_file(run, data):
     (run.path/'config.json').write_bytes(data)
-    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|holds a JSON)'):
+    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|contains a JSON)'):
         Run(run.path)
 
 
-def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path, run):
+def test_folder_without_a_run_raises_with_the_missing_file(tmp_path, run):
     with pytest.raises(FileNotFoundError, match='no such folder'): Run(tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='config.json'): Run(tmp_path)
     with pytest.raises(FileNotFoundError, match='no such folder'): Run(run.path/'config.json')
@@ -429,10 +429,10 @@ def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path, run):
     with pytest.raises(FileNotFoundError, match=re.escape(str(run.path/'config.json'))): Run(run.path)
 
 
-# What is stored
+# Stored values
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32, np.float64])
-def test_half_precision_is_kept_over_the_whole_range_of_an_array_and_nothing_overflows(dtype):
+def test_float16_precision_covers_the_range_of_an_array(dtype):
     rng = np.random.default_rng(0)
     small, big = (-20, 15) if dtype == np.float16 else (-120, 120) if dtype == np.float32 else (-900, 1000)
     for exponent in range(small, big, 5 if dtype == np.float16 else 40):
@@ -446,7 +446,7 @@ def test_half_precision_is_kept_over_the_whole_range_of_an_array_and_nothing_ove
             else: assert abs(a - b) <= top*2.**-39
 
 
-def test_values_beyond_half_precision_do_not_become_infinite_and_tiny_ones_do_not_become_zero():
+def test_values_beyond_the_float16_range_are_preserved():
     x = np.array([65504., 65520., 1e6, -3e38, 1e30])
     y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0, dict(own=x)))).arrays['own']
     assert np.isfinite(y).all() and np.allclose(y[[3, 4]], x[[3, 4]], rtol=1e-3)
@@ -457,7 +457,7 @@ def test_values_beyond_half_precision_do_not_become_infinite_and_tiny_ones_do_no
     assert (gradients.astype(np.float16)[0, [0, 2]] == 0).all() and np.allclose(back, gradients, rtol=2**-11, atol=0)
 
 
-def test_nan_infinities_zeros_and_signs_are_kept():
+def test_nan_infinities_zeros_and_signs_are_preserved():
     x = np.array([np.nan, np.inf, -np.inf, 0., -0., 1.5, -2.])
     y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0,
                                                  dict(own=x, all_nan=np.full(3, np.nan),
@@ -466,7 +466,7 @@ def test_nan_infinities_zeros_and_signs_are_kept():
     assert np.isnan(y['all_nan']).all() and (y['zeros'] == 0).all()
 
 
-def test_arrays_of_any_layout_and_kind_come_back_as_they_were():
+def test_arrays_of_any_layout_and_dtype_are_restored():
     rng = np.random.default_rng(1)
     arrays = dict(transposed=rng.integers(-9, 9, (3, 5)).T, strided=np.arange(20)[::3],
                   fortran=np.asfortranarray(rng.normal(size=(4, 3)).round(1)),
@@ -482,7 +482,7 @@ def test_arrays_of_any_layout_and_kind_come_back_as_they_were():
         assert np.allclose(back[k].astype(float), x.astype(float), rtol=1e-3), k
 
 
-def test_arrays_that_are_not_numbers_are_refused_before_anything_is_written(run):
+def test_non_numeric_arrays_raise_before_writing(run):
     before = sorted(run.path.glob('**/*'))
     for bad in (np.array(['a']), np.array([None]), np.array([1j])):
         with pytest.raises(ValueError, match="array 'own' has dtype"): run.save(Snapshot(99, 0., 0, dict(own=bad)))
@@ -490,7 +490,7 @@ def test_arrays_that_are_not_numbers_are_refused_before_anything_is_written(run)
     assert sorted(run.path.glob('**/*')) == before
 
 
-def test_hostile_text_comes_back_letter_by_letter(run):
+def test_hostile_text_is_restored_exactly(run):
     nasty = ['</script><script>alert(1)</script>', '\0\n\r\t', '\u2028\u2029', '\ud800 lone', '👩‍👩‍👧', '"\\', 'ሰላም',
              '\u202e', '', '{"step": 1}\n', '__proto__']
     run.save(look(40, 2, n=len(nasty), tokens=nasty, texts=(' '.join(nasty), nasty[0]), classes=nasty[:3],
@@ -506,16 +506,16 @@ def test_hostile_text_comes_back_letter_by_letter(run):
 
 def test_saving_the_same_snapshot_twice_gives_the_same_bytes(run):
     assert encode_snapshot(look(3, 1)) == encode_snapshot(look(3, 1))
-    again = decode_snapshot(encode_snapshot(run.snapshot(10, 1))) # and what was stored once is not rounded again
+    again = decode_snapshot(encode_snapshot(run.snapshot(10, 1))) # encoding it again does not round again
     assert list(again.arrays) == list(look().arrays) and is_whole(again)
 
 
-def test_a_snapshot_of_the_same_step_and_probe_replaces_the_other(run):
+def test_snapshot_of_the_same_step_and_probe_is_replaced(run):
     run.save(look(10, 1, losses=dict(task=9.)))
     assert run.snapshot(10, 1).losses == dict(task=9.) and len(run.snapshots()) == 6
 
 
-def test_reading_leaves_no_trace_in_the_folder(run):
+def test_reading_does_not_change_the_folder(run):
     stamp = lambda: {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in run.path.glob('**/*')}
     before, reader = stamp(), Run(run.path)
     reader.snapshots(), reader.metrics, reader.damaged, repr(
@@ -523,7 +523,7 @@ def test_reading_leaves_no_trace_in_the_folder(run):
     assert stamp() == before
 
 
-def test_a_copied_run_opens_elsewhere_and_holds_no_path_of_its_first_home(run, tmp_path):
+def test_copied_run_opens_and_has_no_absolute_paths(run, tmp_path):
     run.finish(test_accuracy=.5), run.set_state(a=1), run.save_arrays('a', dict(x=np.ones(2)))
     shutil.copytree(run.path, tmp_path/'elsewhere/copy')
     other = Run(tmp_path/'elsewhere/copy')
@@ -534,7 +534,7 @@ def test_a_copied_run_opens_elsewhere_and_holds_no_path_of_its_first_home(run, t
     assert not any(str(tmp_path).encode() in p.read_bytes() for p in other.path.glob('**/*') if p.is_file())
 
 
-def test_rows_and_config_take_what_training_code_has_at_hand(tmp_path):
+def test_rows_and_config_accept_arrays_paths_and_functions(tmp_path):
     class Tensor: # what torch and numpy scalars have in common
         def tolist(self): return 2.5
     args = dict(pattern=look, layers=(0, np.int64(1)), teacher=Run.create(tmp_path/'t', {}))
@@ -552,7 +552,7 @@ def test_rows_and_config_take_what_training_code_has_at_hand(tmp_path):
 
 # Creating, finding
 
-def test_an_existing_folder_is_never_taken_over(run, tmp_path):
+def test_existing_folder_is_never_overwritten(run, tmp_path):
     before = (run.path/'config.json').read_bytes()
     with pytest.raises(FileExistsError, match='never overwritten'): Run.create(run.path, CONFIG)
     with pytest.raises(FileExistsError, match='never overwritten'): Run.create(run.path, CONFIG, exist='empty')
@@ -569,7 +569,7 @@ def test_an_existing_folder_is_never_taken_over(run, tmp_path):
     assert not (tmp_path/'x').exists() and (run.path/'config.json').read_bytes() == before
 
 
-def test_the_config_says_when_and_with_what_unless_it_was_told(tmp_path):
+def test_config_records_time_and_versions_unless_passed(tmp_path):
     c = Run.create(tmp_path/'a', CONFIG).config
     assert {k: c[k] for k in CONFIG} == CONFIG
     assert c['created'].endswith('+00:00')
@@ -579,10 +579,10 @@ def test_the_config_says_when_and_with_what_unless_it_was_told(tmp_path):
     assert c['created'] == 'then' and c['versions'] == dict(torch='1')
 
 
-def test_unknown_steps_and_probes_are_answered_with_what_is_there(run, tmp_path):
-    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; there are 0, 10, 20'),
+def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
+    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; available: 0, 10, 20'),
                        (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
-                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; there are 0, 1'),
+                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; available: 0, 1'),
                        (lambda: run.snapshots(probe=9), 'there are 0, 1'),
                        (lambda: run.snapshots(step=15), 'there are 0, 10, 20'),
                        (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
@@ -594,8 +594,8 @@ def test_unknown_steps_and_probes_are_answered_with_what_is_there(run, tmp_path)
     assert Run(tmp_path/'e').snapshots() == [] and Run(tmp_path/'e').steps == []
 
 
-def test_the_last_look_is_that_of_each_probe(run):
-    run.save(look(30, 0)) # killed halfway through a round
+def test_last_snapshot_is_per_probe(run):
+    run.save(look(30, 0)) # killed halfway through a step
     assert (run.snapshot(probe=0).step, run.snapshot(probe=1).step) == (30, 20)
     assert [(s.step, s.probe) for s in run.snapshots(step=-1)] == [(20, 1), (30, 0)]
     assert [(s.step, s.probe) for s in run.snapshots(step=-4)] == [(0, 0)]
@@ -603,16 +603,16 @@ def test_the_last_look_is_that_of_each_probe(run):
     assert [s.step for s in run.snapshots(0, 10)] == [10]
 
 
-# ---- what the folder holds at this moment
+# Current content of the folder
 
 def told(run, *place):
-    "Step and probe of what `run.snapshot` returns, or its error in words"
+    "Return step and probe of `run.snapshot`, or its error as text"
     try: s = run.snapshot(*place)
     except (KeyError, ValueError) as e: return str(e)
     return s.step, s.probe, is_whole(s)
 
 
-def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
+def test_reading_every_snapshot_lists_the_folder_once(run, monkeypatch):
     scans, scan = [], Run._scan
     monkeypatch.setattr(Run, '_scan', lambda run: scans.append(1) or scan(run))
     assert [is_whole(run.snapshot(*place)) for place in run.recorded] == [True]*6 and len(scans) == 1
@@ -620,7 +620,7 @@ def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('seed', range(4))
-def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, seed):
+def test_cached_run_equals_a_newly_opened_one(run, seed):
     rng, writer, folder = np.random.default_rng(seed), Run(run.path), run.path/'snapshots'
     def files(): return sorted(folder.glob('step-*'))
     def any_file(): return files()[rng.integers(len(files()))]
@@ -639,7 +639,7 @@ def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, s
     for _ in range(60):
         if len(files()) > 1: acts[rng.integers(len(acts))]()
         else: save()
-        if rng.random() < .5: os.utime(folder, ns=(123, 123)) # the clock of a file system ticks, or stands still
+        if rng.random() < .5: os.utime(folder, ns=(123, 123)) # time stamps of a file system may not change
         if rng.random() < .1: (folder/'note-1.txt').unlink(missing_ok=True)
         for place in [(), (-2, 1), (int(rng.integers(9))*10, int(rng.integers(2)))]:
             assert told(run, *place) == told(Run(run.path), *place)
@@ -647,7 +647,7 @@ def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, s
     assert told(run) == f"'no snapshots in {run.path} yet'"
 
 
-def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
+def test_arrays_of_wrong_shapes_raise_with_their_name():
     for kwargs, said in ((dict(arrays=dict(attention=np.ones((2, 2, 6, 5)))),
                           r"'attention' must have shape \[L, H, n, n\] with n=6"),
                          (dict(arrays=dict(guided=np.ones(3))), r"'guided' must have shape \[L, H\]"),
@@ -655,13 +655,14 @@ def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
                          (dict(arrays=dict(probabilities=np.ones(2))), 'C=3, got'),
                          (dict(labels=['a']), 'labels must have one entry for each of 6 tokens'),
                          (dict(arrays=dict(own=np.ones(3)), layers=dict(own=[0, 1])),
-                          r"'own' has shape \[3\]; its layers, one for each row, are \[0, 1\]"),
+                          r"'own' has shape \[3\]; its layers, one per row, are \[0, 1\]"),
                          (dict(is_special=[True]), 'is_special must'),
-                         (dict(probe=1.5), 'probe must be a whole number'), (dict(step=True), 'step must be a whole')):
+                         (dict(probe=1.5), 'probe must be a non-negative integer'),
+                         (dict(step=True), 'step must be a non-negative integer')):
         with pytest.raises(ValueError, match=said): dataclasses.replace(look(), **kwargs)
 
 
-# What an earlier salviz wrote, byte for byte
+# Files of an earlier salviz, byte for byte
 OLD = raw_header(
     r'{"__metadata__":{"salviz.snapshot":"{\"step\": 3, \"epoch\": 0.5, \"probe\": 0, \"layers\": {\"attention\": [0], '
     r'\"discarded\": [0]}, \"texts\": '
@@ -679,7 +680,7 @@ OLD = raw_header(
 
 
 def picture(modality, step=0, probe=0, **kwargs):
-    "A snapshot of an image of three channels or of a series of seven steps"
+    "Return a snapshot of an image of three channels or of a series of seven steps"
     rng = np.random.default_rng((step, probe))
     whole, flat = ((3, 5, 4), (5, 4)) if modality == 'image' else ((7, 3), (7, 3))
     seen, mask = (1013 + rng.normal(size=whole)).astype(np.float32), rng.random(flat) > .6
@@ -693,7 +694,7 @@ def picture(modality, step=0, probe=0, **kwargs):
 
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
-def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modality):
+def test_images_and_series_are_restored_exactly(run, modality):
     want = picture(modality, 40)
     run.save(want)
     got = Run(run.path).snapshot(40)
@@ -701,7 +702,7 @@ def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modalit
     assert (got.tokens, got.texts, got.words, list(got.word_ids)) == ([], (), [], [])
     for k, x in want.arrays.items(): assert got.arrays[k].dtype == x.dtype and np.array_equal(got.arrays[k], x), k
     changed = (got.arrays['masked_map'] != got.arrays['input']).reshape(-1, *got.arrays['is_masked_map'].shape).any(0)
-    # cells that were not masked are equal, so the mask can be read off
+    # entries that are not masked are equal, so the mask can be derived
     assert np.array_equal(changed, got.arrays['is_masked_map'])
     assert (got.label, got.info['modality']) == (2, modality)
     assert f'{modality}' in repr(got)
@@ -710,7 +711,7 @@ def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modalit
         want.arrays['is_masked_map'].size/8)
 
 
-def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_name():
+def test_inconsistent_arrays_of_images_and_series_raise_with_their_name():
     for modality, name, shape, said in (('image', 'saliency_map', (4, 5),
                                          r"'saliency_map' must have shape \[h, w\] with C=3, c=3, h=5, w=4, got \[4, "
                                          r"5\]"),
@@ -724,13 +725,13 @@ def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_
         s = picture(modality)
         with pytest.raises(ValueError, match=said): dataclasses.replace(s, arrays={**s.arrays, name: np.ones(shape)})
     for kwargs in (dict(tokens=['a']), dict(texts=('a',)), dict(words=['a'])):
-        with pytest.raises(ValueError, match="one of modality 'image' has no tokens, texts or words, got"):
+        with pytest.raises(ValueError, match="modality 'image' must have no tokens, texts or words, got"):
             picture('image', **kwargs)
     with pytest.raises(ValueError, match="must be 'text', 'image' or 'series', got 'sound'"):
         picture('image', info=dict(modality='sound'))
 
 
-def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run):
+def test_token_and_translation_predictions_are_restored_exactly(run):
     n, score = 6, 3.1415926
     run.save(look(40, label=score, classes=[], arrays=dict(prediction=np.float32([2.7182817]))))
     got = run.snapshot(40)
@@ -763,7 +764,7 @@ def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run
     assert type(look(label=np.int64(2)).label) is int and type(look(label=np.float32(2)).label) is float
 
 
-def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_could_read_ours():
+def test_snapshots_are_compatible_with_earlier_versions():
     s = decode_snapshot(OLD)
     assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',))
     assert s.arrays['saliency'].tolist() == [.5, -.25]
@@ -777,7 +778,7 @@ def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_cou
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
 @pytest.mark.parametrize('kind', ['cut', 'one flipped bit', 'tokens of a text'])
-def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, kind):
+def test_damaged_image_or_series_is_reported_and_the_rest_opens(run, modality, kind):
     run.save(picture(modality, 30)), run.save(picture(modality, 30, 1))
     file = run.path/'snapshots/step-00000030.probe-001.safetensors'
     data = file.read_bytes()
@@ -797,7 +798,7 @@ def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, ki
     with pytest.raises(KeyError, match='no step 30 of probe 1 in run: its file '): reader.snapshot(30, 1)
 
 
-def test_what_is_best_is_what_the_config_says(tmp_path):
+def test_config_selects_the_best_step(tmp_path):
     rows = [dict(step=s, kind='eval', spearman=a, mse=b, loss=c)
             for s, a, b, c in ((1, .2, 3., 5.), (2, .6, 1., 4.), (3, .6, 2., 1.), (4, math.nan, 0., .5))]
     for metric, best, names in ((dict(name='spearman', greater_is_better=True), 2, ['spearman', 'mse', 'loss']),
@@ -818,7 +819,7 @@ def test_what_is_best_is_what_the_config_says(tmp_path):
     assert 'validation loss 0.500, mean squared error 0.000 at step 4' in repr(run) # the Spearman there is undefined
 
 
-def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
+def test_runs_table_has_a_column_for_each_score(tmp_path):
     a = Run.create(tmp_path/'a', dict(best_metric=dict(name='f1', greater_is_better=True)))
     a.log(dict(kind='eval', step=1, epoch=1., f1=.5, accuracy=.9,
                loss=1.)), a.log(dict(kind='score', split='test', step=1, examples=3, f1=.4, accuracy=.8, loss=1.))
@@ -834,7 +835,7 @@ def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
     assert math.isnan(t.validation_loss['a'])
 
 
-def test_layers_are_known_by_the_models_own_numbers(run):
+def test_layers_keep_the_numbers_of_the_model(run):
     attention = np.stack([np.full((2, 6, 6), x) for x in (.25, .5, 1.)])
     run.save(Snapshot(40, 0., 0, dict(attention=attention), dict(attention=[1, 4, 11]), tokens=list('abcdef')))
     s = run.snapshot(40)
@@ -842,9 +843,9 @@ def test_layers_are_known_by_the_models_own_numbers(run):
     assert s.layers['attention'] == [1, 4, 11]
 
 
-# Company
+# Subscribers and copies
 
-def test_subscribers_get_what_a_reader_would_see(run):
+def test_subscribers_receive_what_a_reader_gets(run):
     got, more = [], []
     stop, stop_more = run.subscribe(got.append), run.subscribe(more.append)
     run.log(dict(step=30, loss=np.float32(.1), where=(1, 2))), run.save(look(30))
@@ -861,18 +862,18 @@ def test_subscribers_get_what_a_reader_would_see(run):
     assert not np.array_equal(got[1].arrays['saliency'], look(30).arrays['saliency'])
 
 
-def test_a_subscriber_that_fails_is_warned_about_and_hurts_nobody(run):
+def test_failing_subscriber_only_causes_a_warning(run):
     got = []
     def fail(item): raise RuntimeError('the browser is gone')
     run.subscribe(fail), run.subscribe(got.append)
-    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run goes on'):
+    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run continues'):
         run.log(row(30))
     with pytest.warns(match='the browser is gone'): run.save(look(30))
     assert [str(e) for e in run.subscriber_errors] == ['the browser is gone']*2 and len(got) == 2
     assert run.metrics[-1] == row(30) and is_whole(run.snapshot(30))
 
 
-def test_a_subscriber_may_read_write_and_leave_while_it_is_called(run):
+def test_subscriber_may_read_write_and_unsubscribe_during_a_call(run):
     def once(item):
         stop()
         run.set_state(seen=len(run.metrics))
@@ -882,7 +883,7 @@ def test_a_subscriber_may_read_write_and_leave_while_it_is_called(run):
     assert run.state == dict(seen=4) and len(got) == 2
 
 
-def test_a_run_can_be_pickled_and_copied_without_its_listeners(run):
+def test_run_is_pickled_without_its_listeners(run):
     run.subscribe(print)
     for other in (pickle.loads(pickle.dumps(run)), copy.deepcopy(run)):
         assert other.path == run.path and other.config == run.config and not other._listeners
@@ -890,7 +891,7 @@ def test_a_run_can_be_pickled_and_copied_without_its_listeners(run):
     assert [r['step'] for r in run.metrics] == [0, 10, 20, 30, 30]
 
 
-def test_a_run_is_found_again_after_the_working_directory_has_changed(run, tmp_path, monkeypatch):
+def test_run_is_found_after_changing_the_working_directory(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     relative = Run('run')
     monkeypatch.chdir('/')
@@ -911,7 +912,7 @@ def checkpoint(run, step, complete=True):
 def test_supersede_moves_everything_later_and_loses_no_byte(run):
     for step in (10, 20): checkpoint(run, step)
     checkpoint(run, 25, complete=False)
-    (run.path/'snapshots/step-00000015.probe-000.safetensors').write_bytes(b'damaged') # goes aside with its step
+    (run.path/'snapshots/step-00000015.probe-000.safetensors').write_bytes(b'damaged') # moved together with its step
     run.log(dict(step=20, kind='eval', accuracy=.5)), run.set_state(best_step=20,
                                                                     alpha=10.), run.finish(test_accuracy=.4)
     files = sorted(p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
@@ -929,7 +930,7 @@ def test_supersede_moves_everything_later_and_loses_no_byte(run):
     assert (old.path/'checkpoints/checkpoint-25').is_dir() and run.damaged == [] and len(old.damaged) == 1
     after = [p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
              and p.name not in ('metrics.jsonl', 'state.json')]
-    after.remove((old.path/'config.json').read_bytes()) # the copy that makes the set aside part a run
+    after.remove((old.path/'config.json').read_bytes()) # the copy that makes the superseded part a run
     assert sorted(after) == files
     assert sorted(l for p in run.path.glob('**/metrics.jsonl') for l in p.read_bytes().split(b'\n')[:-1]) == lines
     assert run.supersede(10) is None and not (run.path/'superseded/2').exists()
@@ -944,7 +945,7 @@ def test_supersede_moves_everything_later_and_loses_no_byte(run):
     assert list(runs_table(run.path.parent).name) == ['run']
 
 
-def test_the_best_checkpoint_is_the_named_one_or_that_with_the_best_validation(run):
+def test_best_checkpoint_is_the_recorded_or_best_validated_one(run):
     assert run.best_step is None and run.best_checkpoint is None
     for step, accuracy in ((5, .9), (10, .5), (20, .7), (30, .7), (40, float('nan'))):
         run.log(dict(step=step, eval_loss=1., eval_accuracy=accuracy, eval_macro_f1=.1*step))
@@ -962,7 +963,7 @@ def test_the_best_checkpoint_is_the_named_one_or_that_with_the_best_validation(r
     assert run.scores() == dict(accuracy=.7, macro_f1=3., loss=1.)
 
 
-def test_rows_are_told_apart_by_kind_or_by_their_names(run):
+def test_rows_are_distinguished_by_kind_or_names(run):
     run.log(dict(step=30, kind='eval', accuracy=.5,
                  loss=1.)), run.log(dict(step=30,
                                          eval_loss=1.)), run.log(dict(step=30, kind='score', split='test', loss=1.))
@@ -970,7 +971,7 @@ def test_rows_are_told_apart_by_kind_or_by_their_names(run):
     assert [r['step'] for r in run.train_rows] == [0, 10, 20, 31] and len(run.eval_rows) == 2
 
 
-def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_folders(tmp_path):
+def test_runs_table_lists_damaged_runs_and_skips_other_folders(tmp_path):
     a = Run.create(tmp_path/'a', CONFIG)
     for step in range(1, 5): a.log(dict(kind='train', step=step, epoch=step/2, loss=2., task=float(step)))
     for step, accuracy in ((2, .6), (4, .5)):
@@ -998,7 +999,7 @@ def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_f
     with pytest.raises(FileNotFoundError, match='there is no such folder'): runs_table(tmp_path/'nowhere')
 
 
-def test_a_run_and_a_snapshot_introduce_themselves(run):
+def test_run_and_snapshot_have_a_readable_repr(run):
     run.log(dict(kind='eval', step=20, accuracy=.6123,
                  macro_f1=.5)), run.log(dict(kind='score', split='test', step=20, accuracy=.55, macro_f1=.44, loss=1.))
     for part in ('Run run, seed 7, 20 steps, not finished', 'ADDrop (p=0.3, q=0.2)',
@@ -1012,13 +1013,13 @@ def test_a_run_and_a_snapshot_introduce_themselves(run):
     assert 'attention float32 [2, 2, 6, 6], layers 0, 1' in repr(run.snapshot(10)) and repr(Snapshot(0, 0., 0))
 
 
-def test_a_bare_or_odd_config_does_not_stop_a_run_from_introducing_itself(tmp_path):
+def test_minimal_or_odd_config_still_has_a_repr(tmp_path):
     for i, config in enumerate(({}, dict(method='Own', model='m', data=None, seed=None),
                                 dict(method={}, data=dict(sizes=None), model=dict(layers=2)))):
         assert 'Run' in repr(Run.create(tmp_path/str(i), config))
 
 
-def test_the_look_wing_opens_runs_without_torch(run):
+def test_viewing_packages_open_runs_without_torch(run):
     code = f'''import sys
 import salviz.core.runs, salviz.metrics.scores, salviz.core.maths, salviz.core.text
 run = salviz.core.runs.Run({str(run.path)!r})

@@ -73,7 +73,7 @@ def unigram():
 
 
 def byte_fallback():
-    "As Llama 2: no pre-tokenizer, spaces replaced by a normaliser, unknown characters as bytes"
+    "Create a tokenizer like Llama 2: no pre-tokenizer, a normaliser replaces spaces, unknown characters become bytes"
     vocab = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁', *'abdehilnstuwof.,!', '▁b', '▁ba',
              '▁bad', 'th', '▁th']
     merges = [('▁', 'b'), ('▁b', 'a'), ('▁ba', 'd'), ('t', 'h'), ('▁', 'th')]
@@ -87,7 +87,7 @@ def byte_fallback():
 
 
 def end_of_word():
-    "As CLIP and the first GPT: a suffix ends the word"
+    "Create a tokenizer like CLIP and the first GPT: a suffix ends the word"
     t = Tokenizer(models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
     t.pre_tokenizer, t.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder()
     t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=260, special_tokens=['<unk>', '</s>'],
@@ -96,7 +96,7 @@ def end_of_word():
 
 
 class Halves:
-    "A pre-tokenizer written in Python, which cannot be described"
+    "A pre-tokenizer written in Python, which has no JSON description"
     def halves(self, i, s): return [p for p in (s[:len(str(s))//2], s[len(str(s))//2:]) if len(str(p))]
     def pre_tokenize(self, pretok): pretok.split(self.halves)
 
@@ -109,7 +109,7 @@ def custom():
 
 
 def packaged():
-    "The packaged encoder's own tokenizer, or one of its kind where `salviz fetch` has not run"
+    "Return the tokenizer of the packaged encoder, or a similar one if it is not fetched"
     try: return AutoTokenizer.from_pretrained(asset('minilm'))
     except FileNotFoundError: return wordpiece()
 
@@ -122,7 +122,7 @@ LOSSLESS = ('roberta', 'gpt2', 'byte_fallback')   # no character is ever dropped
 
 @pytest.fixture(scope='module', params=MAKERS)
 def tok(request):
-    "Each kind of tokenizer in turn"
+    "Return each kind of tokenizer in turn"
     tokenizer = MAKERS[request.param]()
     tokenizer.kind = request.param
     return tokenizer
@@ -143,7 +143,7 @@ ALPHABETS = ['abc', 'aB1é.', " '’-.,3", '电影カのー', 'مرحبا שלו
 
 
 def random_text(rng):
-    "A few runs from different alphabets, now and then any code point at all"
+    "Return a few runs of characters from different alphabets, sometimes with arbitrary code points"
     out = []
     for _ in range(rng.randint(0, 7)):
         if rng.random() < .15:
@@ -158,7 +158,7 @@ def texts(seed, n): return [random_text(rng) for rng in [random.Random(seed)] fo
 
 
 def is_visible(c):
-    "What a word has to cover: neither white space nor a control or format character (tags apart, which spell a flag)"
+    "Return whether words must cover a character: no white space, control or format character (except tags of flags)"
     category, is_tag = unicodedata.category(c), 0xe0020 <= ord(c) <= 0xe007f
     return not (c.isspace() or category in ('Cc', 'Zs', 'Zl', 'Zp') or (category == 'Cf' and not is_tag))
 
@@ -181,7 +181,7 @@ def test_words_are_disjoint_in_order_and_cover_every_visible_character(seed):
         for c, n in zip(text, covered): assert n == 1 if is_visible(c) else n <= 1
 
 
-def test_words_do_not_depend_on_what_stands_beyond_a_space():
+def test_words_do_not_depend_on_text_beyond_a_space():
     rng = random.Random(5)
     for text in texts(6, 300):
         other = random_text(rng)
@@ -190,9 +190,9 @@ def test_words_do_not_depend_on_what_stands_beyond_a_space():
                                                                     for a, b in find_words(other)]
 
 
-def test_letters_stay_together_and_signs_stand_alone():
+def test_letters_form_words_and_symbols_are_single():
     for text in texts(7, 400):
-        inside = {i for a, b in find_words(text) for i in range(a + 1, b)}   # characters glued to the one before
+        inside = {i for a, b in find_words(text) for i in range(a + 1, b)}   # characters joined to the preceding one
         for i in range(1, len(text)):
             before, here = text[i - 1], text[i]
             if before in 'abcB1é' and here in 'abcB1é': assert i in inside
@@ -219,7 +219,7 @@ def test_letters_stay_together_and_signs_stand_alone():
     ('<i>a</i>&amp;', ['<', 'i', '>', 'a', '<', '/', 'i', '>', '&', 'amp', ';']),
     ('snake_case C++ $5 #a', ['snake', '_', 'case', 'C', '+', '+', '$', '5', '#', 'a']),
     ('\u0301a', ['\u0301', 'a']), ('', []), (' \t\u200b\x00', [])])
-def test_words_are_what_a_reader_would_say(text, words): assert [text[a:b] for a, b in find_words(text)] == words
+def test_words_match_expected_segmentations(text, words): assert [text[a:b] for a, b in find_words(text)] == words
 
 
 def test_finding_words_takes_linear_time_on_long_runs():
@@ -256,7 +256,7 @@ def check_alignment(tok, tt):
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize('seed', range(3))
-def test_every_token_of_random_text_belongs_to_one_word_or_is_blank(tok, seed):
+def test_random_tokens_belong_to_one_word_or_are_blank(tok, seed):
     singles, firsts, seconds = texts(seed, 120) + HOSTILE, texts(seed + 10, 40), texts(seed + 20, 40)
     for t, tt in zip(singles, align_batch(tok, singles)):
         assert tt.texts == (t,) and tt.truncated == 0
@@ -269,7 +269,7 @@ def test_every_token_of_random_text_belongs_to_one_word_or_is_blank(tok, seed):
 
 @pytest.mark.parametrize('tok', LOSSLESS, indirect=True)
 @pytest.mark.parametrize('seed', range(3))
-def test_tokenizers_that_lose_nothing_cover_every_word(tok, seed):
+def test_lossless_tokenizers_cover_every_word(tok, seed):
     # a typed ▁ is a space where ▁ stands for spaces
     for tt in align_batch(tok, [t.replace('▁', '') for t in texts(seed, 120) + HOSTILE]):
         covered = np.zeros(len(tt.texts[0]), bool)
@@ -281,7 +281,7 @@ def test_tokenizers_that_lose_nothing_cover_every_word(tok, seed):
 
 
 def merged_by_hand(tt):
-    "Spans of the words of `tt`, of which a set grows by one word for each token that touches it and another"
+    "Return the spans of the words of `tt`, merged naively for each token that overlaps several"
     sets = [{w} for w in range(len(tt.unmerged_spans))]
     for i in np.flatnonzero(~tt.is_special):
         if tt.labels[i].strip('␣↵⇥') == '': continue
@@ -295,7 +295,7 @@ def merged_by_hand(tt):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('seed', range(2))
-def test_words_that_share_a_token_are_one_and_no_others_are(tok, seed):
+def test_only_words_that_share_a_token_are_merged(tok, seed):
     tok = MAKERS[tok.kind]() # others use the fixture without these markers
     tok.add_special_tokens({'additional_special_tokens': ['<|user|>', 'ab <b>']})
     marked = [text + rng.choice(['<|user|>', ' ab <b>x', '...', '']) + other for rng in [random.Random(seed)]
@@ -309,7 +309,7 @@ def test_words_that_share_a_token_are_one_and_no_others_are(tok, seed):
 
 
 @pytest.mark.parametrize('how', ['sum', 'mean', 'max', 'first'])
-def test_a_word_of_several_has_the_number_of_its_token_and_the_sum_keeps_the_total(how):
+def test_merged_word_gets_its_token_value_and_sums_keep_the_total(how):
     tok = byte_bpe(True, vocab_size=600)
     tt = align(tok, 'unforgettable... 电影很好')
     values = np.random.default_rng(0).standard_normal((2, len(tt)))
@@ -321,7 +321,7 @@ def test_a_word_of_several_has_the_number_of_its_token_and_the_sum_keeps_the_tot
     np.testing.assert_array_equal(pooled[:, 1], values[:, dots])
 
 
-def test_words_are_the_same_whatever_was_cut():
+def test_words_do_not_depend_on_truncation():
     tok = byte_bpe(True, vocab_size=600)
     text = 'unforgettable... bad ... 电影很好'
     full = align(tok, text)
@@ -336,7 +336,7 @@ def test_words_are_the_same_whatever_was_cut():
             assert tt.word_ids[1:-1].tolist() == at.tolist()
 
 
-def test_words_that_were_handed_in_and_share_a_token_are_one():
+def test_given_words_that_share_a_token_are_merged():
     tok = wordpiece()
     tok.add_tokens(['bad film'])
     tt = align(tok, ['bad', 'film', '', 'plot'])
@@ -344,7 +344,7 @@ def test_words_that_were_handed_in_and_share_a_token_are_one():
     assert rationale_flags(tt, words=[0, 1, 0, 0]).tolist() == [False, True, False, False]
 
 
-def test_tokens_that_were_written_behind_a_text_belong_to_one_word_each():
+def test_generated_tokens_belong_to_one_word_each():
     tok = byte_bpe(False, vocab_size=600)
     tok.add_special_tokens({'additional_special_tokens': ['<|user|>']})
     whole = align(tok, 'a film... unforgettable... 电影很好 <|user|> 😀')
@@ -356,7 +356,7 @@ def test_tokens_that_were_written_behind_a_text_belong_to_one_word_each():
     check_alignment(tok, tt)
 
 
-def test_a_batch_gives_what_single_texts_give(tok):
+def test_batches_match_single_texts(tok):
     batch = texts(30, 20)
     for text, together in zip(batch, align_batch(tok, batch)):
         alone = align(tok, text)
@@ -366,7 +366,7 @@ def test_a_batch_gives_what_single_texts_give(tok):
     assert align_batch(tok, []) == []
 
 
-def test_repeated_words_are_told_apart_by_position(tok):
+def test_repeated_words_are_distinguished_by_position(tok):
     tt = align(tok, 'bad bad bad film bad')
     assert tt.words == ['bad', 'bad', 'bad', 'film', 'bad'] and tt.has_tokens.all()
     for w, (_, a, b) in enumerate(tt.word_spans):
@@ -390,7 +390,7 @@ def test_truncation_keeps_a_prefix_and_counts_the_tokens_cut(tok):
         tt = align(tok, text, max_length=max_length)
         check_alignment(tok, tt)
         assert len(tt) == min(max_length, len(full)) and tt.truncated == len(full) - len(tt)
-        assert tt.words == full.words   # all words stay, so that a human's flags fit
+        assert tt.words == full.words   # all words are included, so that human flags match
         kept = ~tt.is_special
         assert (tt.word_ids[kept] == full.word_ids[~full.is_special][:kept.sum()]).all()
     assert not align(tok, text, max_length=specials + 1).has_tokens.all()
@@ -411,11 +411,11 @@ def test_only_long_texts_of_a_batch_are_cut(tok):
     assert long.truncated > 0
     assert len(long) == limit
     assert short.tokens == again.tokens
-    tok(texts)   # nothing of the truncation stays with the tokenizer
+    tok(texts)   # the tokenizer keeps no truncation settings
     assert align(tok, texts[1]).truncated == 0
 
 
-def test_given_words_are_kept_and_tokenised_as_running_text(tok):
+def test_given_words_are_tokenised_as_running_text(tok):
     words = ['do', "n't", 'well-made', '电影', '...', '😀', 'bad bad']
     tt = align(tok, words)
     check_alignment(tok, tt)
@@ -447,19 +447,19 @@ def test_parts_of_a_character_are_labelled_with_it_and_numbered(tok):
     assert len(set(tt.word_ids[[i for i, l in enumerate(tt.labels) if '🎬' in l]])) == 2
 
 
-def test_labels_of_byte_level_pieces_are_the_text_they_stand_for():
+def test_labels_of_byte_level_tokens_are_their_text():
     tok = byte_bpe(True)
     for text in texts(40, 200):
         tt = align(tok, text)
         for label, token, (start, end), special in zip(tt.labels, tt.tokens, tt.offsets, tt.is_special):
             if special: assert label == token
-            # a part: its character, made visible
+            # part of a character: its visible form
             elif label[-1] in '₀₁₂₃₄₅₆₇₈₉': assert label[0] in ('◌', 'U', '␣', *text[start:end])
             elif text[start:end].isprintable() and label[0] != '◌':
                 assert label in (text[start:end].strip(), '␣'*len(token))
 
 
-def test_invisible_tokens_are_given_a_visible_label(roberta):
+def test_invisible_tokens_get_a_visible_label(roberta):
     assert align(roberta, 'a\u200bb').labels[2].startswith('U+200B')
     labels = align(roberta, 'a\n\n b\t  c').labels
     assert '↵' in ''.join(labels) and '⇥' in ''.join(labels) and '␣' in ''.join(labels)
@@ -467,7 +467,7 @@ def test_invisible_tokens_are_given_a_visible_label(roberta):
     assert align(roberta, 'x\u0308').labels[2:4] == ['◌\u0308₁', '◌\u0308₂']
 
 
-def test_added_tokens_are_labelled_as_they_are_written():
+def test_added_tokens_are_labelled_verbatim():
     tok = byte_bpe(True)
     tok.add_tokens(['<é>', 'Ġx'])
     assert [l for l in align(tok, 'bad <é>Ġx').labels if l in ('<é>', 'Ġx')] == ['<é>', 'Ġx']
@@ -479,14 +479,14 @@ def test_byte_fallback_spells_whole_and_partial_characters():
     assert tt.labels[-4:] == ['↵', 'Z', 'é₁', 'é₂'] and tt.word_ids[-4:].tolist() == [-1, 1, 1, 1]
 
 
-def test_pieces_of_whitespace_belong_to_no_word_wherever_the_tokenizer_puts_them():
+def test_whitespace_tokens_belong_to_no_word():
     tt = align(unigram(), '电 bad')
     blank = [i for i, t in enumerate(tt.tokens) if t == '▁']
-    assert blank and tt.offsets[blank[0]].tolist() == [0, 1]   # the tokenizer says that it covers the ideograph
+    assert blank and tt.offsets[blank[0]].tolist() == [0, 1]   # the tokenizer reports that it covers the ideograph
     assert (tt.word_ids[blank] == -1).all()
 
 
-def test_special_tokens_that_somebody_typed_are_text(wp):
+def test_special_tokens_typed_in_a_text_are_text(wp):
     tt = align(wp, 'bad [SEP] bad')
     assert tt.tokens == ['[CLS]', 'bad', '[SEP]', 'bad', '[SEP]']
     assert tt.is_special.tolist() == [True, False, False, False, True] and tt.segments.tolist() == [-1, 0, 0, 0, -1]
@@ -531,7 +531,7 @@ def test_pooling_equals_a_loop_over_words():
                     assert g[w] == pytest.approx(loop(mine) if mine else 0)
 
 
-def test_maps_are_summed_over_pieces_looked_at_and_averaged_over_pieces_that_look():
+def test_maps_are_summed_over_keys_and_averaged_over_queries():
     rng = np.random.default_rng(2)
     for _ in range(20):
         n, W = int(rng.integers(2, 9)), 4
@@ -544,7 +544,7 @@ def test_maps_are_summed_over_pieces_looked_at_and_averaged_over_pieces_that_loo
                     assert got[at][q, k] == pytest.approx(sum(rows)/len(rows) if rows else 0)
 
 
-def test_rows_of_word_maps_miss_only_what_goes_to_special_tokens(wp):
+def test_rows_of_word_maps_lack_only_special_tokens(wp):
     tt = align(wp, "It's not just bad")
     A = np.random.default_rng(3).dirichlet(np.ones(len(tt)), len(tt))
     to_special = pool_words(A[:, tt.is_special].sum(-1), tt.word_ids, how='mean')
@@ -577,7 +577,7 @@ def test_spans_mark_exactly_the_tokens_that_share_a_visible_character(tok):
             assert got[i] == any(not tt.texts[tt.segments[i]][c].isspace() for c in touched)
 
 
-def test_flags_of_words_and_of_white_space_words_both_fit(tok):
+def test_flags_per_word_and_per_whitespace_word_are_accepted(tok):
     tt = align(tok, 'It was bad, really bad!')
     by_words = rationale_flags(tt, words=[False, False, True, False, True, False, False])
     by_space = rationale_flags(tt, words=[0, 0, 1, 1, 0])
@@ -592,13 +592,13 @@ def test_flags_for_the_whole_text_fit_after_truncation(wp):
     assert rationale_flags(tt, words=[1, 0, 1, 0]).tolist() == [False, True, False, False]
 
 
-def test_flags_of_a_pair_are_numbered_through(wp):
+def test_flags_of_a_pair_are_consecutive(wp):
     tt = align(wp, 'bad film', 'bad plot')
     assert [l for l, f in zip(tt.labels, rationale_flags(tt, words=[0, 1, 1, 0])) if f] == ['film', 'bad']
     assert rationale_flags(tt, spans=[(1, 0, 3)]).tolist() == (tt.word_ids == 2).tolist()
 
 
-def test_a_token_over_several_words_is_marked_if_one_of_them_is():
+def test_token_over_several_words_is_marked_if_one_is():
     tt = align(byte_bpe(True, vocab_size=600), 'unforgettable...')
     dots = [i for i, t in enumerate(tt.tokens) if t == '...']
     assert len(dots) == 1
@@ -606,7 +606,7 @@ def test_a_token_over_several_words_is_marked_if_one_of_them_is():
     assert rationale_flags(tt, words=[0, 0, 0, 1])[dots[0]]
 
 
-# refusals
+# errors
 
 class Slow: is_fast = False
 
@@ -619,7 +619,7 @@ class Slow: is_fast = False
     (lambda t: align(t, 'a\ud800b'), 'half a surrogate pair at character 1'),
     (lambda t: align_batch(t, 'bad'), "texts must be a list, got the string 'bad'"),
     (lambda t: align_batch(t, ['a'], []), 'pairs must be as long as texts, got 0 for 1'),
-    (lambda t: align(t, 'a', max_length=2), 'max_length must leave room for text beside the 2 special tokens, got 2'),
+    (lambda t: align(t, 'a', max_length=2), 'max_length must be greater than the number of special tokens, 2, got 2'),
     (lambda t: pool_words([1.], [0, 1]), 'values (1,) must end in one number for each of the (2,) word_ids'),
     (lambda t: pool_words([1., 2.], [0, 1], n_words=1), 'n_words must be at least 2'),
     (lambda t: pool_words([1.], [0], how='median'), "how must be 'sum', 'mean', 'max' or 'first', got 'median'"),
@@ -629,15 +629,15 @@ class Slow: is_fast = False
     (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]),
      'one flag for each of the 2 words (or 2 white-space words)'),
     (lambda t: rationale_flags(align(t, 'a b'), words=[.5, 0]), 'words must be flags, 0 or 1'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside of the text'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside of the text'),
-    (lambda t: rationale_flags(align(t, 'a b'), spans=[(1, 0, 2)]), 'spans must lie inside of the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside the text'),
+    (lambda t: rationale_flags(align(t, 'a b'), spans=[(1, 0, 2)]), 'spans must lie inside the text'),
     (lambda t: rationale_flags(align(t, 'a', 'b'), spans=[(0, 1)]), 'spans of a pair must be (segment, start, end)'),
 ])
-def test_bad_input_is_refused_in_a_sentence(wp, call, words):
+def test_invalid_input_gives_a_short_error(wp, call, words):
     with pytest.raises(ValueError) as e: call(wp)
     assert words in str(e.value)
 
 
-def test_a_tokentext_prints_what_it_holds(wp):
+def test_tokentext_repr_shows_its_content(wp):
     assert repr(align(wp, 'bad film', max_length=3)) == "TokenText('[CLS] bad [SEP]', 3 tokens, 2 words, 1 cut)"

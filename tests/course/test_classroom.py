@@ -76,7 +76,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
     marks = class_marks([tmp_path/'*.json', str(tmp_path/'chat.txt'), sheet_code(of, d), json.loads(_sheet_json(of, a)),
                          tmp_path/'none.json', 'hello\nthere'], of)
     assert [s.nickname for s in marks.sheets] == ['amy', 'bob', 'dan'] and len(marks.doubled) == 1
-    reasons = ['does not add up', 'there is no file', 'is no code; one begins with marks1']
+    reasons = ['does not add up', 'does not exist', 'is no code; one begins with marks1']
     assert all(reason.startswith(start) for (_, reason), start in zip(marks.broken, reasons, strict=True))
     assert marks.broken[0][0].startswith('chat.txt: code marks1:cat:')
     with pytest.raises(ValueError, match='handed must hold files, folders, codes or Marks'): class_marks([3], of)

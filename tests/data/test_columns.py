@@ -1,5 +1,5 @@
-"""Every column that a data set brings reaches the batches of training, evaluation and probes, aligned to tokens;
-what a method returns is checked by its name"""
+"""Every column of a data set reaches the batches of training, evaluation and probes, aligned to tokens; invalid results
+of methods raise errors with their name"""
 import copy
 import re
 
@@ -23,7 +23,7 @@ words = 'still this unforgettable flick is fun dull and clumsy to watch again'.s
 
 
 def sentences(rows, seed):
-    "Texts of 2 to 12 words, some of several pieces, with everything that people may say of them"
+    "Create texts of 2 to 12 words, some of several tokens, with all kinds of columns"
     rng, out = np.random.default_rng(seed), []
     for i in range(rows):
         text = [words[k] for k in rng.permutation(len(words))[:rng.integers(2, len(words) + 1)]]
@@ -42,7 +42,7 @@ def data():
 
 
 def by_hand(tokenizer, row, n):
-    "Rationale and word lengths along the n tokens of a padded row, from the letters of each token"
+    "Return rationale and word lengths for the n tokens of a padded row, from the letters of each token"
     t, flags, lengths = align(tokenizer, row['text'], max_length=64), [False]*n, [0]*n
     for i, (word, special) in enumerate(zip(t.word_ids, t.is_special)):
         if special: continue
@@ -52,7 +52,7 @@ def by_hand(tokenizer, row, n):
 
 
 class Sees(Method):
-    "Keeps the batches that it is given; its term pulls nothing"
+    "A method that stores its batches and has a term without effect"
     def __init__(self): self.seen = []
     def args(self): return {}
 
@@ -65,7 +65,7 @@ class Sees(Method):
         return dict(marked=Term(found + 0*outputs['main'].logits.sum(1), .1))
 
 
-def test_every_column_is_in_the_batches_of_training_evaluation_and_probes_aligned_to_tokens(
+def test_every_column_is_in_all_batches_and_aligned_to_tokens(
     tmp_path, tiny_bert, tiny_tokenizer, data, monkeypatch):
     method, evaluated = Sees(), []
     from salviz.training.trainer import MethodTrainer
@@ -130,7 +130,7 @@ def test_pairs_truncation_and_words_between_spaces(tiny_tokenizer):
                 assert batch['weight'][j, i] == (rows['weight'][j][own] if real else 0)
 
 
-def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
+def test_tokens_with_a_leading_space_belong_to_the_next_word():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     backend = Tokenizer(models.BPE({'Ġ': 0, 'a': 1, 'b': 2, '-': 3, 'Ġb': 4, '<unk>': 5}, [('Ġ', 'b')],
@@ -142,7 +142,7 @@ def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
     assert token_values([t], [[7, 9]], 'weight', 'train')[0] == [7, 7, 7, 9]
 
 
-def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_largest_share(tiny_tokenizer):
+def test_token_over_several_words_has_the_mean_number_and_largest_fraction(tiny_tokenizer):
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.add_tokens(['<|film|>', '電影'])
     rows = Dataset.from_dict(dict(text=['film <|film|> 電影', 'film film'], label=[0, 1],
@@ -151,7 +151,7 @@ def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_larges
     t, plain = align_batch(tiny_tokenizer, rows['text'][:])
     assert t.words == ['film', '<|film|>', '電影'] and len(t.unmerged_spans) == 8
     assert token_values([t], [rows['weight'][0]], 'weight', 'train') == [[0, 1, 26/5, 4, 0]]
-    assert token_values([t], [[3, 1, 2]], 'weight', 'train') == [[0, 3, 1, 2, 0]] # words between spaces
+    assert token_values([t], [[3, 1, 2]], 'weight', 'train') == [[0, 3, 1, 2, 0]] # words separated by spaces
     kinds = column_kinds(dict(train=rows), ('text', 'label'))
     assert {name: kind for name, (kind, _) in kinds.items()} == dict(weight='words', rationale='rationale')
     encoded = Dataset.from_dict(dict(input_ids=[t.input_ids, plain.input_ids]))
@@ -164,10 +164,10 @@ def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_larges
 
 
 @pytest.mark.slow
-def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_bert, tiny_tokenizer, data):
+def test_column_with_a_reserved_name_raises(tmp_path, tiny_bert, tiny_tokenizer, data):
     for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
                  'example_id'):
-        with pytest.raises(ValueError, match=f"train: train has a column '{name}', but that is the name of something"):
+        with pytest.raises(ValueError, match=f"train: train has a column '{name}', which is a reserved name of the"):
             train(tiny_bert(), tiny_tokenizer, data.rename_column('votes', name), None, tmp_path/'no', **quick)
         own = Dataset.from_dict({'text': ['fun'], 'label': [0], name: [1]})
         with pytest.raises(ValueError, match=f"probes has a column '{name}'"):
@@ -177,7 +177,7 @@ def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_ber
 
 
 @pytest.mark.slow
-def test_nothing_but_inputs_reaches_the_model(tiny_bert, tiny_tokenizer, data):
+def test_only_inputs_reach_the_model(tiny_bert, tiny_tokenizer, data):
     feed = feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(data)['train'][i] for i in range(4)])
     assert {*model_inputs(batch)} <= {'input_ids', 'attention_mask', 'token_type_ids'}
@@ -199,11 +199,11 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
     assert batch['ok'].isnan().tolist() == [False, True, False]
     assert batch['marks'] == [[1, 2], [3, 4], [5]] and batch['extra'] == [{'a': 1}]*3 and batch['gaps'][1] is None
     with pytest.raises(AttributeError,
-                       match=re.escape("batch['marks'] has no float: it is a list of 3 entries and no tensor, since "
+                       match=re.escape("batch['marks'] has no float: it is a list of 3 entries, not a tensor, because "
                                        "row "
-                                       "1 of train has 2 of them for 3 words")):
+                                       "1 of train has 2 values for 3 words")):
         batch['marks'].float()
-    with pytest.raises(AttributeError, match='since row 1 of train has no numbers there'): batch['gaps'].sum()
+    with pytest.raises(AttributeError, match='because row 1 of train has missing values'): batch['gaps'].sum()
     other = Dataset.from_dict(dict(text=['fun film'], label=[0], rating=['high']))
     with pytest.raises(ValueError, match='probes: rating must hold numbers'): feed.probes(data, other)
     wrong = Dataset.from_dict(dict(text=['fun film'], label=[0], rationale=['because it is fun']))
@@ -211,7 +211,7 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
         feed_for(tiny_bert(), tiny_tokenizer).encode(dict(train=part, validation=wrong))
 
 
-def test_a_column_moves_and_is_indexed_like_a_tensor():
+def test_column_can_be_moved_and_indexed_like_a_tensor():
     column = Column('abcd').of('source', 'it is text')
     assert column[torch.tensor([2, 0])] == ['c', 'a']
     assert column[torch.tensor([True, False, False, True])] == ['a', 'd']
@@ -219,7 +219,7 @@ def test_a_column_moves_and_is_indexed_like_a_tensor():
     assert column.to('cpu', non_blocking=True) is column and column[1:].why == 'it is text' and column[1] == 'b'
 
 
-def test_images_bring_their_columns_too(tmp_path):
+def test_images_have_further_columns_too(tmp_path):
     rng = np.random.default_rng(0)
     features = {'pixel_values': rng.random((12, 1, 28, 28)).astype(np.float32), 'label': np.arange(12) % 2}
     from datasets import Array3D, ClassLabel
@@ -241,7 +241,7 @@ def test_images_bring_their_columns_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_asks_for_what_is_not_there_is_told_what_is(tmp_path, tiny_bert, tiny_tokenizer, data):
+def test_missing_names_raise_with_available_ones(tmp_path, tiny_bert, tiny_tokenizer, data):
     with pytest.raises(NoColumn,
                        match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has "
                        r"input_ids, .*rating, .*source"):
@@ -250,7 +250,7 @@ def test_who_asks_for_what_is_not_there_is_told_what_is(tmp_path, tiny_bert, tin
         train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'b',
               **{**quick, 'snapshots': 0})
     class Other(Method): pass
-    # the probes are texts of one's own; it names the one of both who asks
+    # probes are custom texts; the error names the caller
     with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes"):
         train(tiny_bert(), tiny_tokenizer, data, Other() + Sees(), tmp_path/'c', **{**quick, 'probes': ['fun']})
     assert Batch(dict(a=1), Sees()).get('b') is None and 'b' not in Batch({}, Sees())
@@ -278,7 +278,7 @@ wrong_terms = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('says', list(wrong_terms))
-def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, tiny_bert, tiny_tokenizer, tiny_data):
+def test_term_that_is_not_per_example_raises_with_method_and_name(says, tiny_bert, tiny_tokenizer, tiny_data):
     class Fine(Method): pass
     model, feed = tiny_bert(), feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(tiny_data)['train'][i] for i in range(5)])
@@ -288,7 +288,7 @@ def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, 
 
 
 @pytest.mark.parametrize('snapshots', [0, 2])
-def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_path, tiny_bert, tiny_tokenizer,
+def test_scalar_terms_raise_in_training_and_recording(snapshots, tmp_path, tiny_bert, tiny_tokenizer,
                                                                  tiny_data):
     says, given = next(iter(wrong_terms.items()))
     with pytest.raises(ValueError, match=f'^Bad: {re.escape(says)}'):
@@ -297,7 +297,7 @@ def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_
 
 
 @pytest.mark.slow
-def test_a_plan_that_is_none_is_refused_by_name(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_invalid_plan_raises_with_the_method(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
                                        (dict(layers=(0,)), 'plan must return a Plan, got dict'),
                                        (Plan(layers=0), 'the layers of its plan must be a tuple of numbers, got int 0'),
@@ -316,7 +316,7 @@ def evidence(**given):
     return Shows()
 
 
-def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_custom_evidence_is_trimmed_to_its_tokens(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def ramp(*shape): return torch.arange(float(np.prod(shape))).view(shape)
     method = evidence(map=lambda b, n: ramp(b, n, n), heads=lambda b, n: {0: ramp(b, 4, n, n), 1: ramp(b, 4, n, n) - 5},
                       words=lambda b, n: ramp(b, n),
@@ -347,12 +347,12 @@ def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, t
 
 
 @pytest.mark.slow
-def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Gate(Method):
         def __init__(self, axes): self.axes = axes
         def plan(self, model, batch, progress):
             return Plan(evidence=dict(gate={0: torch.arange(4.).expand(len(batch['example_id']), 4)}), axes=self.axes)
-    texts = ['good movie', 'good'] # of four and of three tokens, for four heads
+    texts = ['good movie', 'good'] # four and three tokens, for four heads
     for axes, kept in ((dict(gate=('head',)), 4), (dict(gate='head'), 4), ({}, 3)):
         run = train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(axes),
                     tmp_path/f'{kept}{len(axes)}{type(axes.get("gate"))}', **{**quick, 'probes': texts})
@@ -379,7 +379,7 @@ def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_t
     ('', lambda b, n: torch.ones(b), 'must be called by a string'),
     ('__metadata__', lambda b, n: torch.ones(b), 'must be called by a string'),
     ('\ud800', lambda b, n: torch.ones(b), 'has half a surrogate pair')])
-def test_evidence_that_cannot_be_kept_is_refused_by_method_and_name(name, given, says, tmp_path, tiny_bert,
+def test_unsupported_evidence_raises_with_method_and_name(name, given, says, tmp_path, tiny_bert,
                                                                     tiny_tokenizer, tiny_data):
     class Shows(Method):
         def plan(self, model, batch, progress):

@@ -1,4 +1,4 @@
-"Rationales come out of every published shape as spans of characters that cover what people marked"
+"Rationales of every published format become character spans that cover the marked words"
 import json
 from unittest.mock import patch
 
@@ -13,7 +13,7 @@ from salviz.core.text import align_batch, find_words, spaced_words
 
 
 def said(row):
-    "The marked stretches of a row, as text"
+    "Return the marked parts of a row as text"
     texts = [row['text'], row.get('text_pair')]
     return [texts[s[0]][s[1]:s[2]] if len(s) == 3 else row['text'][s[0]:s[1]] for s in row['rationale']]
 
@@ -43,8 +43,8 @@ def hate():
                         for split in ('train', 'validation', 'test')})
 
 
-def test_hatexplain_has_the_majoritys_label_and_what_anyone_marked(hate):
-    with pytest.warns(UserWarning, match='left out: 1 of 5 rows of train, on whose label the annotators do not agree'):
+def test_hatexplain_has_the_majority_label_and_all_marks(hate):
+    with pytest.warns(UserWarning, match='skipped 1 of 5 rows of train, whose annotators do not agree on a label'):
         data = load_rationales(hate)
     assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
     assert data['test'].column_names == ['text', 'label', 'rationale']
@@ -66,7 +66,7 @@ def test_a_normal_post_has_no_rationale_even_if_an_outvoted_annotator_marked_wor
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_half_of_those_who_marked_are_a_majority(hate):
+def test_half_of_the_annotators_are_a_majority(hate):
     rows = {row['text']: row for row in load_rationales(hate, annotators='majority')['train']}
     assert said(rows['you are utter filth today']) == ['filth']
     assert said(rows['so bad']) == ['so bad']
@@ -76,7 +76,7 @@ def test_half_of_those_who_marked_are_a_majority(hate):
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_shares_of_annotators_are_one_number_a_word(hate):
+def test_fractions_of_annotators_are_one_number_per_word(hate):
     data = load_rationales(hate, annotators='share')
     rows = {row['text']: row['rationale'] for row in data['train']}
     assert np.allclose(rows['you are utter filth today'], [1/3, 0, 1/3, 2/3, 0])
@@ -85,7 +85,7 @@ def test_shares_of_annotators_are_one_number_a_word(hate):
 
 
 @pytest.mark.filterwarnings('ignore:left out')
-def test_the_folder_of_hatexplains_authors_is_read_with_its_splits(tmp_path):
+def test_hatexplain_folder_is_read_with_its_splits(tmp_path):
     names = 'hatespeech', 'normal', 'offensive'
     own = {p['id']: dict(post_id=p['id'], post_tokens=p['post_tokens'], rationales=p['rationales'],
                          annotators=[dict(label=names[x], annotator_id=1, target=['None'])
@@ -99,13 +99,13 @@ def test_the_folder_of_hatexplains_authors_is_read_with_its_splits(tmp_path):
     assert data['train'].features['label'].names == list(names) and said(data['train'][0]) == ['you', 'utter filth']
 
 
-def test_a_parquet_file_of_the_published_shape_is_read(tmp_path, hate):
+def test_parquet_file_of_the_published_format_is_read(tmp_path, hate):
     hate['train'].select([0, 1, 3, 4]).to_parquet(tmp_path/'train.parquet')
     data = load_rationales({split: tmp_path/'train.parquet' for split in ('train', 'validation', 'test')})
     assert said(data['train'][0]) == ['you', 'utter filth'] and data['train'][1]['rationale'] is None
 
 
-def test_flags_that_are_not_as_long_as_the_post_are_refused(hate):
+def test_flags_of_wrong_length_raise(hate):
     bad = Dataset.from_list([*posts[:1], post(7, [0, 0, 0], [[1, 0]])], features=hate_features)
     with pytest.raises(ValueError,
                        match=r'the rationale cannot be read \(a rationale is not as long as post_tokens\) in 1 row of '
@@ -121,7 +121,7 @@ def explained(k):
 
 header = f'pairID,gold_label,Sentence1,Sentence2,{explained(1)},{explained(2)},{explained(3)}'
 
-def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
+def test_esnli_files_have_stars_around_words(tmp_path):
     smiles = ['A woman smiles at the child.,A woman is present.',
               'because,A woman *smiles* at the child.,A woman is *present.*,{},"1,2,3"',
               'because,A *woman* *smiles* at the child.,A *woman* is *present.*,{},"1"',
@@ -156,7 +156,7 @@ def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
     assert shared[2]['rationale'] is None
 
 
-def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
+def test_eraser_esnli_on_the_hub_has_tokens_and_offsets():
     rows = [dict(doc_id='1', premise=['A', 'woman', 'smiles', '.'], hypothesis=['She', 'is', 'glad'],
                  premise_evidence_span=[[1, 3]], hypothesis_evidence_span=[[2, 3]], classification='entailment'),
             dict(doc_id='2', premise=['Rain'], hypothesis=['No', 'sun'], premise_evidence_span=[],
@@ -166,13 +166,13 @@ def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
     assert [said(row) for row in data['validation']] == [['woman smiles', 'glad'], ['No sun']]
     assert data['train'][0]['rationale'] == [[0, 2, 14], [1, 7, 11]]
     rows[1]['premise_evidence_span'] = [[0, 5]]
-    with pytest.raises(ValueError, match=r'evidence \[0, 5\) does not lie within the 1 tokens'):
+    with pytest.raises(ValueError, match=r'evidence \[0, 5\) is not within the 1 tokens'):
         load_rationales(Dataset.from_list(rows))
 
 
 # ERASER
 
-def test_the_movie_reviews_of_the_hub_hold_phrases():
+def test_movie_reviews_on_the_hub_have_phrases():
     features = Features(dict(review=Value('string'), label=ClassLabel(names=['NEG', 'POS']),
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
@@ -185,7 +185,7 @@ def test_the_movie_reviews_of_the_hub_hold_phrases():
     assert data['train'].features['label'].names == ['NEG', 'POS']
 
 
-def test_multirc_of_the_hub_is_a_passage_and_a_question():
+def test_multirc_on_the_hub_is_a_passage_and_a_question():
     features = Features(dict(passage=Value('string'), query_and_answer=Value('string'),
                              label=ClassLabel(names=['False', 'True']), evidences=Sequence(Value('string'))))
     rows = [dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Ann', label=1,
@@ -200,7 +200,7 @@ def test_multirc_of_the_hub_is_a_passage_and_a_question():
 
 
 def annotation(name, label, evidences, query='What is the sentiment of this review?', **more):
-    "As ERASER's jsonl has them: evidences [(docid, start_token, end_token)], one group each"
+    "Return an annotation in ERASER's jsonl form: evidences [(docid, start_token, end_token)], one group each"
     return dict(annotation_id=name, classification=label, query=query, query_type=None, docids=None,
                 evidences=[[dict(docid=d, start_token=a, end_token=b, start_sentence=-1, end_sentence=-1, text='')]
                            for d, a, b in evidences]) | more
@@ -218,7 +218,7 @@ def written(folder, docs, rows, as_file=False):
 
 
 @pytest.mark.parametrize('as_file', [False, True])
-def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_file):
+def test_eraser_folder_has_token_offsets_into_documents(tmp_path, as_file):
     docs = {'negR_1.txt': 'the plot  is thin .\n\n no\u00a0fun at all\n', 'posR_1.txt': 'great fun'}
     rows = [annotation('negR_1.txt', 'NEG', [('negR_1.txt', 3, 4), ('negR_1.txt', 5, 7)]),
             annotation('posR_1.txt', 'POS', [])]
@@ -227,12 +227,12 @@ def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_fi
     # a token ends at a space, as in ERASER
     assert data['train'][0]['text'] == 'the plot is thin . no\u00a0fun at all'
     assert said(data['train'][0]) == ['thin', 'no\u00a0fun at']
-    assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: nobody was asked
-    shared = load_rationales(tmp_path/'movies', annotators='share')['train'] # one annotator: all or nothing
+    assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: not annotated
+    shared = load_rationales(tmp_path/'movies', annotators='share')['train'] # with one annotator, fractions are 0 or 1
     assert shared[0]['rationale'] == [0, 0, 0, 1, 0, 1, 1, 1, 0] and shared[1]['rationale'] is None
 
 
-def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_pair(tmp_path):
+def test_different_queries_become_second_texts(tmp_path):
     docs = dict(doc='Ann ran home . It rained .', other='Bob slept .')
     rows = [annotation('a:1', 'True', [('doc', 0, 2), ('other', 0, 1)], 'who   moved ?'),
             annotation('a:2', 'False', [('doc', 4, 6)], 'who slept ?')]
@@ -250,19 +250,19 @@ def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_p
                                         ('Rain .', 'It is wet .', [[0, 0, 4], [1, 6, 9]])]
 
 
-def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_row(tmp_path):
+def test_missing_documents_and_invalid_evidence_raise_with_their_row(tmp_path):
     good = annotation('a', 'NEG', [('a', 0, 1)])
     with pytest.raises(ValueError, match=r'the document b is missing\) in 1 row of train \(first: row 1'):
         load_rationales(written(tmp_path/'1', dict(a='x y'), [good, annotation('b', 'POS', [('b', 0, 1)])]))
-    with pytest.raises(ValueError, match=r'evidence \[1, 4\) does not lie within the 2 tokens'):
+    with pytest.raises(ValueError, match=r'evidence \[1, 4\) is not within the 2 tokens'):
         load_rationales(written(tmp_path/'2', dict(a='x y'), [annotation('a', 'POS', [('a', 1, 4)]), good]))
     (tmp_path/'empty').mkdir()
-    with pytest.raises(ValueError, match='neither a folder of ERASER'): load_rationales(tmp_path/'empty')
+    with pytest.raises(ValueError, match='neither an ERASER folder'): load_rationales(tmp_path/'empty')
 
 
-# one's own
+# custom data
 
-def test_lists_of_words_with_flags_spans_and_strings_in_any_table(tmp_path):
+def test_custom_tables_may_have_flags_spans_and_strings(tmp_path):
     frame = pd.DataFrame(dict(words=[['not', 'very', 'good'], ['fine', '!']]*10, y=['a', 'b']*10,
                               why=[[1, 0, 1], [0, 0]]*10))
     data = load_rationales(frame, text='words', label='y', rationale='why', seed=3)
@@ -282,7 +282,7 @@ def test_lists_of_words_with_flags_spans_and_strings_in_any_table(tmp_path):
     assert said(data['train'][0]) == ['dog', 'barks'] and data['train'].features['label'].names == ['nein', 'ja']
 
 
-def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale_together():
+def test_splits_match_load_text_and_keep_rows_together():
     frame = pd.DataFrame(dict(text=[f'word{i} end' for i in range(40)], label=['x', 'y']*20,
                               rationale=[[[0, 4 + len(str(i))]] for i in range(40)]))
     data = load_rationales(frame, splits=(.5, .25, .25), seed=1)
@@ -295,7 +295,7 @@ def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale
                                                seed=2)['test']] != [r['text'] for r in data['test']]
 
 
-def test_probes_and_tokens_understand_the_column(tiny_bert, tiny_tokenizer):
+def test_probes_and_tokens_accept_the_column(tiny_bert, tiny_tokenizer):
     frame = pd.DataFrame(dict(text=['the clumsy film .', 'a fine plot']*10, label=[0, 1]*10,
                               rationale=[[[4, 10]], [0, 1, 0]]*10))
     data = load_rationales(frame)
@@ -307,14 +307,14 @@ def test_probes_and_tokens_understand_the_column(tiny_bert, tiny_tokenizer):
 
 
 def test_spans_and_flags_are_checked_against_their_text():
-    # no span crosses from one text into the other
+    # no span crosses the boundary between texts
     assert _rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
     assert _rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and _rationale_spans(['a'], float('nan')) is None
     for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),
-                                      (['a b'], [[0, 9]], 'inside of a text of 3 characters'),
-                                      (['a b'], [[2, 2]], 'inside of a text'),
-                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside of a text of 1 and 1'),
-                                      (['a', 'b'], [[2, 0, 1]], 'inside of a text'),
+                                      (['a b'], [[0, 9]], 'inside a text of 3 characters'),
+                                      (['a b'], [[2, 2]], 'inside a text'),
+                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside a text of 1 and 1'),
+                                      (['a', 'b'], [[2, 0, 1]], 'inside a text'),
                                       (['a b'], [1, 1.5], 'a list of spans, of flags'),
                                       (['a b'], [1, -.5], 'a list of spans, of flags'),
                                       (['a b'], [1, float('nan')], 'a list of spans, of flags'),
@@ -323,7 +323,7 @@ def test_spans_and_flags_are_checked_against_their_text():
         with pytest.raises(ValueError, match=message): _rationale_spans(texts, rationale)
 
 
-def test_a_share_of_a_word_is_the_largest_of_what_it_holds():
+def test_fraction_of_a_word_is_the_largest_of_its_pieces():
     g = np.random.default_rng(0)
     for text in ("isn't it  good .", 'so-called "art"', 'x'):
         words, spaced = find_words(text), spaced_words(text)
@@ -353,7 +353,7 @@ def test_pieces_merge_into_runs():
 
 # the Hub
 
-def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
+def test_known_names_map_to_repository_and_branch(hate):
     asked = []
     def load(repository, config, revision=None):
         asked.append((repository, config, revision))
@@ -367,19 +367,19 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
     assert {*_rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
 
 
-def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
+def test_missing_network_gives_a_short_error(monkeypatch):
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
     assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
                             "eraser-movies, eraser-multirc, hatexplain, esnli) "
-                            'and the Hub cannot be asked for it (ConnectError: no route to host); '
-                            'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
+                            'and the Hub cannot be reached (ConnectError: no route to host); '
+                            'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached one')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
     monkeypatch.setattr('salviz.data.texts.load_dataset',
                         lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
     with pytest.raises(ConnectionError, match="'esnli' \\(niurl/eraser_esnli\\) is not in the local cache"):
         load_rationales('esnli')
-    def unknown(*a): raise ValueError("the Hub has no dataset called 'x/y' that you may read")
+    def unknown(*a): raise ValueError("the Hub has no dataset named 'x/y', or you have no access to it")
     monkeypatch.setattr('salviz.data.texts.hub_silence', unknown)
     with pytest.raises(ValueError,
                        match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
@@ -393,13 +393,13 @@ def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
         load_rationales('x/y')
 
 
-def test_other_sources_are_refused_in_one_sentence(tmp_path):
+def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
                              r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
-                             r'which is no shape'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
-                            (str(tmp_path/'none.csv'), 'there is no file'),
+                             r'which is not a published format'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
+                            (str(tmp_path/'none.csv'), 'does not exist'),
                             (dict(train=3), 'a split must be a Dataset'),
                             (plain.select([]), 'the train split is empty'),
                             (pd.DataFrame(dict(text=[' ', 'a'], label=[0, 1], rationale=[None, None])),

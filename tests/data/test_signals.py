@@ -1,5 +1,5 @@
-"""The signals room: files as they are written, splits, statistics of training only, and the benchmark's boxes and
-processes by slow loops"""
+"""data.signals: file formats, splits, statistics of the training split, and the boxes and processes of the benchmark
+against slow loops"""
 import gzip
 import itertools
 import math
@@ -28,7 +28,7 @@ def array(part, name='values'): return part.with_format('numpy')[:][name].astype
 # idx files
 
 def idx_bytes(array, kind):
-    "An idx file written number by number"
+    "Write an idx file number by number"
     code, letter = dict(uint8=(8, 'B'), int8=(9, 'b'), int16=(11, 'h'), int32=(12, 'i'), float32=(13, 'f'),
                         float64=(14, 'd'))[kind]
     out = bytes([0, 0, code, array.ndim])
@@ -38,7 +38,7 @@ def idx_bytes(array, kind):
 
 @pytest.mark.parametrize('kind', ['uint8', 'int8', 'int16', 'int32', 'float32', 'float64'])
 @pytest.mark.parametrize('shape', [(7,), (2, 3), (2, 2, 3)])
-def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_path):
+def test_idx_file_of_any_type_and_rank_is_read(kind, shape, tmp_path):
     written = np.arange(math.prod(shape)).reshape(shape).astype(kind)
     (tmp_path/'plain').write_bytes(idx_bytes(written, kind))
     (tmp_path/'packed.gz').write_bytes(gzip.compress(idx_bytes(written, kind)))
@@ -46,15 +46,16 @@ def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_pa
         got = _read_idx(tmp_path/name)
         assert got.dtype == np.dtype(kind) and got.shape == shape and (got == written).all()
 
-@pytest.mark.parametrize('content,said', [
-    (b'\x89PNG....', 'is no idx file'), (b'', 'is no idx file'), (b'\0\0\x08\x01\0\0\0\x05ab', 'but holds 2 bytes'),
-    (b'\0\0\x08\x03\0\0', 'announces an array')])
-def test_a_broken_idx_file_is_refused(content, said, tmp_path):
+@pytest.mark.parametrize('content,message', [
+    (b'\x89PNG....', 'is not an idx file'), (b'', 'is not an idx file'),
+    (b'\0\0\x08\x01\0\0\0\x05ab', 'but has 2 bytes'),
+    (b'\0\0\x08\x03\0\0', 'declares an array')])
+def test_broken_idx_file_raises(content, message, tmp_path):
     (tmp_path/'file').write_bytes(content)
-    with pytest.raises(ValueError, match=said): _read_idx(tmp_path/'file')
+    with pytest.raises(ValueError, match=message): _read_idx(tmp_path/'file')
 
 def idx_folder(folder, rng, test=True):
-    "A folder of idx files as MNIST's; gives what was written"
+    "Write a folder of idx files named as in MNIST, and return the arrays"
     made = {}
     for split, stem, n in [('train', 'train', 30), ('test', 't10k', 8)][:1 + test]:
         x, y = rng.integers(0, 256, (n, 5, 4), dtype=np.uint8), np.arange(n, dtype=np.uint8) % 10
@@ -74,7 +75,7 @@ def test_fashion_is_read_from_its_idx_files_with_its_own_test_split(tmp_path, mo
     assert data['test']['label'] == y.tolist()
     np.testing.assert_allclose(array(data['test'], 'pixel_values')[:, 0], (x/255 - .2860)/.3530, atol=1e-5)
 
-def test_fashion_says_which_package_is_missing(tmp_path, monkeypatch):
+def test_missing_fashion_error_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(signals, '_fashion_folder', tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='dataset-fashion-mnist'): load_images('fashion')
 
@@ -82,9 +83,9 @@ def test_a_folder_of_idx_files_without_a_test_set_is_cut(tmp_path):
     idx_folder(tmp_path, np.random.default_rng(0), test=False)
     assert [len(part) for part in load_images(tmp_path, splits=(1/3, 1/3, 1/3)).values()] == [10, 10, 10]
     (tmp_path/'train-labels-idx1-ubyte').unlink()
-    with pytest.raises(FileNotFoundError, match='holds no train-labels-idx1-ubyte'): load_images(tmp_path)
+    with pytest.raises(FileNotFoundError, match='has no file train-labels-idx1-ubyte'): load_images(tmp_path)
 
-# images of users
+# custom images
 
 @pytest.fixture
 def pictures():
@@ -92,7 +93,7 @@ def pictures():
     return {split: (rng.integers(0, 256, (n, 6, 5, 3), dtype=np.uint8), np.arange(n) % 2)
             for split, n in zip(splits, (20, 6, 6))}
 
-def test_arrays_an_npz_file_and_datasets_of_pictures_give_the_same_data(pictures, tmp_path):
+def test_arrays_npz_files_and_datasets_give_the_same_data(pictures, tmp_path):
     names = ['cat', 'dog']
     reference = load_images(pictures, channels_last=True, labels=names)
     np.savez(tmp_path/'pets.npz', **{f'{k}_{split}': a for split, xy in pictures.items() for k, a in zip('xy', xy)})
@@ -107,7 +108,7 @@ def test_arrays_an_npz_file_and_datasets_of_pictures_give_the_same_data(pictures
     first = {split: (np.moveaxis(x, -1, 1), y) for split, (x, y) in pictures.items()}
     assert fingerprint(load_images(first, labels=names)) == fingerprint(reference)
 
-def test_colour_channels_are_normalised_each_by_the_training_pixels(pictures):
+def test_colour_channels_are_normalised_by_training_pixels(pictures):
     data = load_images(pictures, channels_last=True)
     x, info = pictures['train'][0]/255, signal_info(data)
     for c in range(3):
@@ -120,7 +121,7 @@ def test_colour_channels_are_normalised_each_by_the_training_pixels(pictures):
                                np.moveaxis(pictures['test'][0]/255, -1, 1), atol=1e-6)
 
 @pytest.mark.slow
-def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
+def test_digits_use_the_published_normalisation():
     data = load_images('digits', seed=3)
     x, info = array(data['test'], 'pixel_values'), signal_info(data)
     assert info['modality'] == 'image' and info['normalise'] == 'published'
@@ -132,34 +133,35 @@ def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
     series = load_series('digits-as-series', seed=3)
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
 
-@pytest.mark.parametrize('source,said', [
-    ('imagenet', 'no packaged images are called'), (np.zeros((4, 5, 5)), 'must be a pair'),
+@pytest.mark.parametrize('source,message', [
+    ('imagenet', 'unknown images'), (np.zeros((4, 5, 5)), 'must be a pair'),
     ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
     ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'),
-    ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two classes'),
+    ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two distinct'),
     ((np.full((4, 5, 5), np.nan), [0, 1, 0, 1]), 'missing .NaN. or infinite in 4 rows of train'),
     ((np.full((4, 5, 5), np.inf), [0, 1, 0, 1]), 'missing .NaN. or infinite'),
     ((np.zeros((0, 5, 5)), []), 'the train split is empty'),
-    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((4, 5, 6)), [0, 1, 0, 1])}, 'but in train it is'),
+    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((4, 5, 6)), [0, 1, 0, 1])},
+     'but those of train have'),
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((1, 5, 5)), [2])},
-     'label 2 is outside of the classes'),
+     'label 2 is not one of the classes'),
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'extra': (np.zeros((1, 5, 5)), [1])},
-     'splits are called train, validation and test'),
+     'splits must be named train, validation and test'),
     (([np.zeros((5, 5)), np.zeros((5, 6))], [0, 1]), 'have different shapes')])
-def test_bad_images_are_refused_in_one_sentence(source, said):
-    with pytest.raises(ValueError, match=said) as refused: load_images(source)
+def test_invalid_images_give_a_short_error(source, message):
+    with pytest.raises(ValueError, match=message) as refused: load_images(source)
     assert '\n' not in str(refused.value)
 
-@pytest.mark.parametrize('kwargs,said', [
+@pytest.mark.parametrize('kwargs,message', [
     (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'),
-    (dict(labels=['a', 'a']), 'each named once'),
-    (dict(labels=['a']), 'at least two classes'), (dict(splits=(.98, .01, .01)), 'too few to make splits')])
-def test_bad_arguments_of_loaders_are_refused(kwargs, said):
-    with pytest.raises(ValueError, match=said): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
+    (dict(labels=['a', 'a']), 'at least two distinct'),
+    (dict(labels=['a']), 'at least two distinct'), (dict(splits=(.98, .01, .01)), 'too few for splits')])
+def test_invalid_loader_arguments_raise(kwargs, message):
+    with pytest.raises(ValueError, match=message): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
 
-def test_a_dataset_without_the_column_is_refused_with_those_it_has():
+def test_missing_column_raises_with_available_ones():
     data = Dataset.from_dict(dict(a=[[1., 2.]]*4, label=[0, 1, 0, 1]))
-    with pytest.raises(ValueError, match="column='values': train has no such column; it has a, label"):
+    with pytest.raises(ValueError, match="column='values': train has no such column; available: a, label"):
         load_series(data)
     assert load_series(data, column='a', splits=(.5, .25, .25))['train'].num_rows == 2
 
@@ -187,7 +189,7 @@ def test_a_ts_file_is_read_channel_by_channel(tmp_path):
     assert values.tolist() == [[[1, 10], [2, 20], [3, 30]], [[-1.5, 0], [.2, 0], [0, 1]]]
     assert labels == ['right', 'left'] and names == ['left', 'right']
 
-def test_ts_files_of_two_splits_keep_them_and_the_order_of_their_classes(tmp_path):
+def test_ts_files_keep_their_splits_and_class_order(tmp_path):
     for name in 'ab': (tmp_path/f'{name}.ts').write_text(ts + ts.rpartition('@DATA\n')[2]*3)
     data = load_series(dict(train=tmp_path/'a.ts', test=tmp_path/'b.ts'), splits=(.6, .2, .2), normalise='none')
     assert [len(part) for part in data.values()] == [6, 2, 8]
@@ -195,27 +197,27 @@ def test_ts_files_of_two_splits_keep_them_and_the_order_of_their_classes(tmp_pat
     assert array(data['test'])[0].tolist() == [[1, 10], [2, 20], [3, 30]] and data['test'][0]['label'] == 1
     assert load_series(tmp_path/'a.ts', splits=(.5, .25, .25))['test'].num_rows == 2
 
-@pytest.mark.parametrize('old,new,said', [
+@pytest.mark.parametrize('old,new,message', [
     ('1,2,3:10', '1,2:10', 'unequal length .2 to 3 steps.'), ('1,2,3:', '1,?,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
-    ('1,2,3:', '1,x,3:', 'line 12 holds something that is no number'), ('1,2,3:', '', 'the same number of channels'),
+    ('1,2,3:', '1,x,3:', 'line 12 has a value that is not a number'), ('1,2,3:', '', 'the same number of channels'),
     ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'),
     ('@DATA', '', 'no line @data')])
-def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path):
+def test_unsupported_ts_file_raises_with_its_name(old, new, message, tmp_path):
     path = tmp_path/'bad.ts'
     path.write_text(ts.replace(old, new, 1))
-    with pytest.raises(ValueError, match=said) as refused: _read_ts(path)
+    with pytest.raises(ValueError, match=message) as refused: _read_ts(path)
     assert str(path) in str(refused.value)
 
-def test_a_file_that_is_not_there_and_a_name_that_is_not_known_are_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match='there is no file'): load_series(tmp_path/'none.ts')
+def test_missing_files_and_unknown_names_raise(tmp_path):
+    with pytest.raises(FileNotFoundError, match='does not exist'): load_series(tmp_path/'none.ts')
     with pytest.raises(ValueError,
-                       match='no packaged series are called .*basic-motions, japanese-vowels, digits-as-series'):
+                       match='unknown series .*basic-motions, japanese-vowels, digits-as-series'):
         load_series('ecg')
 
 # splits and statistics
 
-def test_missing_splits_are_stratified_repeatable_and_disjoint():
+def test_missing_splits_are_stratified_reproducible_and_disjoint():
     x, y = np.arange(200.)[:, None, None]*np.ones((1, 3, 2)), np.repeat([0, 1, 2], [120, 60, 20])
     data = load_series((x, y), normalise='none', splits=(.5, .25, .25), seed=4)
     assert [np.bincount(part['label']).tolist() for part in data.values()] == [[60, 30, 10], [30, 15, 5], [30, 15, 5]]
@@ -225,7 +227,7 @@ def test_missing_splits_are_stratified_repeatable_and_disjoint():
     assert fingerprint(data) != fingerprint(load_series((x, y), normalise='none', splits=(.5, .25, .25), seed=5))
 
 @pytest.mark.parametrize('how', ['z-score', 'min-max'])
-def test_statistics_come_from_training_alone_and_serve_all_splits(how):
+def test_statistics_come_from_the_training_split_only(how):
     rng = np.random.default_rng(0)
     parts = {split: (rng.normal(5, 3, (12, 4, 2)), np.arange(12) % 2) for split in splits}
     far = parts | {split: (parts[split][0]*100 + 7, parts[split][1]) for split in ('validation', 'test')}
@@ -239,7 +241,7 @@ def test_statistics_come_from_training_alone_and_serve_all_splits(how):
                          else (min(seen), max(seen) - min(seen)))
         assert got[i, t, f] == pytest.approx((far['test'][0][i, t, f] - centre)/scale, rel=1e-4, abs=1e-4)
 
-def test_statistics_of_a_cut_split_ignore_what_was_cut_off():
+def test_statistics_exclude_rows_cut_into_other_splits():
     x = np.random.default_rng(0).normal(size=(40, 3, 2))
     data = load_series((x, np.arange(40) % 2), splits=(.5, .25, .25))
     train = array(data['train']).reshape(-1, 2)
@@ -250,7 +252,7 @@ def test_a_channel_that_never_varies_becomes_zero_and_not_nan():
     data = load_series((np.full((10, 3, 1), 4.), np.arange(10) % 2), splits=(.6, .2, .2))
     assert (array(data['train']) == 0).all()
 
-def test_the_packaged_series_keep_their_test_split_and_name_their_channels():
+def test_packaged_series_keep_test_split_and_channel_names():
     motions = load_series('basic-motions')
     assert [len(part) for part in motions.values()] == [36, 4, 40] and array(motions['test']).shape == (40, 100, 6)
     assert np.bincount(motions['test']['label']).tolist() == [10]*4
@@ -270,7 +272,7 @@ sizes = {'middle': (30, 30), 'small-middle': (14, 14), 'moving-middle': (30, 30)
 places = {'middle': (10, 10), 'small-middle': (18, 18), 'rare-time': (22, 5), 'rare-feature': (5, 22)}
 
 def pair_of(layout, n=24, **kwargs):
-    "The same draws with and without mu; values, labels, informative cells of all splits"
+    "Return the same random data with and without mu: values, labels and informative entries of all splits"
     few = dict(n_train=n, n_validation=4, n_test=4, normalise='none', **kwargs)
     with_mu, without = synthetic_series(layout, **few), synthetic_series(layout, mu=0., **few)
     return [(array(a) - array(b), a['label'], np.array(a['informative']))
@@ -278,7 +280,7 @@ def pair_of(layout, n=24, **kwargs):
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize('layout', list(sizes))
-def test_every_cell_of_every_layout_gets_mu_where_the_box_is_and_nothing_elsewhere(layout):
+def test_mu_is_added_only_in_the_box_of_every_layout(layout):
     starts = []
     for difference, labels, informative in pair_of(layout):
         for sample, label, inside in zip(difference, labels, informative):
@@ -296,7 +298,7 @@ def test_every_cell_of_every_layout_gets_mu_where_the_box_is_and_nothing_elsewhe
         assert all(s[fixed] == (29, 1)[s[2]] for s in starts) and len({s[1 - fixed] for s in starts}) > 3
     else: assert len({s[0] for s in starts}) > 3 and len({s[1] for s in starts}) > 3
 
-def test_the_released_code_exchanges_the_axes_of_the_positional_layouts():
+def test_released_code_swaps_the_axes_of_positional_layouts():
     few = dict(n_train=8, n_validation=2, n_test=2)
     data = synthetic_series('positional-time', positional='released', **few)
     inside = np.array(data['train']['informative'])
@@ -305,7 +307,7 @@ def test_the_released_code_exchanges_the_axes_of_the_positional_layouts():
     assert synthetic_series('positional-time', **few)['train'].features['label'].names == ['time 29', 'time 1']
 
 @pytest.mark.parametrize('where,first', [('early', 0), ('middle', 17), ('late', 35)])
-def test_the_vanishing_sets_differ_in_nothing_but_the_time_of_their_box(where, first):
+def test_vanishing_sets_differ_only_in_the_time_of_their_box(where, first):
     inside = np.array(vanishing_series(where, n_train=4, n_validation=2, n_test=2)['train']['informative'])
     assert all(inside[i, t, f] == (first <= t < first + 15 and 5 <= f < 45) for i in range(4) for t in range(50)
                for f in range(50))
@@ -315,7 +317,7 @@ def test_a_moving_box_reaches_the_last_place_and_never_leaves_the_sample():
               for inside in part}
     assert starts == {0, 1, 2, 3}
 
-def test_classes_are_balanced_and_splits_drawn_apart():
+def test_classes_are_balanced_and_splits_independent():
     small = synthetic_series('middle', n_train=50, n_validation=10, n_test=10)
     large = synthetic_series('middle', n_train=50, n_validation=10, n_test=30)
     assert np.bincount(small['train']['label']).tolist() == [25, 25]
@@ -328,7 +330,7 @@ def test_classes_are_balanced_and_splits_drawn_apart():
     assert not (array(synthetic_series('middle', n_train=50, n_validation=2, n_test=2,
                                        seed=1)['train']) == array(small['train'])).all()
 
-def test_min_max_is_taken_cell_by_cell_from_training():
+def test_min_max_uses_training_values_of_each_entry():
     data = synthetic_series('middle', 'ar', n_train=30, n_validation=10, n_test=10)
     raw = synthetic_series('middle', 'ar', n_train=30, n_validation=10, n_test=10, normalise='none')
     x, unscaled, got = array(raw['train']), array(raw['test']), array(data['test'])
@@ -337,15 +339,15 @@ def test_min_max_is_taken_cell_by_cell_from_training():
         for i in range(10): assert got[i, t, f] == pytest.approx((unscaled[i, t, f] - least)/(most - least), abs=1e-4)
     assert array(data['train']).min() == 0 and array(data['train']).max() == 1
 
-@pytest.mark.parametrize('kwargs,said', [
+@pytest.mark.parametrize('kwargs,message', [
     (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'),
     (dict(sampling='even'), 'sampling must be'),
-    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of samples'),
+    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of examples'),
     (dict(features=30), 'along feature it covers 10 to 40'),
     (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'),
     (dict(normalise='published'), 'normalise must be')])
-def test_a_benchmark_that_does_not_exist_is_refused(kwargs, said):
-    with pytest.raises(ValueError, match=said):
+def test_unknown_benchmark_raises(kwargs, message):
+    with pytest.raises(ValueError, match=message):
         synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
     with pytest.raises(ValueError, match='where must be one of early, middle, late'): vanishing_series('soon')
 
@@ -353,7 +355,7 @@ def test_a_benchmark_that_does_not_exist_is_refused(kwargs, said):
 
 def even(n, steps): return np.broadcast_to(np.linspace(0, 20, steps), (n, steps))
 
-def test_irregular_times_are_a_shaken_half_of_an_even_grid():
+def test_irregular_times_are_a_jittered_half_of_an_even_grid():
     got = _sample_times(np.random.default_rng(3), 5, 10)
     rng = np.random.default_rng(3)
     keys, shakes = rng.random((5, 20)), rng.normal(0, 1, (5, 10))
@@ -363,7 +365,7 @@ def test_irregular_times_are_a_shaken_half_of_an_even_grid():
         np.testing.assert_allclose(got[i], times)
     assert (_sample_times(np.random.default_rng(0), 2, 5, 'regular') == [0, 5, 10, 15, 20]).all()
 
-def test_harmonic_and_pseudo_periodic_swing_at_frequency_two():
+def test_harmonic_and_pseudo_periodic_have_frequency_two():
     t = _sample_times(np.random.default_rng(0), 3000, 6)
     x = _processes['harmonic'](np.random.default_rng(0), t[:2], 3)
     for i, k, f in itertools.product(range(2), range(6), range(3)):
@@ -377,7 +379,7 @@ def test_harmonic_and_pseudo_periodic_swing_at_frequency_two():
         assert (x[:, k]**2).mean() == pytest.approx(1.25*squares, abs=.03)
     assert abs(np.corrcoef(x[:, 1, 0], x[:, 1, 1])[0, 1]) < .06  # each channel and instant draws its own amplitude
 
-def test_the_gaussian_process_has_the_matern_covariance_of_its_own_times():
+def test_gaussian_process_has_matern_covariance():
     t = np.broadcast_to([0., .2, .9, 2.5], (2, 4))
     x = np.concatenate([_processes['gaussian-process'](np.random.default_rng(s), t, 6000) for s in range(2)], -1)
     for i, j in itertools.product(range(4), range(4)):
@@ -412,13 +414,13 @@ def test_narma_follows_its_recursion_step_by_step():
     assert not np.allclose(got[0, :, 0], got[0, :, 1])
 
 @pytest.mark.parametrize('process', list(_processes))
-def test_noise_of_deviation_three_tenths_is_added_to_all_but_gaussian(process):
+def test_noise_is_added_to_all_but_gaussian(process):
     few = dict(n_train=40, n_validation=2, n_test=2, steps=12, features=12, normalise='none')
     noisy, clean = (array(synthetic_series(Layout(3, 3), process, noise=noise, **few)['train']) for noise in (.3, 0.))
     if process == 'gaussian': assert (noisy == clean).all() and abs(noisy.std() - 1) < .05
     else: assert abs((noisy - clean).std() - .3) < .02 and abs((noisy - clean).mean()) < .02
 
-def test_nothing_touches_the_global_generators():
+def test_global_generators_are_not_used():
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     synthetic_series('moving-middle', 'narma', n_train=4, n_validation=2, n_test=2); load_series('basic-motions')
     assert random.getstate() == states[0]
@@ -430,7 +432,7 @@ def test_nothing_touches_the_global_generators():
 @pytest.fixture(scope='module')
 def rare(): return synthetic_series('rare-time', n_train=20, n_validation=6, n_test=6)
 
-def test_batches_hold_what_the_rows_say_and_numbers_are_unique(rare):
+def test_batches_match_rows_and_numbers_are_unique(rare):
     encoded = encode_signals(rare)
     assert [list(part['example_id']) for part in encoded.values()] == [list(range(20)), list(range(20, 26)),
                                                                        list(range(26, 32))]
@@ -455,15 +457,15 @@ def test_subsets_and_single_splits_keep_their_normalisation(rare):
                                                     validation_size=2)) != fingerprint(
         subset(rare, 6, seed=1, validation_size=2))
 
-def test_rows_without_labels_and_foreign_data_are_told_apart(rare):
+def test_unlabelled_rows_are_accepted_and_foreign_data_raises(rare):
     unlabelled = encode_signals(rare['test'].remove_columns(['label', 'informative']))
     assert set(SignalCollator()([unlabelled[0]])) == {'values', 'example_id'}
     with pytest.raises(ValueError, match='no column pixel_values or values, only text'):
         encode_signals(Dataset.from_dict(dict(text=['a'])))
-    with pytest.raises(ValueError, match='carries no description of signals'):
+    with pytest.raises(ValueError, match='has no description of signals'):
         signal_info(Dataset.from_dict(dict(text=['a'])))
 
-def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
+def test_fingerprint_of_signals_covers_every_array_and_label(rare):
     def changed(name, value):
         rows = {k: np.array(rare['test'].with_format('numpy')[:][k]) for k in rare['test'].column_names}
         rows[name].flat[-1] = value
@@ -478,7 +480,7 @@ def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
 
 
 @pytest.mark.parametrize('label', [None, float('nan'), pd.NA])
-def test_a_missing_label_of_an_image_is_missing_and_no_class(label):
+def test_missing_image_label_raises(label):
     x = np.random.default_rng(0).random((20, 4, 4))
     with pytest.raises(ValueError, match='the label is missing in 5 rows of train .first: row 3'):
         load_images((x, ['cat', 'dog', 'cat', label]*5))

@@ -56,7 +56,7 @@ def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_t
             _explain_texts(model, tokenizer, 'a film', generate=bad)
     with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
         _explain_texts(model, tokenizer, 'a film', generate=30)
-    with pytest.raises(ValueError, match='a single text can be continued, got a pair of texts'):
+    with pytest.raises(ValueError, match='text must be a single text, got a pair'):
         _explain_texts(model, tokenizer, [('a film', 'a film')], generate=3)
 
 def test_arguments_of_generate_are_handed_on_and_draws_can_be_repeated(writer):

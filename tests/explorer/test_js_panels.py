@@ -204,7 +204,7 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     settled(page)
     assert state(page)['row'] == 2 and state(page)['tokens'] == [4, 5]
     said = text(page, '.sv-sum')
-    assert '2 chosen tokens' in said
+    assert '2 masked tokens' in said
     assert float(said.split('pays ')[1].split(' ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
     spoken(page, said)
     chips(page)[2].click()

@@ -226,7 +226,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
     assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·']
     assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
-    assert 'right about 4 of 6 tokens. Of 1 replaced one it finds 0' in text(page, '.sv-outcome')
+    assert 'correct for 4 of 6 tokens. Of 1 replaced one it finds 0' in text(page, '.sv-outcome')
 
 def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     s = invented.translated(target=['das', hostile, '</s>'], said=['das', 'x', '</s>'])
@@ -264,7 +264,7 @@ def test_a_score_stands_on_a_line_beside_its_label(page):
     set_state(page, step=50)
     assert at() == pytest.approx([95, 97.5], abs=.01)
     assert '0.1 above the label' in text(page, '.sv-score')
-    assert 'orange raises the score' in text(page, '.sv-sentence')
+    assert 'orange increases the score' in text(page, '.sv-sentence')
     load(page, 'answers.js')
     for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
         assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends

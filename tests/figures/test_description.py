@@ -121,9 +121,9 @@ def test_several_bibliographies_become_one_with_each_entry_once(made, tmp_path):
         text = write_bibliography(tmp_path.parent/'paper.bib', *sources).read_text()
         assert sorted(keys(re.findall(r'@\w+\{[^,]+,', text))) == sorted({*keys(one.citations), *keys(two.citations)})
     (tmp_path/'c.bib').write_text(bibtex('ADDrop').replace('2022', '1922').replace('yang1922addrop', 'yang2022addrop'))
-    with pytest.warns(UserWarning, match='two different entries are called yang2022addrop'):
+    with pytest.warns(UserWarning, match='two different entries have the key yang2022addrop'):
         write_bibliography(tmp_path/'all.bib', tmp_path)
-    with pytest.raises(FileNotFoundError, match='neither a .bib file nor a folder'): write_bibliography(
+    with pytest.raises(FileNotFoundError, match='must be a .bib file or a folder'): write_bibliography(
         tmp_path/'x.bib', tmp_path/'nothing')
     with pytest.raises(ValueError, match='a source must be a figure'): write_bibliography(tmp_path/'x.bib', 3)
     with pytest.raises(ValueError, match='path must end in .bib'): write_bibliography(tmp_path/'x.txt', one)
@@ -201,7 +201,7 @@ def test_a_figure_of_recordings_without_a_run_names_and_cites_their_model_and_ca
         again = remake(save_figure(fig, tmp_path/f'a.{end}'))
         assert again.same and again.figure.caption == fig.caption
     large = Explorer(looked_at(400)).figure()
-    with pytest.raises(ValueError, match='too large to be carried; save it in a Run'):
+    with pytest.raises(ValueError, match='too large to be stored; save it in a Run'):
         remake(save_figure(large, tmp_path/'b.pdf'))
 
 

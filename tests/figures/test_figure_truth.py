@@ -159,7 +159,7 @@ def test_a_data_frame_gets_the_name_that_it_is_given():
     frame = pd.DataFrame(dict(text=[f'a film {i}' for i in range(20)], label=['good', 'bad']*10))
     assert load_text(frame, name='film reviews')['train'].info.dataset_name == 'film reviews'
     assert load_text(frame)['train'].info.dataset_name == 'DataFrame'
-    with pytest.raises(ValueError, match='name must be what captions call the data'): load_text(frame, name=3)
+    with pytest.raises(ValueError, match='name must be a name of the data for captions'): load_text(frame, name=3)
 
 
 def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
@@ -169,7 +169,7 @@ def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
                           for m in ('Fine-tuning', 'Attention guidance') for z in range(4)])
     table = result_table(frame)
     with pytest.warns(UserWarning,
-                      match=r'the table is about \d\.\d inches wide and has 3\.0 of room; take wide=True or fewer '
+                      match=r'the table is about \d\.\d inches wide, but has room for 3\.0; use wide=True or fewer '
                       r'columns'):
         table.latex(small='footnotesize')
     two = result_table(frame, columns=['accuracy', 'macro_f1'])

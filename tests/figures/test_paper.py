@@ -580,8 +580,8 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
 # What is not there
 
 refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, "),
-           ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
-           ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
+           ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; available: 0, 10, 20, 30'),
+           ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; available: 0, 1'),
            ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
            ('discard_region', dict(head=8), ValueError, 'head=8 does not exist; available: 0 to 2'),
            ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
@@ -646,7 +646,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert main(['figure', str(tmp_path/'heads.csv'), '--kind', 'head_map', '--set', 'value=entropy', '--out',
                  str(tmp_path/'d.png')]) == 0
     assert main(['figure', str(run), '--kind', 'attention_map', '--step', '15', '--out', str(tmp_path/'e.pdf')]) == 2
-    assert 'there are 0, 10, 20, 30' in capsys.readouterr().err
+    assert 'available: 0, 10, 20, 30' in capsys.readouterr().err
 
 
 def test_the_help_lists_the_kinds_with_a_line_each(capsys):
@@ -754,7 +754,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
     ('mine', len, {}, 'make must say which View it returns'),
     ('mine', discard_region, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
     ('mine', discard_region, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
-    ('mine', discard_region, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])
+    ('mine', discard_region, dict(cites=['nobody2020']), "got 'nobody2020', which is not a known key")])
 def test_a_kind_that_could_not_be_drawn_is_refused(name, make, more, said):
     with pytest.raises(ValueError, match=said): figure_kind(name, make, '', '', **more)
     assert name not in figure_kinds()

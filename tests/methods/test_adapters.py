@@ -208,7 +208,7 @@ def test_a_damaged_checkpoint_of_an_adapter_is_passed_over(tmp_path, tiny_bert, 
     last = Run(tmp_path/'run').checkpoints[10]
     whole = (last/adapter_file).read_bytes()
     (last/adapter_file).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ValueError, match=f'{adapter_file} is not what was written'):
+    with pytest.raises(ValueError, match=f'{adapter_file} does not match its checksum'):
         load_model(tmp_path/'run', 10, base=tiny_bert())
     with pytest.warns(UserWarning, match='goes on from checkpoint-5'):
         assert train(with_lora(tiny_bert()), tiny_tokenizer, tiny_data, method, resume=True, **how).finished

@@ -199,7 +199,7 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
         train(two_sided, tiny_tokenizer, tiny_data, **quick)
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=2, max_length=64)
     paired = datasets.DatasetDict({k: d.add_column('text_pair', list(d['text'])) for k, d in tiny_data.items()})
-    with pytest.raises(ValueError, match='has a column text_pair: make it part of text, or rename it to target_text'):
+    with pytest.raises(ValueError, match='has a column text_pair: append it to text, or rename it to target_text'):
         train(model, tiny_tokenizer, paired, **quick)
     with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,

@@ -193,7 +193,7 @@ def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, 
     assert entry in (tmp_path/'a.bib').read_text()
     class Other(AttentionEntropy): cite = entry.replace('2026\n', '2027\n')
     other = train(tiny_bert(), tiny_tokenizer, tiny_data, Other(), tmp_path/'other', **quick)
-    with pytest.warns(UserWarning, match='two different entries are called me2026wide; the first one is cited'):
+    with pytest.warns(UserWarning, match='two different entries have the key me2026wide; only the first is cited'):
         assert sum('me2026wide' in o for o in figure([run, other], 'attention_map').citations) == 1
 
 

@@ -1,5 +1,5 @@
-"""Agreement of attention and saliency, of attributions, runs and steps, and distance to patterns equal loops, scipy
-and cases by hand"""
+"""Agreement of attention and saliency, of attributions, runs and steps, and distance to patterns equal loops, scipy and
+small examples"""
 import math
 
 import numpy as np
@@ -19,7 +19,7 @@ from salviz.core.runs import Run
 def slow_top(x, k): return set(sorted(range(len(x)), key=lambda i: (-x[i], i))[:k])
 
 def slow_likeness(a, b, share=.2):
-    "Of two plain lists without negative numbers, all of which count"
+    "Return the similarity metrics of two plain lists without negative numbers, all of which count"
     n = len(a)
     k = max(1, math.ceil(n*share - 1e-6))
     rho = scipy.stats.spearmanr(a, b)[0] if n >= 3 and len(set(a)) > 1 and len(set(b)) > 1 else math.nan
@@ -49,7 +49,7 @@ def look(seed=0, n=9, step=0, probe=0, causal=False, pooled_row=0, text='a sente
 
 @pytest.mark.parametrize('ties', [False, True])
 @pytest.mark.parametrize('share', [.1, .34, 1])
-def test_likeness_equals_scipy_and_loops_whatever_counts(ties, share):
+def test_likeness_equals_scipy_and_loops_for_any_mask(ties, share):
     rng = np.random.default_rng(3)
     for n in (1, 2, 3, 6, 13):
         a, b, counts = rng.random((5, n)) + .01, rng.random((5, n)) + .01, rng.random((5, n)) < .7
@@ -62,21 +62,21 @@ def test_likeness_equals_scipy_and_loops_whatever_counts(ties, share):
             if len(kept): assert got['kl'][i] == pytest.approx(scipy.stats.entropy(a[i, kept], b[i, kept]), abs=1e-12)
 
 
-def test_signs_say_what_is_compared():
+def test_sign_selects_the_compared_values():
     a, b = np.array([3., -2., .5, -.1]), np.array([1., 4., -.5, .2])
     magnitude, positive, signed = (likeness(a, b, sign=s, top_fraction=.5) for s in ('magnitude', 'positive', 'signed'))
     assert float(magnitude['spearman']) == pytest.approx(scipy.stats.spearmanr(abs(a), abs(b))[0])
     assert float(signed['spearman']) == pytest.approx(scipy.stats.spearmanr(a, b)[0])
-    # infinite: .5 against 0
+    # infinite, because .5 is compared with 0
     assert float(positive['kl']) == pytest.approx(slow_likeness([3., 0., .5, 0.], [1., 4., 0., .2])[1])
     assert math.isnan(signed['kl']) and float(magnitude['top_overlap']) == 1 and float(signed['top_overlap']) == .5
 
 
-def test_what_is_not_finite_or_has_no_mass_is_nan_and_spoils_no_other_row():
+def test_non_finite_or_empty_rows_are_nan_without_affecting_others():
     got = likeness([[1., np.nan, 3.], [np.inf, 1., 2.], [0., 0., 0.], [1., 2., 4.]], [[1., 2., 3.]]*4)
     assert np.isnan(got['spearman']).tolist() == [True, True, True, False]
     assert np.isnan(got['kl']).tolist() == [True, True, True, False]
-    # which of equal numbers are the largest, position would say
+    # among equal numbers, the position would decide
     assert np.isnan(got['top_overlap']).tolist() == [True, True, True, False]
     assert np.isnan([likeness(*pair)['top_overlap'] for pair in ((np.zeros(10), np.arange(10.)),
                                                                  (np.arange(10.), np.zeros(10)))]).all()
@@ -87,7 +87,7 @@ def test_what_is_not_finite_or_has_no_mass_is_nan_and_spoils_no_other_row():
 
 
 @pytest.mark.parametrize('n, share, k', [(10, .2, 2), (11, .2, 3), (5, .2, 1), (1, .01, 1), (10, 1, 10), (30, .1, 3)])
-def test_the_top_is_a_share_rounded_up(n, share, k): assert _top_count(n, share) == k
+def test_top_fraction_is_rounded_up(n, share, k): assert _top_count(n, share) == k
 
 
 def slow_table(s, pooled, causal):
@@ -119,7 +119,7 @@ def test_the_table_of_heads_equals_loops(pooled, causal):
     assert table.entropy[6] == pytest.approx(scipy_entropy)
 
 
-def test_a_layers_row_measures_its_mean_map_and_so_equals_the_runs_metric():
+def test_layer_row_uses_the_mean_map_like_the_run_metric():
     for seed in range(5):
         for row in (0, None):
             s = look(seed, pooled_row=row)
@@ -147,16 +147,16 @@ def test_recorded_layers_keep_their_numbers_and_an_undefined_head_is_nan():
     assert bad[['layer', 'head']].to_numpy().tolist() == [[5, 3]] and bad.entropy.isna().all()
 
 
-def test_only_specials_or_two_words_have_no_rank_correlation():
+def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
     s = look(0, n=2, pooled_row=None, words=['[CLS]', '[SEP]'])
     s.is_special[:] = True
     assert agreement_table(s).iloc[:, 2:].isna().all().all()
     assert agreement_table(look(0, n=4)).spearman.isna().all() and agreement_table(look(0, n=4)).kl.notna().all()
 
 
-@pytest.mark.parametrize('call, error, said', [
-    (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; it has attention, saliency'),
-    (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked .9. of bool holds no number'),
+@pytest.mark.parametrize('call, error, message', [
+    (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; available: attention, saliency'),
+    (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked .9. of bool does not have one number'),
     (lambda s: agreement_table(s, level='row'), ValueError, "'head', 'layer', 'mean' or 'all'"),
     (lambda s: agreement_table(s, rows='first'), ValueError, "rows must be 'auto', 'pooled' or 'ordinary'"),
     (lambda s: agreement_table(s, sign='abs'), ValueError, 'sign must be one of'),
@@ -165,17 +165,17 @@ def test_only_specials_or_two_words_have_no_rank_correlation():
     (lambda s: compare_snapshots(s, s, 'discarded'), KeyError, 'has no discarded'),
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
     (lambda s: compare_snapshots(s, look(text='another')), ValueError,
-     "one sentence in the same tokens can be compared, got 'a sentence' and 'another'"),
-    (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 tokens that are not the same'),
+     "the same sentence and tokens can be compared, got 'a sentence' and 'another'"),
+    (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 different tokens'),
     (lambda s: pattern_distance(np.ones(3), np.ones((3, 3))), ValueError, r'attention must be \[..., n, n\]'),
-    (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'two methods at least, got one'),
-    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'put a single one into brackets'),
+    (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'at least two methods, got one'),
+    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single one as a list'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2., 3.]]), ValueError, 'same shape in each example'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])
-def test_what_cannot_be_measured_is_refused(call, error, said):
-    with pytest.raises(error, match=said): call(look(is_masked=np.zeros(9, bool)))
+def test_invalid_comparisons_raise(call, error, message):
+    with pytest.raises(error, match=message): call(look(is_masked=np.zeros(9, bool)))
 
-def test_the_old_name_of_top_fraction_is_read_with_a_warning():
+def test_old_name_of_top_fraction_causes_a_warning():
     s = look()
     for call in (agreement_table, salviz.agreement_table):
         with pytest.warns(DeprecationWarning, match='agreement_table: top_share is now called top_fraction'):
@@ -209,7 +209,7 @@ def test_padding_that_does_not_count_changes_nothing():
     assert compare_attributions(*padded).to_numpy() != pytest.approx(want)
 
 
-def test_every_two_methods_are_compared_and_undefined_examples_left_out():
+def test_all_pairs_of_methods_are_compared_without_undefined_examples():
     values = dict(flat=[[1., 1., 1., 1.], [1., 2., 3., 4.]], steep=[[4., 3., 2., 1.], [1., 2., 3., 9.]])
     table = compare_methods(values).set_index(['method_a', 'method_b'])
     assert table.spearman.tolist() == [1., 1.] and table.examples.tolist() == [2, 2]
@@ -221,7 +221,7 @@ def test_every_two_methods_are_compared_and_undefined_examples_left_out():
 
 @pytest.mark.parametrize('keys', ['all', 'ordinary'])
 @pytest.mark.parametrize('causal', [False, True])
-def test_two_snapshots_are_compared_row_by_row_over_the_keys_that_a_row_has(causal, keys):
+def test_snapshots_are_compared_row_by_row_over_existing_keys(causal, keys):
     a, b = look(1, causal=causal), look(2, causal=causal)
     table = compare_snapshots(a, b, keys=keys).set_index(['layer', 'head'])
     for l, h in ((0, 0), (2, 3), (1, 2)):
@@ -234,7 +234,7 @@ def test_two_snapshots_are_compared_row_by_row_over_the_keys_that_a_row_has(caus
     assert not compare_snapshots(a, b, rows='pooled').equals(compare_snapshots(a, b))
 
 
-def test_attributions_and_saliency_of_two_snapshots_are_compared_too():
+def test_attributions_and_saliency_of_snapshots_can_be_compared():
     rng = np.random.default_rng(4)
     one, two = rng.normal(size=(2, 1, 4, 9, 9))
     a, b = look(1, attention_attribution=one), look(2, attention_attribution=two)
@@ -251,7 +251,7 @@ def test_attributions_and_saliency_of_two_snapshots_are_compared_too():
 
 @pytest.fixture
 def runs(tmp_path):
-    "Two runs with the same three sentences as probes, numbered differently, and three steps"
+    "Create two runs with the same three sentences as probes, numbered differently, and three steps"
     out = []
     for r, order in enumerate(((0, 1, 2), (2, 0, 1))):
         out.append(Run.create(tmp_path/f'run{r}', {}))
@@ -261,7 +261,7 @@ def runs(tmp_path):
     return out
 
 
-def test_probes_of_two_runs_are_matched_by_their_sentence(runs):
+def test_probes_of_two_runs_are_matched_by_sentence(runs):
     table = compare_runs(*runs, step=10, step_b=30)
     assert table.probe.tolist() == sum([[p]*12 for p in range(3)], [])
     assert set(table.step_a) == {10}
@@ -272,10 +272,10 @@ def test_probes_of_two_runs_are_matched_by_their_sentence(runs):
     assert compare_runs(*runs).step_b.unique().tolist() == [30]
 
 
-def test_runs_with_other_sentences_are_refused_whichever_has_more(runs, tmp_path):
+def test_runs_with_different_sentences_raise(runs, tmp_path):
     runs[0].save(look(0, step=30, probe=3, text='one more'))
     with pytest.raises(ValueError,
-                       match="probe 3 .'one more'. has no counterpart in the other run; .*drawn probes follow the "
+                       match="probe 3 .'one more'. has no counterpart in the other run; .*random probes depend on the "
                        "seed.*probes='test\\[:8\\]'"):
         compare_runs(*runs)
     with pytest.raises(ValueError, match="probe 3 of the other run .'one more'. has no counterpart"):
@@ -284,7 +284,7 @@ def test_runs_with_other_sentences_are_refused_whichever_has_more(runs, tmp_path
         compare_runs(runs[0], Run.create(tmp_path/'nothing', {}))
 
 
-def test_drift_goes_from_step_to_step_or_from_the_first_one(runs):
+def test_drift_compares_with_the_previous_or_first_step(runs):
     run = runs[0]
     table, first = step_drift(run, level='mean'), step_drift(run, 'first', probe=1, level='mean')
     assert table[['probe', 'step', 'against']].to_numpy().tolist() == [[p, s, a] for p in range(3)
@@ -295,7 +295,7 @@ def test_drift_goes_from_step_to_step_or_from_the_first_one(runs):
     with pytest.raises(KeyError, match='no probe 7'): step_drift(run, probe=7)
 
 
-def test_a_runs_table_holds_each_probes(runs):
+def test_run_table_has_the_tables_of_all_probes(runs):
     table = run_agreement_table(runs[0], step=None, level='layer')
     assert len(table) == 3*3*3 and list(table)[:3] == ['step', 'probe', 'layer']
     part = table.query('step == 10 and probe == 2').drop(columns=['step', 'probe']).reset_index(drop=True)
@@ -303,7 +303,7 @@ def test_a_runs_table_holds_each_probes(runs):
     assert run_agreement_table(runs[0]).step.unique().tolist() == [30]
 
 
-def test_distance_to_a_pattern_equals_loops_and_padding_is_cut_away():
+def test_pattern_distance_equals_loops_without_padding():
     rng = np.random.default_rng(0)
     A, P, n = attention_of(rng, 2, 3, 6), np.eye(6, k=1), 6
     P[2] = 0
@@ -322,7 +322,7 @@ def test_distance_to_a_pattern_equals_loops_and_padding_is_cut_away():
     assert each['squared'].shape == (2, 3) and len(set(each['squared'].ravel())) == 6
 
 
-def test_the_mean_over_cells_is_what_the_released_guidance_loss_adds_up():
+def test_mean_squared_distance_matches_the_released_guidance_loss():
     "Mean over cells of one head and one pattern, as torch's own mean squared error has it"
     import torch
     rng = np.random.default_rng(2)
@@ -331,7 +331,7 @@ def test_the_mean_over_cells_is_what_the_released_guidance_loss_adds_up():
         float(torch.nn.functional.mse_loss(torch.tensor(A), torch.tensor(P))))
 
 
-def test_named_patterns_of_a_sentence_and_those_a_run_guided_towards():
+def test_named_and_guided_patterns_are_compared():
     s = look(3, words=['[CLS]', 'so', 'good', '.', 'a', 'b', '.', 'c', '[SEP]'])
     table = pattern_table(s).set_index(['pattern', 'layer', 'head'])
     A = s.arrays['attention'][1, 2]
@@ -354,7 +354,7 @@ def test_named_patterns_of_a_sentence_and_those_a_run_guided_towards():
     own.arrays['guided'][:] = False
     with pytest.raises(ValueError, match='no recorded head of this snapshot is guided'): pattern_table(own, None)
 
-# Kendall's tau, on demand
+# Kendall's tau, on request
 
 def tau_by_pairs(x, y):
     "Tau-b from its definition: pairs ordered alike minus pairs ordered otherwise"
@@ -365,7 +365,7 @@ def tau_by_pairs(x, y):
             score, left, right = score + p*q, left + p*p, right + q*q
     return score/math.sqrt(left*right) if left*right else math.nan
 
-def test_kendalls_tau_is_that_of_all_pairs_and_comes_only_when_asked_for():
+def test_kendalls_tau_equals_pair_counts_and_is_optional():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 5, (2, 6, 7)).astype(float) # with ties
     a[4] = 2.
@@ -375,7 +375,7 @@ def test_kendalls_tau_is_that_of_all_pairs_and_comes_only_when_asked_for():
     got = likeness(a, b, counts, kendall=True)
     assert set(got) - set(likeness(a, b, counts)) == {'kendall'}
     want = [tau_by_pairs(x[c], y[c]) for x, y, c in zip(a, b, counts)]
-    want[3] = want[5] = math.nan # a row with NaN, and one of two tokens
+    want[3] = want[5] = math.nan # a row with NaN, and one with two tokens
     assert got['kendall'] == pytest.approx(want, nan_ok=True) and np.isnan(got['kendall']).tolist() == [
         False, False, False, True, True, True]
     same = compare_attributions(a[:3], a[:3], counts[:3], kendall=True)

@@ -1,4 +1,4 @@
-"The best cell of a grid: chosen on validation, reported on test, ties named, and a door for what cannot be chosen."
+"The best setting of a grid is selected on validation and reported on test; ties are listed and invalid metrics raise."
 import math
 
 import numpy as np
@@ -20,7 +20,7 @@ def grid(seed=0, seeds=(0, 1, 2), p=(.1, .3, .5), q=(1, 2)):
 
 @pytest.mark.parametrize('measure,pick', [('accuracy', max), ('loss', min)])
 @pytest.mark.parametrize('seed', range(5))
-def test_the_cell_is_that_with_the_best_mean_on_validation_and_the_test_split_is_read_for_it_only(seed, measure, pick):
+def test_best_setting_is_selected_on_validation_only(seed, measure, pick):
     frame = grid(seed)
     found = best_settings(frame, f'validation_{measure}').set_index('method')
     assert list(found.index) == ['A', 'B', 'plain'] and found.cells.tolist() == [6, 6, 1]
@@ -40,12 +40,12 @@ def test_the_cell_is_that_with_the_best_mean_on_validation_and_the_test_split_is
         assert row.flattery == pytest.approx(abs(row.chosen_on_report - row[f'test_{measure}']))
     assert found.loc['plain', 'flattery'] == 0 and math.isnan(found.loc['plain', 'p'])
 
-def test_the_choice_does_not_look_at_the_test_split():
+def test_selection_ignores_the_test_split():
     frame = grid()
     other = frame.assign(test_accuracy=np.random.default_rng(9).normal(size=len(frame)))
     assert best_settings(frame)[['p', 'q']].equals(best_settings(other)[['p', 'q']])
 
-def test_cells_with_fewer_runs_or_without_a_number_are_not_chosen():
+def test_settings_with_fewer_finite_runs_are_not_selected():
     frame = grid()
     first = best_settings(frame).set_index('method').loc['A']
     here = (frame.method == 'A') & (frame.p == first.p) & (frame.q == first.q)
@@ -56,13 +56,13 @@ def test_cells_with_fewer_runs_or_without_a_number_are_not_chosen():
     none = frame.assign(validation_accuracy=frame.validation_accuracy.mask(frame.method == 'A'))
     assert best_settings(none).method.tolist() == ['B', 'plain']
 
-def test_equal_cells_are_named_and_the_first_is_taken():
+def test_tied_settings_are_listed_and_the_first_is_taken():
     frame = grid()
     frame.loc[(frame.method == 'B') & (frame.p > .2), 'validation_accuracy'] = 2.
     row = best_settings(frame).set_index('method').loc['B']
     assert (row.p, row.q) == (.3, 1) and row.tied == 'p=0.3, q=2; p=0.5, q=1; p=0.5, q=2'
 
-def test_what_cannot_be_chosen_by_is_refused_in_a_sentence(tmp_path):
+def test_invalid_selection_metrics_give_a_short_error(tmp_path):
     frame = grid()
     for options, says in ((dict(by='validation_f1'), "by has 'validation_f1'"), (dict(report='test_f1'), 'report has'),
                           (dict(by='test_accuracy'), 'measure of the validation split'),
@@ -74,18 +74,18 @@ def test_what_cannot_be_chosen_by_is_refused_in_a_sentence(tmp_path):
     assert best_settings(named, 'validation_points', better=both)[['p', 'q']].equals(best_settings(frame)[['p', 'q']])
     with pytest.raises(ValueError, match='is there twice'): best_settings(pd.concat([frame, frame]))
 
-def test_a_study_gives_the_best_of_what_it_finished(monkeypatch, tmp_path):
+def test_study_returns_the_best_finished_setting(monkeypatch, tmp_path):
     study = StudyResults.__new__(StudyResults)
     study.folder, study.manifest = tmp_path, dict(better={})
     monkeypatch.setattr(StudyResults, 'results', lambda self: grid())
     assert study.best().equals(best_settings(grid()))
     assert study.best(q=2).q.dropna().unique().tolist() == [2] and study.best(method='A').method.tolist() == ['A']
-    with pytest.raises(ValueError, match='rate is no setting; there are method, p, q, seed'): study.best(rate=1)
+    with pytest.raises(ValueError, match='rate is not a setting; available: method, p, q, seed'): study.best(rate=1)
     with pytest.raises(ValueError, match='no finished run has p = 9'): study.best(p=9)
     monkeypatch.setattr(StudyResults, 'results', lambda self: grid()[:0])
     with pytest.raises(ValueError, match='no finished run yet'): study.best()
 
-def test_a_study_with_the_measures_that_are_usual_has_a_best_cell(tmp_path):
+def test_study_with_default_metrics_has_a_best_setting(tmp_path):
     folder, cells = tmp_path/'study', []
     for p in (.1, .3):
         for seed in (0, 1):

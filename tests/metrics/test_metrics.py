@@ -25,7 +25,7 @@ def slow_macro_f1(labels, predictions):
 
 
 def slow_spearman(a, b):
-    "Pearson's correlation of ranks; equal values share the mean of their places"
+    "Compute Pearson's correlation of ranks; ties share their mean rank"
     def rank(x): return [sum(o < v for o in x) + (sum(o == v for o in x) + 1)/2 for v in x]
     ra, rb = rank(a), rank(b)
     ma, mb = sum(ra)/len(ra), sum(rb)/len(rb)
@@ -65,13 +65,13 @@ def test_accuracy_and_macro_f1_equal_counting(classes):
         assert all(type(x) is float for x in got.values())
 
 
-@pytest.mark.parametrize('labels, predictions, said', [
-    ([0, 1], [0], 'equally many'), (np.zeros(0, int), np.zeros(0, int), 'not empty'),
+@pytest.mark.parametrize('labels, predictions, message', [
+    ([0, 1], [0], 'the same length'), (np.zeros(0, int), np.zeros(0, int), 'not be empty'),
     ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
     ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'),
     (['a'], ['a'], 'whole numbers')])
-def test_what_is_no_list_of_classes_is_refused(labels, predictions, said):
-    with pytest.raises(ValueError, match=said): classification_metrics(labels, predictions)
+def test_invalid_lists_of_classes_raise(labels, predictions, message):
+    with pytest.raises(ValueError, match=message): classification_metrics(labels, predictions)
 
 
 @pytest.mark.parametrize('ties', [False, True])
@@ -92,7 +92,7 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged():
             weights.append(sum(float(head[q][k]) for head in s.arrays['attention'][-1] for q in ordinary))
         want = slow_spearman(weights, [abs(float(s.arrays['saliency'][k])) for k in ordinary])
         assert attention_agreement(s) == pytest.approx(want, abs=1e-12)
-        s.arrays['attention'][-1][:, [0, 4, 8]] = .7 # rows of special tokens say nothing
+        s.arrays['attention'][-1][:, [0, 4, 8]] = .7 # rows of special tokens do not count
         assert attention_agreement(s) == pytest.approx(want, abs=1e-12)
 
 
@@ -124,7 +124,7 @@ def test_agreement_of_too_few_tokens_equal_values_or_a_diverged_model_is_nan():
             assert math.isnan(attention_agreement(s))
 
 
-def test_a_snapshot_that_lacks_what_agreement_needs_is_refused_by_name():
+def test_snapshot_without_required_arrays_raises():
     for name in ('attention', 'saliency'):
         s = look()
         del s.arrays[name]
@@ -134,7 +134,7 @@ def test_a_snapshot_that_lacks_what_agreement_needs_is_refused_by_name():
             attention_agreement(look(pooled_row=row))
 
 
-def test_a_runs_agreement_is_the_mean_over_probes_that_have_one(tmp_path):
+def test_run_agreement_is_the_mean_over_defined_probes(tmp_path):
     run = Run.create(tmp_path/'run', {})
     with pytest.raises(KeyError, match='no snapshots'): run.snapshot()
     assert math.isnan(run_agreement(run))
@@ -142,9 +142,9 @@ def test_a_runs_agreement_is_the_mean_over_probes_that_have_one(tmp_path):
              look(9, probe=1, step=8, seed=3)]
     for s in looks: run.save(s)
     assert run_agreement(run, 5) == pytest.approx((slow_agreement(looks[1]) + slow_agreement(looks[2]))/2)
-    # the last look at each probe
+    # the last snapshot of each probe
     assert run_agreement(run) == pytest.approx((slow_agreement(looks[3]) + slow_agreement(looks[2]))/2)
-    with pytest.raises(KeyError, match='no step 6 in run; there are 5, 8'): run_agreement(run, 6)
+    with pytest.raises(KeyError, match='no step 6 in run; available: 5, 8'): run_agreement(run, 6)
 
 
 def test_the_gap_is_training_minus_test_at_the_best_checkpoint(tmp_path):
@@ -159,7 +159,7 @@ def test_the_gap_is_training_minus_test_at_the_best_checkpoint(tmp_path):
     assert train_test_gap(other) == pytest.approx(-.1)
 
 
-def test_the_gap_is_that_of_the_score_that_chooses_the_checkpoint(tmp_path):
+def test_gap_uses_the_score_that_selects_the_checkpoint(tmp_path):
     run = Run.create(tmp_path/'run', dict(best_metric=dict(name='loss', greater_is_better=False)))
     for split, loss in (('train', 1.), ('test', 3.)):
         run.log(dict(kind='score', split=split, step=5, loss=loss, accuracy=loss/10))
@@ -184,14 +184,14 @@ def test_correlations_and_squared_error_equal_loops():
         assert all(type(x) is float for x in got.values())
 
 
-def test_a_model_that_says_the_same_for_everything_or_has_diverged_has_no_correlation():
+def test_constant_or_diverged_predictions_have_no_correlation():
     got = regression_metrics([1., 2., 3.], np.float32([2, 2, 2]))
     assert math.isnan(got['pearson']) and math.isnan(got['spearman']) and got['mse'] == pytest.approx(2/3)
     assert all(math.isnan(x) for x in regression_metrics([1., 2.], [np.nan, 1.]).values())
-    for labels, predictions, said in (([1.], [1., 2.], 'equally many scores'), ([], [], 'not none'),
+    for labels, predictions, message in (([1.], [1., 2.], 'scores of the same number'), ([], [], 'not be empty'),
                                       ([np.nan], [1.], 'finite scores, got nan'),
-                                      ([[1.]], [[1.]], 'equally many scores')):
-        with pytest.raises(ValueError, match=said): regression_metrics(labels, predictions)
+                                      ([[1.]], [[1.]], 'scores of the same number')):
+        with pytest.raises(ValueError, match=message): regression_metrics(labels, predictions)
 
 
 # seqeval's rules, worked out by hand: gold tags, predicted tags, hits, gold and predicted entities
@@ -199,28 +199,28 @@ HAND = [
     # seqeval's own example, .5
     (['O O O B-MISC I-MISC I-MISC O', 'B-PER I-PER O'], ['O O B-MISC I-MISC I-MISC I-MISC O', 'B-PER I-PER O'], 1, 2,
      2),
-    (['B-PER I-PER'], ['I-PER I-PER'], 1, 1, 1),                  # an I- that continues nothing begins
-    (['B-PER B-PER'], ['B-PER I-PER'], 0, 2, 1),                  # a B- begins anew
+    (['B-PER I-PER'], ['I-PER I-PER'], 1, 1, 1),                  # an I- that continues no entity begins one
+    (['B-PER B-PER'], ['B-PER I-PER'], 0, 2, 1),                  # a B- begins another entity
     (['B-PER I-PER O B-PER'], ['B-PER I-LOC O B-PER'], 1, 2, 3),  # another kind ends and begins: PER, LOC, PER
-    (['B-LOC I-LOC I-LOC'], ['B-LOC I-LOC O'], 0, 1, 1),          # half a name is no name
+    (['B-LOC I-LOC I-LOC'], ['B-LOC I-LOC O'], 0, 1, 1),          # half a name does not count
     (['O O', 'B-LOC'], ['B-LOC O', 'B-LOC'], 1, 1, 2),            # an entity ends with its sentence
     (['O'], ['O'], 0, 0, 0)]
 
 
-@pytest.mark.parametrize('gold, said, hits, many, found', HAND)
-def test_entities_are_scored_as_worked_out_by_hand(gold, said, hits, many, found):
+@pytest.mark.parametrize('gold, predicted, hits, many, found', HAND)
+def test_entities_match_manual_examples(gold, predicted, hits, many, found):
     names = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-MISC', 'I-MISC']
-    labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, said))
+    labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, predicted))
     want = 2*hits/(many + found) if many + found else 0.
     assert token_metrics(labels, predictions, names)['f1'] == pytest.approx(want)
-    # with specials, pads and second pieces between them, all in one array
+    # with special tokens, padding and later tokens of words, in one array
     wide = np.full((len(gold), 15), -100)
     out = np.random.default_rng(0).integers(0, 7, wide.shape)
     for i, (y, p) in enumerate(zip(labels, predictions)): wide[i, 1:1 + 2*len(y):2], out[i, 1:1 + 2*len(y):2] = y, p
     assert token_metrics(wide, out, names) == token_metrics(labels, predictions, names)
 
 
-def test_entities_equal_a_loop_that_looks_at_each_pair_of_neighbours():
+def test_entities_equal_a_loop_over_neighbours():
     rng, names = np.random.default_rng(0), ['O', 'B-A', 'I-A', 'B-B', 'I-B']
     for _ in range(200):
         tags = [names[i] for i in rng.integers(0, 5, rng.integers(0, 9))]
@@ -251,7 +251,7 @@ def test_tags_that_mark_no_entities_are_scored_as_classes():
         assert got['f1'] == pytest.approx(slow_macro_f1(*map(list, zip(*kept))))
 
 
-def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions_only():
+def test_token_metrics_count_labelled_positions_only():
     rng = np.random.default_rng(2)
     y, p = rng.integers(0, 2, (5, 7)), rng.integers(0, 2, (5, 7))
     y[1], y[2, 3:], y[4, ::2] = -100, -100, -100
@@ -269,17 +269,17 @@ def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions
 
 
 @pytest.mark.parametrize('task', ['token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq'])
-def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
+def test_unlabelled_token_metrics_are_undefined_and_odd_shapes_raise(task):
     for labels in ([[-100, -100]], np.zeros((0, 3), int)):
         assert all(math.isnan(x) for x in tasks[task].metrics(labels, np.ones_like(labels)).values())
-    for labels, predictions, said in (([[1]], [[1], [1]], 'equally many examples, got 1 and 2'),
+    for labels, predictions, message in (([[1]], [[1], [1]], 'the same number of examples, got 1 and 2'),
                                       ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
                                       ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
                                       ([[1]], [[.5]], 'of float64 in example 0; take argmax')):
-        with pytest.raises(ValueError, match=said): tasks[task].metrics(labels, predictions)
+        with pytest.raises(ValueError, match=message): tasks[task].metrics(labels, predictions)
 
 
-def test_every_task_has_metrics_and_one_of_them_or_the_loss_chooses_the_checkpoint():
+def test_every_task_has_a_metric_that_selects_the_checkpoint():
     sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]),
                   multi_label_classification=([[0, 1]], [[0, 1]]),
                   causal_lm=([[1, 0]], [[[1, .5], [0, .5]]]), tokens=([[1, 0]], [[1, 0]]))

@@ -1,5 +1,4 @@
-"""Plausibility equals loops written from ERASER's definitions, and scikit-learn where it has them; the lexical prior
-is what the lexicon says"""
+"""Plausibility equals loops from ERASER's definitions and scikit-learn; the lexical prior equals the lexicon"""
 import math
 
 import numpy as np
@@ -15,7 +14,7 @@ from salviz.core.text import align_batch
 
 
 def slow_points(values, marked):
-    "Recall and precision at every distinct value, from the highest, beginning at (0, 1)"
+    "Return recall and precision at every distinct value, from the highest, starting at (0, 1)"
     points = [(0., 1.)]
     for threshold in sorted(set(values), reverse=True):
         chosen = [i for i, v in enumerate(values) if v >= threshold]
@@ -35,7 +34,7 @@ def slow_harmonic(p, r): return 0. if p == 0 or r == 0 else 2*p*r/(p + r)
 
 
 def slow_token_scores(chosen, marked):
-    "ERASER's instance_macro: sets of tokens, an example at a time"
+    "Compute ERASER's instance_macro from sets of tokens, example by example"
     p, r, f = [], [], []
     for c, m in zip(chosen, marked):
         c, m = {i for i, x in enumerate(c) if x}, {i for i, x in enumerate(m) if x}
@@ -56,7 +55,7 @@ def slow_spans(flags):
 
 
 def slow_iou(chosen, marked, threshold, micro):
-    "ERASER's partial_match_score: the best overlap of each chosen span"
+    "Compute ERASER's partial_match_score from the best overlap of each selected span"
     hits, predicted, true = [], [], []
     for c, m in zip(chosen, marked):
         c, m = slow_spans(c), slow_spans(m)
@@ -93,9 +92,9 @@ def test_auprc_equals_a_loop_over_thresholds_and_average_precision_equals_scikit
     assert counted > 40
 
 
-def test_auprc_by_hand():
+def test_auprc_of_small_examples():
     assert auprc([4, 3, 2, 1], [0, 1, 0, 1]) == pytest.approx(.5*(0 + .5)/2 + .5*(1/3 + .5)/2)
-    assert auprc([1, 1, 1, 1], [0, 1, 0, 0]) == pytest.approx((1 + .25)/2)      # one point: everything at once
+    assert auprc([1, 1, 1, 1], [0, 1, 0, 0]) == pytest.approx((1 + .25)/2)      # a single point with all tokens
     assert auprc([1, 1, 1, 1], [0, 1, 0, 0], 'average_precision') == pytest.approx(.25)
 
 
@@ -113,7 +112,7 @@ def test_token_f1_equals_sets_and_scikit_learn(seed):
 
 @pytest.mark.parametrize('threshold', [.2, .5, 1.])
 @pytest.mark.parametrize('average', ['macro', 'micro'])
-def test_iou_f1_equals_erasers_partial_match(threshold, average):
+def test_iou_f1_equals_eraser_partial_match(threshold, average):
     for seed in range(4):
         values, marked = drawn(seed, 20)
         chosen = [v > 0 for v in values]
@@ -124,10 +123,10 @@ def test_iou_f1_equals_erasers_partial_match(threshold, average):
 def test_an_overlap_of_exactly_the_threshold_is_a_hit_and_a_little_less_is_not():
     assert iou_f1([[1, 1, 0, 0]], [[1, 0, 0, 0]]).f1 == 1.       # 1/2
     assert iou_f1([[1, 1, 1, 0]], [[1, 0, 0, 0]]).f1 == 0.       # 1/3
-    assert iou_f1([[0, 0, 0]], [[1, 0, 0]]) == Score(0., 0., 0.)  # nothing chosen: no precision at all
+    assert iou_f1([[0, 0, 0]], [[1, 0, 0]]) == Score(0., 0., 0.)  # nothing selected: no precision
 
 
-def test_examples_without_chosen_or_marked_spans_count_on_one_side_only():
+def test_examples_without_selected_or_marked_spans_count_on_one_side():
     chosen, marked = [[1, 0], [0, 0], [1, 0]], [[1, 0], [1, 0], [0, 0]]
     assert iou_f1(chosen, marked) == pytest.approx((.5, .5, .5))  # precision over examples 0 and 2, recall over 0 and 1
 
@@ -142,22 +141,22 @@ def test_spans_are_maximal_runs():
 def test_the_top_k_is_stable_rounded_up_and_at_least_one():
     assert hard_rationale([1, 2, 2, 2], 2).tolist() == [False, True, True, False]
     assert [int(hard_rationale(np.zeros(n), .1).sum()) for n in (1, 9, 10, 11, 20, 21)] == [1, 1, 1, 2, 2, 3]
-    assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than there are
+    assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than exist
     # .3*30 is 9.000000000000002 in binary
     for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9
     for k in (0, -1, 1.5, True, '3', None):
         with pytest.raises(ValueError, match='k must be a number of tokens'): hard_rationale([1., 2.], k)
 
 
-def test_the_size_of_rationales_in_both_readings():
+def test_rationale_size_in_both_readings():
     rationales = [[1, 0, 0, 0], [1, 1, 0], None, [0, 0]]
-    assert rationale_size(rationales) == pytest.approx((1/4 + 2/3)/2)  # an empty rationale has no say
+    assert rationale_size(rationales) == pytest.approx((1/4 + 2/3)/2)  # an empty rationale does not count
     assert rationale_size(rationales, 'length') == 2
     with pytest.raises(ValueError, match='no rationale marks anything'): rationale_size([[0, 0], None])
     with pytest.raises(ValueError, match="reading must be 'share' or 'length'"): rationale_size(rationales, 'mean')
 
 
-def test_the_whole_leaves_out_who_was_not_asked_and_takes_k_from_people():
+def test_plausibility_skips_unannotated_examples_and_uses_human_k():
     values, marked = drawn(5, 30)
     some = [m if i % 3 else None for i, m in enumerate(marked)]
     got = plausibility(values, some)
@@ -172,7 +171,7 @@ def test_the_whole_leaves_out_who_was_not_asked_and_takes_k_from_people():
     assert plausibility(values, some, k=2)['k'] == 2 and plausibility(values, some, k=2)['token_f1'] != got['token_f1']
 
 
-def test_size_or_sign_ranks():
+def test_ranking_uses_sign_or_magnitude():
     values, marked = [[-3., 1., .5]], [[1, 0, 0]]
     assert plausibility(values, marked)['token_f1'] == 0.
     assert plausibility(values, marked, ranking='magnitude')['token_f1'] == 1.
@@ -182,16 +181,16 @@ def test_size_or_sign_ranks():
     assert table.columns.tolist() == ['auprc', 'token_f1', 'iou_f1']
 
 
-@pytest.mark.parametrize('values,rationales,said', [
-    ([[1, 2]], [], 'equally many examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
+@pytest.mark.parametrize('values,rationales,message', [
+    ([[1, 2]], [], 'the same number of examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
     ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
-def test_pairs_that_do_not_fit_are_refused(values, rationales, said):
+def test_inconsistent_pairs_raise(values, rationales, message):
     with pytest.raises(ValueError) as e: _check_pairs(values, rationales)
-    assert said in str(e.value)
+    assert message in str(e.value)
 
 
-def test_unknown_settings_are_refused():
+def test_unknown_settings_raise():
     for call in (lambda: auprc([1], [1], 'simpson'), lambda: token_f1([[1]], [[1]], 'weighted'),
                  lambda: iou_f1([[1]], [[1]], average='weighted'),
                  lambda: iou_f1([[1]], [[1]], threshold=0), lambda: plausibility([[1.]], [[1]], ranking='abs'),
@@ -199,12 +198,12 @@ def test_unknown_settings_are_refused():
         with pytest.raises(ValueError, match='must be'): call()
 
 
-def test_tokens_and_words_of_pairs_line_up_with_marks_and_cut_words_are_left_out(tiny_tokenizer):
+def test_tokens_and_words_of_pairs_align_with_marks(tiny_tokenizer):
     first, second = 'the clumsy film', 'a fine plot of it'
     whole, cut = align_batch(tiny_tokenizer, [first], [second])[0], align_batch(tiny_tokenizer, [first], [second], 9)[0]
     spans = [[0, 4, 10], [1, 2, 6], [1, 12, 14]]
     for tt in (whole, cut):
-        values = np.arange(1., len(tt) + 4)  # three pads
+        values = np.arange(1., len(tt) + 4)  # three padding tokens
         (v,), (m,) = _aligned([tt], [values], [spans])
         there = [w for w in range(len(tt.words)) if w in tt.word_ids]
         assert v.tolist() == [sum(values[i] for i in range(len(tt)) if tt.word_ids[i] == w) for w in there]
@@ -222,14 +221,14 @@ def test_tokens_and_words_of_pairs_line_up_with_marks_and_cut_words_are_left_out
                        how=how)[0][0][1] == f(np.flatnonzero(whole.word_ids == 1))
 
 
-def test_texts_that_do_not_fit_are_refused(tiny_tokenizer):
+def test_inconsistent_texts_raise(tiny_tokenizer):
     tt = align_batch(tiny_tokenizer, ['the film'])[0]
     with pytest.raises(ValueError, match='example 0 has 4 tokens but values of shape'): _aligned([tt], [[1, 2]], [None])
-    with pytest.raises(ValueError, match='the rationale of example 0 does not fit its text: spans must lie inside'):
+    with pytest.raises(ValueError, match='the rationale of example 0 does not match its text: spans must lie inside'):
         _aligned([tt], [np.zeros(4)], [[[0, 99]]])
     with pytest.raises(ValueError, match="unit must be 'word' or 'token'"):
         _aligned([tt], [np.zeros(4)], [None], unit='char')
-    with pytest.raises(ValueError, match='equally many, got 1, 1 and 0'): _aligned([tt], [np.zeros(4)], [])
+    with pytest.raises(ValueError, match='the same length, got 1, 1 and 0'): _aligned([tt], [np.zeros(4)], [])
 
 
 def test_the_lexical_prior_is_the_mean_of_the_ten_ratings_in_the_packaged_file():
@@ -246,7 +245,7 @@ def test_the_lexical_prior_is_the_mean_of_the_ten_ratings_in_the_packaged_file()
     assert lexical_prior(['GREAT'])[0] == lexical_prior(['great'])[0] == 3.1
 
 
-def test_the_agreement_with_the_prior_is_scipys_spearman_of_sizes():
+def test_prior_agreement_equals_scipy_spearman():
     words = 'a great film with a terrible and boring plot'.split()
     values = np.random.default_rng(0).normal(size=len(words))
     prior = np.abs(lexical_prior(words))

@@ -1,4 +1,4 @@
-"Statistics: hand-computed cases, slow references in float64, scipy, and tables that claim no more than they can show."
+"Statistics equal small examples, slow float64 references and scipy; tables do not overstate their evidence."
 import itertools
 import math
 import re
@@ -26,7 +26,7 @@ def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows
     run.finish(best_step=len(losses), train_seconds=3.)
     return run
 
-# measures of a run
+# metrics of a run
 
 def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     run = made_run(tmp_path/'a', losses=(4., 2., 1., 1.))
@@ -36,16 +36,16 @@ def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     assert _average_loss(run, 'validation', until=2) == .5
     assert math.isnan(_average_loss(Run.create(tmp_path/'empty', {})))
     for until in (9, 0, -3, 1.5, True):
-        with pytest.raises(ValueError, match='at least 1 and at most 4'): _average_loss(run, until=until)
+        with pytest.raises(ValueError, match='from 1 to 4'): _average_loss(run, until=until)
     with pytest.raises(ValueError, match="'train' or 'validation'"): _average_loss(run, 'test')
 
-def test_a_gap_is_positive_where_training_examples_are_done_better(tmp_path):
+def test_gap_is_positive_for_better_training_scores(tmp_path):
     run = made_run(tmp_path/'a')
     assert measure_of(run, 'gap') == pytest.approx(.3) and measure_of(run, 'gap_loss') == pytest.approx(.6)
     by_loss = made_run(tmp_path/'b', best='loss')
     assert measure_of(by_loss, 'gap') == pytest.approx(.6) and measure_of(by_loss, 'gap_accuracy') == pytest.approx(.3)
 
-def test_measures_are_found_by_name_and_unknown_ones_say_what_there_is(tmp_path):
+def test_metrics_are_found_by_name_and_unknown_ones_raise(tmp_path):
     run = made_run(tmp_path/'a')
     assert [measure_of(run, o) for o in ('test_accuracy', 'train_loss', 'steps', 'best_step',
                                          'seconds')] == [.6, 1.5, 2, 2, 3.]
@@ -63,12 +63,12 @@ def test_measures_are_found_by_name_and_unknown_ones_say_what_there_is(tmp_path)
     ('aopc_comprehensiveness', 'higher'),
     ('sufficiency_at_10', 'lower'), ('average_loss', 'lower'), ('test_mse', 'lower'), ('test_pearson', 'higher'),
     ('seconds', 'lower'), ('entropy', None), ('p', None)])
-def test_a_measures_name_tells_which_way_is_better(name, way): assert better_of(name) == way
+def test_metric_name_gives_the_better_direction(name, way): assert better_of(name) == way
 
 # comparisons
 
 @pytest.mark.parametrize('n', [2, 3, 5, 40])
-def test_paired_t_is_scipys_and_the_formula(n):
+def test_paired_t_equals_scipy_and_the_formula(n):
     rng = np.random.default_rng(n)
     a, b = rng.normal(size=n), rng.normal(.5, size=n)
     found, scipys = paired_t(a, b), stats.ttest_rel(a, b)
@@ -83,15 +83,15 @@ def test_paired_t_is_scipys_and_the_formula(n):
     assert found.p == pytest.approx(areas[grid[:-1] >= abs(t)].sum() / areas.sum(), abs=2e-2 if n == 2 else 1e-3)
     assert found.n == n and found.difference == pytest.approx(mean)
 
-@pytest.mark.parametrize('change,said', [(dict(confidence=95), 'confidence must be between 0 and 1'),
-    (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a whole number'),
+@pytest.mark.parametrize('change,message', [(dict(confidence=95), 'confidence must be between 0 and 1'),
+    (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a positive integer'),
     (dict(resamples=2.5), 'resamples')])
-def test_levels_and_draws_that_cannot_be_are_refused(change, said):
+def test_invalid_levels_and_resamples_raise(change, message):
     a, b = [1., 2., 4.], [0., 0., 1.]
     tests = [paired_bootstrap, lambda a, b, **kw: compare_predictions([0, 1, 1], a, b, **kw),
              *([paired_t] if 'confidence' in change else [])]
     for test in tests:
-        with pytest.raises(ValueError, match=said): test(a, b, **change)
+        with pytest.raises(ValueError, match=message): test(a, b, **change)
 
 def test_pairs_with_an_undefined_number_do_not_count():
     nan = math.nan
@@ -108,7 +108,7 @@ def test_one_pair_or_differences_that_do_not_vary_are_not_tested(test):
     with pytest.raises(ValueError, match='paired lists'): test([1., 2.], [1.])
 
 @pytest.mark.parametrize('d', [(0., 2.), (1., 2., 4.), (-1., 3., .5, .25)])
-def test_the_bootstrap_of_few_pairs_lists_every_draw(d):
+def test_bootstrap_of_few_pairs_enumerates_all_draws(d):
     mean, draws = sum(d) / len(d), [sum(o) / len(d) for o in itertools.product(d, repeat=len(d))]
     far = sum(abs(x - mean) >= abs(mean) - 1e-12 for x in draws)
     found = paired_bootstrap(d, [0.]*len(d), seed=7)
@@ -116,7 +116,7 @@ def test_the_bootstrap_of_few_pairs_lists_every_draw(d):
     ordered = sorted(draws)
     assert ordered[0] <= found.low <= mean <= found.high <= ordered[-1]
 
-def test_the_bootstrap_of_many_pairs_agrees_with_scipys():
+def test_bootstrap_of_many_pairs_agrees_with_scipy():
     rng = np.random.default_rng(0)
     a, b = rng.exponential(1.3, 60), rng.exponential(1., 60)
     found = paired_bootstrap(a, b, resamples=20_000)
@@ -127,7 +127,7 @@ def test_the_bootstrap_of_many_pairs_agrees_with_scipys():
     assert found.p == pytest.approx(shifted, abs=.01)
     assert paired_bootstrap(a, b, seed=1) == paired_bootstrap(a, b, seed=1) != paired_bootstrap(a, b, seed=2)
 
-def test_the_bootstrap_of_very_many_pairs_draws_in_pieces():
+def test_bootstrap_of_very_many_pairs_draws_in_chunks():
     rng = np.random.default_rng(0)
     a, b = rng.normal(.004, 1, 300_000), np.zeros(300_000)
     found = paired_bootstrap(a, b, resamples=40)
@@ -162,12 +162,12 @@ def slow_bh(p):
     return [out[i] for i in range(len(p))]
 
 @pytest.mark.parametrize('p', [[.01, .04, .03], [.5], [.02, .02, .02], [.9, .001, .2, .0005, .04], [1., 1.]])
-def test_adjusted_p_values_are_those_of_the_definitions(p):
+def test_adjusted_p_values_match_their_definitions(p):
     assert adjust(p) == pytest.approx(slow_holm(p)) and adjust(p, 'benjamini_hochberg') == pytest.approx(slow_bh(p))
     assert adjust(p, 'benjamini_hochberg') == pytest.approx(stats.false_discovery_control(p))
     assert adjust(p, 'none').tolist() == p
 
-def test_what_was_not_tested_is_not_in_the_family():
+def test_untested_comparisons_are_not_in_the_family():
     found = adjust([.01, math.nan, .04])
     assert found[[0, 2]].tolist() == [.02, .04] and math.isnan(found[1])
     assert np.isnan(adjust([math.nan])).all()
@@ -175,7 +175,7 @@ def test_what_was_not_tested_is_not_in_the_family():
     for wrong in ([2., .5], [-.1]):
         with pytest.raises(ValueError, match='p-values between 0 and 1'): adjust(wrong)
 
-def test_the_deviation_is_that_of_a_sample_and_one_seed_has_none():
+def test_deviation_is_of_a_sample_and_undefined_for_one_seed():
     x = [.61, .58, .64, .6]
     assert over_seeds(x) == dict(mean=pytest.approx(standard.mean(x)), std=pytest.approx(standard.stdev(x)), n=4)
     assert math.isnan(over_seeds([.5])['std'])
@@ -187,7 +187,7 @@ def test_the_deviation_is_that_of_a_sample_and_one_seed_has_none():
 noise = [.012, -.007, .003, -.011, .006, .001, -.004, .009]
 
 def tidy(n=5, gains=None, **extra):
-    "Runs of FineTuning and others that differ from it by `gains`, in an order that has nothing to do with seeds"
+    "Create runs of FineTuning and of others that differ from it by `gains`, in an order independent of the seeds"
     rows = []
     for k, (method, gain) in enumerate(dict(dict(FineTuning=0.), **(gains or dict(drop=.05, guide=.0005))).items()):
         for s in range(n):
@@ -202,7 +202,7 @@ def tidy(n=5, gains=None, **extra):
 def cell(table, method, measure='test_accuracy'):
     return next(r for r in table.frame.to_dict('records') if r['method'] == method and r[table.column] == measure)
 
-def test_a_table_holds_means_deviations_and_tests_paired_by_seed():
+def test_table_has_means_deviations_and_paired_tests():
     frame = tidy()
     table = result_table(frame, compare_to='FineTuning')
     by = {m: frame[frame.method == m].sort_values('seed').test_accuracy.to_numpy()
@@ -220,7 +220,7 @@ def test_a_table_holds_means_deviations_and_tests_paired_by_seed():
     assert cell(table, 'FineTuning')['mark'] == ''
     assert p[0] < .01 < stats.ttest_ind(by['guide'], by['FineTuning']).pvalue
 
-def test_the_best_is_bold_by_the_direction_of_the_measure_and_ties_share_it():
+def test_best_means_are_bold_including_ties():
     table = result_table(tidy())
     assert [cell(table, m)['best'] for m in ('FineTuning', 'drop', 'guide')] == [False, True, False]
     # the lowest
@@ -231,28 +231,28 @@ def test_the_best_is_bold_by_the_direction_of_the_measure_and_ties_share_it():
     equal = result_table(tidy(gains=dict(drop=.05, again=.05)), columns=['test_accuracy'], digits=1)
     assert [cell(equal, m)['best'] for m in ('drop', 'again')] == [True, True] and not cell(equal, 'FineTuning')['best']
     alike = result_table(tidy(gains=dict(drop=0.)), columns=['test_accuracy'], digits=1)
-    assert not alike.frame['best'].any() # nothing is best where all print alike
+    assert not alike.frame['best'].any() # nothing is best if all print alike
     unknown = result_table(tidy().rename(columns=dict(test_accuracy='entropy')), columns=['entropy'])
     assert not unknown.frame['best'].any() and 'Bold' not in unknown.caption and '↑' not in unknown.text
     assert not result_table(tidy(), best=None).frame['best'].any()
 
 @pytest.mark.parametrize('wrong', ['hgher', 'down', True, 1, ''])
-def test_a_misspelt_direction_is_refused(wrong):
+def test_misspelt_direction_raises(wrong):
     with pytest.raises(ValueError, match=r"better\['test_accuracy'\] must be 'higher', 'lower' or None"):
         result_table(tidy(), better=dict(test_accuracy=wrong))
 
-@pytest.mark.parametrize('options,said', [
+@pytest.mark.parametrize('options,message', [
     (dict(better=dict(acc='higher')), "better has 'acc', which is no measure; there are test_accuracy, average_loss"),
     (dict(percent='acc'), "percent has 'acc', which is no measure"),
-    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is no column and no value of one"),
+    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
-def test_what_would_be_ignored_or_print_nonsense_is_refused(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)): result_table(tidy(), **options)
+def test_ignored_or_invalid_options_raise(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)): result_table(tidy(), **options)
     assert 'the drop' in result_table(tidy(), titles=dict(drop='the drop', test_accuracy='acc.', measure='what'),
                                       percent=False, better=dict(average_loss=None)).text
 
-def test_numbers_that_are_not_finite_are_missing_and_named():
+def test_non_finite_numbers_are_reported_as_missing():
     frame = tidy(4)
     for method, seed, x in (('drop', 1, math.inf), ('guide', 0, math.nan), ('guide', 2, math.nan)):
         frame.loc[(frame.method == method) & (frame.seed == seed), 'test_accuracy'] = x
@@ -264,7 +264,7 @@ def test_numbers_that_are_not_finite_are_missing_and_named():
     assert cell(table, 'drop')['best']
     assert cell(table, 'drop')['n'] == cell(table, 'drop')['pairs'] == 3
     assert cell(table, 'guide')['undefined'] == 2
-    assert ('Not counted, for want of a finite number: 2 of 4 runs of guide (test accuracy); 1 of 4 runs of drop (test '
+    assert ('Not counted because not finite: 2 of 4 runs of guide (test accuracy); 1 of 4 runs of drop (test '
             'accuracy).' in table.caption)
     frame.loc[frame.method == 'drop', 'test_accuracy'] = -math.inf
     gone = result_table(frame, columns=['test_accuracy'])
@@ -272,7 +272,7 @@ def test_numbers_that_are_not_finite_are_missing_and_named():
     assert '4 of 4 runs of drop' in gone.caption
     assert 'Not counted' not in result_table(tidy()).caption
 
-def test_the_family_of_a_correction_does_not_depend_on_the_layout():
+def test_correction_family_does_not_depend_on_the_layout():
     rng = np.random.default_rng(1)
     rows = [dict(method='F', p=None, seed=s, run='', accuracy=.7 + .01*rng.normal()) for s in range(5)]
     rows += [dict(method='A', p=p, seed=s, run='', accuracy=.709 + .01*rng.normal()) for p in (.1, .3, .5, .7, .9)
@@ -288,12 +288,12 @@ def test_the_family_of_a_correction_does_not_depend_on_the_layout():
     assert 'family: the only comparison of a column' in result_table(tidy(gains=dict(drop=.05)),
                                                                      compare_to='FineTuning').caption
 
-def test_rows_that_do_not_take_a_chosen_setting_stay_and_are_named():
+def test_rows_without_a_selected_setting_are_included():
     table = result_table(grid_frame(), where=dict(p=.3, lr=.1), compare_to='FineTuning')
     assert [(r['method'], r['pairs']) for r in table.frame.to_dict('records')] == [('FineTuning', 0), ('drop', 4)]
     assert 'Only runs with p = 0.3; FineTuning without p. Only runs with lr = 0.1.' in table.caption
 
-def test_a_frame_carries_what_a_caption_and_citations_need(tmp_path):
+def test_frame_attrs_have_caption_and_citations(tmp_path):
     frame = tidy()
     frame.attrs = dict(about='Model: tiny.', names=['ADDrop', 'minilm'])
     table = result_table(frame)
@@ -317,7 +317,7 @@ def test_two_runs_are_compared_on_their_test_examples(tmp_path):
     with pytest.raises(ValueError, match='a and c were scored on different test examples'):
         compare_run_predictions(a, predicting(tmp_path/'c', [1, 0]*20, [0]*40))
 
-def test_missing_seeds_are_left_out_of_the_pairs_and_counted():
+def test_missing_seeds_are_excluded_and_counted():
     frame = tidy()
     frame = frame[~((frame.method == 'drop') & (frame.seed == 2))]
     table = result_table(frame, columns=['test_accuracy'], compare_to='FineTuning')
@@ -328,18 +328,18 @@ def test_missing_seeds_are_left_out_of_the_pairs_and_counted():
     assert cell(table, 'drop')['p_value'] == pytest.approx(stats.ttest_rel(by['drop'][seeds],
                                                                            by['FineTuning'][seeds]).pvalue)
 
-@pytest.mark.parametrize('n,said', [(1, 'no deviation and no test'), (2, '12.7 standard errors'),
+@pytest.mark.parametrize('n,message', [(1, 'no deviation and no test'), (2, '12.7 standard errors'),
                                     (3, '4.3 standard errors')])
-def test_too_few_seeds_get_no_marks_and_a_sentence_that_says_why(n, said):
+def test_too_few_seeds_get_no_marks_and_an_explanation(n, message):
     table = result_table(tidy(n, gains=dict(drop=.3)), compare_to='FineTuning')
-    assert not table.frame['mark'].any() and said in table.caption and '†' not in table.text
+    assert not table.frame['mark'].any() and message in table.caption and '†' not in table.text
     assert ('±' in table.text) == (n > 1) and table.frame['p_value'].isna().all() == (n == 1)
 
-def test_who_asks_for_marks_of_three_seeds_gets_them_with_a_warning():
+def test_requested_marks_of_three_seeds_have_a_caution():
     table = result_table(tidy(3, gains=dict(drop=.3)), compare_to='FineTuning', fewest=3)
-    assert cell(table, 'drop')['mark'] and 'With care: 3 differences' in table.caption
+    assert cell(table, 'drop')['mark'] and 'Caution: 3 differences' in table.caption
 
-def test_the_bootstrap_over_seeds_asks_for_many_of_them():
+def test_bootstrap_over_seeds_requires_many():
     few = result_table(tidy(8, gains=dict(drop=.3)), compare_to='FineTuning', test='bootstrap')
     assert not few.frame['mark'].any() and 'far too often' in few.caption
     rng = np.random.default_rng(0)
@@ -350,14 +350,14 @@ def test_the_bootstrap_over_seeds_asks_for_many_of_them():
     assert "paired bootstrap test" in table.caption
     assert "Benjamini and Hochberg's" in table.caption
 
-def test_the_caption_explains_what_the_table_shows():
-    said = result_table(tidy(), compare_to='FineTuning', about='Model: tiny. Data: made up.').caption
+def test_caption_explains_the_table():
+    message = result_table(tidy(), compare_to='FineTuning', about='Model: tiny. Data: made up.').caption
     for part in ('Mean ± standard deviation over 5 seeds (0 to 4)', '↑: higher is better; ↓: lower is better',
                  'Bold: the best mean of its column',
                  '† p < .05, ‡ p < .01: differs from FineTuning', 'two-sided paired t-test, paired by seed',
                  "Holm's correction, family: the 2 comparisons of a column",
                  'No mark does not mean that there is no difference', 'Model: tiny. Data: made up.'):
-        assert part in said
+        assert part in message
     assert 'no correction)' in result_table(tidy(), compare_to='FineTuning', correction='none').caption
     assert '†' not in result_table(tidy()).caption
     assert 'One seed (3)' in result_table(tidy(), where=dict(seed=3)).caption
@@ -369,7 +369,7 @@ def grid_frame():
              for lr in (.1, .2) for p in (.3, .5) for s in range(4)]
     return pd.DataFrame(rows)
 
-def test_a_row_with_settings_meets_the_baseline_with_the_same_settings_or_the_only_one():
+def test_rows_are_compared_with_the_matching_or_only_baseline():
     frame = grid_frame()
     table = result_table(frame, rows=['method', 'lr'], where=dict(p=[None, .3]), compare_to='FineTuning')
     assert [(r['method'], r['lr'], r['pairs'])
@@ -382,7 +382,7 @@ def test_a_row_with_settings_meets_the_baseline_with_the_same_settings_or_the_on
     within = result_table(frame[frame.method == 'drop'], rows='p', columns='lr', measure='accuracy', compare_to=.3)
     assert within.frame['difference'].dropna().tolist() == pytest.approx([.2, .2])
 
-def test_a_setting_along_the_columns_shows_one_measure():
+def test_setting_along_the_columns_shows_one_metric():
     table = result_table(grid_frame(), rows='p', columns='lr', measure='accuracy', where=dict(method='drop'),
                          percent=['accuracy'])
     assert table.heads() == (['p'], ['lr = 0.1 (%)', 'lr = 0.2 (%)'])
@@ -393,30 +393,30 @@ def test_a_setting_along_the_columns_shows_one_measure():
     assert table.grid()[1][1][0].best
     across = result_table(grid_frame(), rows='method', columns='p', measure='accuracy', where=dict(lr=.1),
                           compare_to='FineTuning')
-    # the baseline has no p: its only cell counts
+    # the baseline has no p, so its only cell is used
     assert across.columns == [None, .3, .5] and across.frame['pairs'].tolist() == [0, 4, 4]
 
-@pytest.mark.parametrize('options,said', [
-    (dict(), 'several runs fall into one cell of the table: p, lr take several values'),
+@pytest.mark.parametrize('options,message', [
+    (dict(), 'several runs share one cell of the table: p, lr take several values'),
     (dict(rows='size'), "rows has 'size'; there are method, p, lr, seed"),
     (dict(columns=['f1']), "'f1'; there are accuracy"),
-    (dict(columns='p'), 'say measure=, one of accuracy'),
-    (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must name a row: FineTuning, drop'),
+    (dict(columns='p'), 'pass measure=, one of accuracy'),
+    (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
     (dict(best='red'), "best must be one of 'bold', None"),
-    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs with'),
+    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs match'),
     (dict(rows='seed'), 'rows must be')])
-def test_a_table_that_cannot_be_made_is_refused(options, said):
-    with pytest.raises(ValueError, match=re.escape(said)): result_table(grid_frame(), **options)
+def test_invalid_tables_raise(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)): result_table(grid_frame(), **options)
 
-def test_runs_without_a_seed_or_twice_the_same_are_refused():
+def test_runs_without_a_seed_or_duplicates_raise():
     with pytest.raises(ValueError, match='needs a column seed'):
         result_table(pd.DataFrame([dict(method='a', accuracy=1.)]))
     with pytest.raises(ValueError, match='seed 0 is there twice'):
         result_table(pd.DataFrame([dict(method='a', seed=0, accuracy=1.)]*2))
     assert id_columns(pd.DataFrame([dict(method='a', size=3, seed=0, accuracy=1.)])) == ['method', 'seed']
 
-# writing
+# output formats
 
 hostile = {'FineTuning': 0., r'50% & {x}_1 #2 $y$ \z ~^': .05, '<script>"λ" --q | `t`</script>': .001, 'Grüße': .002}
 
@@ -426,12 +426,12 @@ def test_html_escapes_names_and_captions():
     assert '<script>' not in page and '<u>' not in page and '&lt;script&gt;' in page and '&lt;i&gt;model' in page
     assert '<b>' in page and '<sup>‡</sup>' in page and page.count('<tr>') == 5
 
-def test_the_text_has_bold_values_between_stars():
+def test_text_has_bold_values_between_asterisks():
     lines = result_table(tidy(), compare_to='FineTuning').text.split('\n')
     assert re.search(r'drop +\*\*0\.65\d\*\* ± 0\.0\d\d‡', '\n'.join(lines))
     assert repr(result_table(tidy())) == result_table(tidy()).text
 
-def test_latex_is_a_booktabs_table_that_compiles_on_its_own(tmp_path):
+def test_latex_is_a_booktabs_table_that_compiles(tmp_path):
     table = result_table(tidy(gains=hostile), compare_to='FineTuning', about='Model: a_b & c.')
     text = table.latex(label='tab:x', standalone=True)
     lines = text.split('\n')
@@ -478,12 +478,12 @@ def test_latex_fits_a_two_column_page(tmp_path):
                               capture_output=True, text=True, errors='replace')
         assert done.returncode == 0 and 'Overfull' not in done.stdout, done.stdout[-2000:]
 
-@pytest.mark.parametrize('given,said', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'),
+@pytest.mark.parametrize('given,message', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'),
                                         ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'),
                                         ('Σω', r'$\Sigma$$\omega$')])
-def test_latex_escapes_what_would_be_a_command(given, said): assert latex_text(given, prose=True) == said
+def test_latex_escapes_commands(given, message): assert latex_text(given, prose=True) == message
 
-# p-values, averages and a measure for each task
+# p-values, averages and a metric for each task
 
 def glue(seeds=range(5), gains=dict(FineTuning=0., ADDrop=.02), seed=0):
     noise = np.random.default_rng(seed)
@@ -492,7 +492,7 @@ def glue(seeds=range(5), gains=dict(FineTuning=0., ADDrop=.02), seed=0):
                               test_spearman=noise.normal(.9 + gain, .005), test_loss=noise.normal(.3, .01))
                          for m, gain in gains.items() for task in ('CoLA', 'STS-B') for s in seeds])
 
-def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_demand():
+def test_p_values_follow_compared_columns_on_request():
     options = dict(columns=['test_mcc', 'test_loss'], where=dict(task='CoLA'), compare_to='FineTuning')
     plain, listed = result_table(glue(), **options), result_table(glue(), p_values=True, **options)
     assert plain.heads()[1] == ['test mcc ↑', 'test loss ↓'] and ' p: ' not in plain.caption
@@ -505,10 +505,10 @@ def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_deman
     tiny = result_table(glue(range(12), dict(FineTuning=0., ADDrop=.5)), p_values=True, **options)
     assert '<0.001' in tiny.text and '&lt;0.001' in tiny._repr_html_() and '$<$0.001' in tiny.latex(max_width=9)
     assert tiny.latex(max_width=9).count('&') == 3*4 and 'begin{tabular}{lcccc}' in tiny.latex(max_width=9)
-    with pytest.raises(ValueError, match='needs compare_to'): result_table(glue(), columns='task', measure='test_mcc',
-                                                                           p_values=True)
+    with pytest.raises(ValueError, match='requires compare_to'):
+        result_table(glue(), columns='task', measure='test_mcc', p_values=True)
 
-def test_an_average_over_tasks_is_taken_seed_by_seed_and_only_where_no_task_is_missing():
+def test_average_over_tasks_is_per_seed_without_missing_tasks():
     frame = glue()
     table = result_table(frame, columns='task', measure='test_mcc', average=True, compare_to='FineTuning')
     by_seed = {m: [frame[(frame.method == m) & (frame.seed == s)].test_mcc.mean() for s in range(5)]
@@ -524,14 +524,14 @@ def test_an_average_over_tasks_is_taken_seed_by_seed_and_only_where_no_task_is_m
     grid = dict((names[0], cells) for names, cells in result_table(lacks, columns='task', measure='test_mcc',
                                                                    average=True).grid())
     assert grid['ADDrop'][2].mean == '' and grid['FineTuning'][2].mean
-    frame.loc[frame.index[0], 'test_mcc'] = math.nan # an undefined score is no average over the other task
+    frame.loc[frame.index[0], 'test_mcc'] = math.nan # without a score there is no average over the other task
     found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
     assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
     with pytest.raises(ValueError, match='needs a setting'): result_table(glue(), ['method', 'task'], average=True)
     with pytest.raises(ValueError, match='called \'average\' already'):
         result_table(glue().replace('CoLA', 'average'), columns='task', measure='test_mcc', average=True)
 
-def test_each_task_may_have_a_measure_of_its_own():
+def test_each_task_may_have_its_own_metric():
     frame, own = glue(), {'CoLA': 'test_mcc', 'STS-B': 'test_spearman'}
     table = result_table(frame, columns='task', measure=own, percent=True)
     found = table.frame.set_index(['method', 'task'])['mean']
@@ -540,8 +540,8 @@ def test_each_task_may_have_a_measure_of_its_own():
             frame[(frame.method == 'ADDrop') & (frame.task == task)][name].mean())
     assert table.heads()[1] == ['task = CoLA (test mcc) (%)', 'task = STS-B (test spearman) (%)']
     assert table.frame.best.sum() == 2 and 'score' not in frame
-    for wrong, says in ((dict(CoLA='test_mcc'), 'names none for task = STS-B'),
+    for wrong, says in ((dict(CoLA='test_mcc'), 'has no entry for task = STS-B'),
                         ({**own, 'CoLA': 'test_f1'}, "measure has 'test_f1'"),
-                        ({**own, 'CoLA': 'test_loss'}, 'better in the same way')):
+                        ({**own, 'CoLA': 'test_loss'}, 'have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)

@@ -139,8 +139,8 @@ def test_lists_of_labels_of_a_csv_file_are_read_and_splits_are_stratified_by_the
     assert sum(1 in row for row in subset(read, 40)['train']['label']) == 4
 
 @pytest.mark.parametrize('label,said', [
-    ([['a'], 'b']*10, 'the label is a single one, where other rows have a list, in 10 rows of train'),
-    ([[0, 1], [1, 0]]*10, 'can be class numbers or flags'),
+    ([['a'], 'b']*10, 'the label is a single value, unlike the lists in other rows, in 10 rows of train'),
+    ([[0, 1], [1, 0]]*10, 'could be class numbers or flags'),
     ([['a', None], ['b']]*10, 'a label is missing in 10 rows of train'),
     ([[.2, .8], [.5, .5]]*10, 'numbers with fractions'),
     ([['a'], ['a']]*10, 'at least two classes are needed')])
@@ -150,10 +150,10 @@ def test_lists_that_can_be_read_in_two_ways_or_in_none_are_refused(label, said):
 def test_flags_in_place_of_class_numbers_are_refused_by_training(data, made, tiny_tokenizer, tmp_path):
     feature = datasets.Features(text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('int64')))
     flags = datasets.Dataset.from_dict(dict(text=['fine film']*8, label=[[0, 1, 1]]*8), features=feature)
-    with pytest.raises(ValueError, match='must be lists of different classes, got .0, 1, 1. in row 0 of train'):
+    with pytest.raises(ValueError, match='must be lists of distinct classes, got .0, 1, 1. in row 0 of train'):
         train(made(), tiny_tokenizer, datasets.DatasetDict(train=flags, validation=flags), run_dir=tmp_path/'run',
               **quick)
-    with pytest.raises(ValueError, match='holds lists of labels; leave task out'):
+    with pytest.raises(ValueError, match='has lists of labels; omit task'):
         load_text(pd.DataFrame(dict(text=['t']*20, label=[['a'], ['b']]*10)), task='classification')
 
 # training

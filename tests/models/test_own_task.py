@@ -152,9 +152,9 @@ print(type(view).__name__, *view.notes, *meta([run])['runs'][0]['notes'], sep='\
 print(split_frame(pack_frame(run.snapshot()))[0]['info']['words']['explained'])
 assert 'torch' not in sys.modules'''
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    plain = "The task 'several_scores' is not known here, so its answers are shown in a plain form."
+    plain = "The task 'several_scores' is unknown here, so its answers are shown in a generic form."
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == ['AttentionBesideSaliency', plain, plain, 'what the model says']
+    assert done.stdout.splitlines() == ['AttentionBesideSaliency', plain, plain, 'the prediction']
 
 def test_what_was_added_is_gone_again():
     assert 'several_scores' not in tasks and scores_beside_labels not in _answer_views

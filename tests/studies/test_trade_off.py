@@ -205,12 +205,12 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     (dict(start=1), 'start must be a whole number of at least 2'),
     (dict(scale='square'), 'scale must be'),
     (dict(colour='red'), 'no option colour; there are reference, confidence, better'),
-    (dict(y='right'), 'take two measures'),
-    (dict(better=dict(right='lower')), 'say the reference point of the hypervolume'),
+    (dict(y='right'), 'pass two metrics'),
+    (dict(better=dict(right='lower')), 'pass the reference point of the hypervolume'),
     (dict(reference=(0, 'a')), 'reference must be a point'),
     (dict(confidence=95), 'confidence must be between 0 and 1'),
-    (dict(measures=dict(right='test_accuracy', test_right='test_accuracy'), y='test_right'), 'chosen by validation'),
-    (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'say which way right is better'),
+    (dict(measures=dict(right='test_accuracy', test_right='test_accuracy'), y='test_right'), 'selected by validation'),
+    (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'better direction of right is'),
 ])
 def test_what_cannot_be_asked_of_a_front_is_refused_before_training(made, tmp_path, kw, match):
     of_study = {k: kw[k] for k in ('measures', 'better') if 'measures' in kw and k in kw}

@@ -244,7 +244,7 @@ def test_saliency_is_recorded_at_fewer_steps_than_attention_which_every_view_say
         assert all(np.array_equal(x, whole[k]) for k, x in s.arrays.items())
     without = few.snapshot(3, 0)
     assert 'the last step before it with saliency is 2' in without.info['awaited']
-    assert 'awaited' not in few.snapshot(2, 0).info and 'not in all of them' in repr(few)
+    assert 'awaited' not in few.snapshot(2, 0).info and 'saliency  only at steps' in repr(few)
     with pytest.raises(ValueError, match='Saliency was not recorded at this step'): attention_beside_saliency(without)
     assert number_over_steps(few).frame.step.tolist() == chosen and telling_snapshot(few).step == 10
     assert sorted({*run_agreement_table(few, step=None)['step']}) == chosen
@@ -393,9 +393,9 @@ bad = dict(
                   'labels must be 0 to 1, got 7 in the probes'),
     probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))), 'no column text; it has sentence'),
     rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])),
-               'rationale of row 0 must be .* for its words.*4 words'),
+               'rationale of row 0 must be .* for each word.*4 words'),
     rationale_spans=(dict(probes=marked(rationale=[[[2, 7]], [[0, 99]]])),
-                     'rationale of row 1 must be .*inside of the text'),
+                     'rationale of row 1 must be .*inside the text'),
     rationale_text=(dict(probes=marked(rationale=['it is funny', 'cold'])), 'rename the column'),
     method_name=(dict(method='sallm'), 'FineTuning.*SalLM.*ADDrop'),
     no_layers=(dict(method=ADDrop(layers=[], cross_tuning=False)), 'at least one layer'),
@@ -471,7 +471,7 @@ def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tin
 
 def test_a_model_with_fewer_positions_than_its_tokenizer_allows_gets_shorter_texts(
     tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    with pytest.warns(UserWarning, match='longer than 10 tokens and were cut'):
+    with pytest.warns(UserWarning, match='longer than 10 tokens and were truncated'):
         train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
               **quick)
 
@@ -568,7 +568,7 @@ def test_a_decoder_trains_the_same_whether_its_tokenizer_gives_token_types_or_no
     assert torch.equal(*ends)
 
 def test_long_texts_are_truncated_with_one_warning_that_counts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    with pytest.warns(UserWarning, match='longer than 8 tokens and were cut') as w:
+    with pytest.warns(UserWarning, match='longer than 8 tokens and were truncated') as w:
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, max_length=8, **quick)
     assert sum('of 69 texts' in str(o.message) for o in w) == 1
 

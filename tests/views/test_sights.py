@@ -167,8 +167,8 @@ def test_steps_share_one_scale_and_too_many_are_thinned_visibly(tmp_path):
         assert np.array_equal(values, run.snapshot(step, 1).arrays['attention'][1, 2].astype(float))
     assert view.limits == (max(v.max() for v in view.values),)*5
     assert evolution(run, steps=[30, 10, -1]).steps == (30, 10, 190) and not evolution(run, steps=[30, 10, -1]).notes
-    for kw, said in ((dict(steps=[5]), r'no step 5 of probe 0 in run; there are 0, 10'),
-                     (dict(probe=7), 'no probe 7 in run; there are 0, 1')):
+    for kw, said in ((dict(steps=[5]), r'no step 5 of probe 0 in run; available: 0, 10'),
+                     (dict(probe=7), 'no probe 7 in run; available: 0, 1')):
         with pytest.raises(KeyError, match=said): evolution(run, **kw)
     with pytest.raises(ValueError, match='step 190, probe 0 holds no attention_attribution; it holds attention'):
         evolution(run, what='attribution')
