@@ -347,7 +347,7 @@ def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
 def test_virtual_tokens_before_a_text_are_refused():
     model = get_peft_model(made('bert', AutoModelForSequenceClassification),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
-    with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'):
+    with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'):
         _explain_texts(model, tokenizer_for('bert'), texts)
 
 
@@ -369,7 +369,7 @@ def test_long_texts_are_cut_with_a_warning():
     (lambda t: _explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
      'BertForMultipleChoice reads several texts at once'),
     (lambda t: _explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
-     'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
+     'tokenizer returns token ids up to 7, but BertModel embeds only 4 tokens'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, []),
      'texts must be a text, a list of texts or a list of pairs'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
@@ -413,7 +413,7 @@ def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
     for given in (dict(model=model), dict(tokenizer=tokenizer)):
         with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
     snapshot, = _explain_texts(model, tokenizer, 'a charming film', saliency=None)
-    assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')
+    assert snapshot.info['notes'][0].startswith('The head is new and untrained')
 
 # What comes later: attribution and saliency are computed in a thread while the explorer shows attention.
 

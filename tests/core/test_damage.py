@@ -383,7 +383,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it_and_that_is_s
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     assert f'checkpoints/checkpoint-10/{name}' in [d.file for d in Run(copy.path).check()]
     with pytest.warns(UserWarning,
-                      match='goes on from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
+                      match='resumes from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
                       f'{name} '):
         run = resume(copy)
     assert same_run(unbroken, run) and run.state['passed_over'][0].startswith(f'checkpoint-10: {name} ')
@@ -394,8 +394,8 @@ def test_without_a_whole_checkpoint_a_run_is_not_resumed(name, harm, copy, resum
     for step in (5, 10): harm(copy.path/'checkpoints'/f'checkpoint-{step}'/name)
     before = {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if not p.name.startswith('.')}
     with pytest.raises(ValueError,
-                       match=f'none of its checkpoints is whole .checkpoint-10: {name} .*; checkpoint-5: {name}.*begin '
-                       'anew'):
+                       match=f'all of its checkpoints are damaged .checkpoint-10: {name} .*; checkpoint-5: {name}.*start '
+                       'from the beginning'):
         resume(copy)
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if p in before} == before
     assert 'passed_over' not in copy.state
@@ -411,7 +411,7 @@ def test_a_best_checkpoint_that_is_damaged_is_found_out_before_hours_of_training
         write_manifest(state.parent, rows=0)
     flip(copy.path/'checkpoints'/'checkpoint-5'/'model.safetensors')
     with pytest.raises(ValueError,
-                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors is not what was '
+                       match='checkpoint-10: the best checkpoint so far, checkpoint-5: model.safetensors is not what was '
                        'written'):
         resume(copy)
 
@@ -436,7 +436,7 @@ def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, 
     assert list(Run(copy.path).checkpoints) == [5, 10]
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     with pytest.warns(UserWarning,
-                      match='goes on from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
+                      match='resumes from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
                       f'{name} '):
         run = resume(copy)
     assert rows_of(run) == rows_of(unbroken)
@@ -701,7 +701,7 @@ def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch)
     for name in (None, [], ['Trainer'], ['os'], [3], ['PreTrainedConfig'], 'BertModel'):
         (folder/'config.json').write_text(json.dumps({**config, 'architectures': name}))
         write_manifest(folder)
-        with pytest.raises(ValueError, match='does not say which class the model is of|which is no model of'):
+        with pytest.raises(ValueError, match='does not name the class of the model|which is not a model of'):
             load_model(run, 15)
 
 

@@ -111,4 +111,4 @@ def test_prompts_are_refused_by_every_door_that_sees_through(tiny_tokenizer):
     model = get_peft_model(models['bert'](vocab_size=len(tiny_tokenizer)),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
     for door in (unwrapped, _layer_count, task_of, head_of, lambda m: explain(m, texts, tokenizer=tiny_tokenizer)):
-        with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'): door(model)
+        with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'): door(model)

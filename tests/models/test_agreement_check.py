@@ -147,10 +147,10 @@ def test_tags_go_by_name_too():
 def test_a_trained_head_keeps_its_order_when_it_is_loaded_with_names(tmp_path):
     bert('good', 'bad').save_pretrained(tmp_path)
     words_tokenizer().save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match='the order of the head is kept'):
+    with pytest.warns(UserWarning, match='the order of the head is used'):
         model, _ = load_classifier(tmp_path, labels=['bad', 'good'])
     assert class_names(model) == ['good', 'bad']
-    with pytest.raises(ValueError, match='trained head for the classes good, bad, and labels names bad, fine'):
+    with pytest.raises(ValueError, match='trained head for the classes good, bad, but labels are bad, fine'):
         load_classifier(tmp_path, labels=['bad', 'fine'])
 
 
@@ -161,7 +161,7 @@ def test_a_run_of_an_earlier_version_is_loaded_with_the_names_that_it_was_traine
         earlier.setattr(feed, 'check_classes', lambda model, task, data: task.class_names(data['train'].features))
         run = train(model, words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad']
-    with pytest.warns(UserWarning, match='the model has the names of the run'):
+    with pytest.warns(UserWarning, match='the names of the run are used'):
         assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
 
 
@@ -206,7 +206,7 @@ def test_a_text_scores_the_same_alone_and_in_a_batch_whatever_the_padding_token_
 def test_a_batch_that_was_padded_with_another_token_is_read_at_its_last_token():
     model, tokenizer = llama(1), words_tokenizer()
     batch = tokenizer(TEXTS, padding=True, return_tensors='pt')
-    with pytest.warns(UserWarning, match='padded with other tokens than that of the model'):
+    with pytest.warns(UserWarning, match='not padded with the padding token of the model'):
         score = explain(model, dict(batch), 'input_x_gradient', target=1).score
     assert alike(score, alone(model, tokenizer), size=4096)
 
@@ -224,16 +224,16 @@ def test_tokens_that_the_model_does_not_embed_are_rejected_before_a_run_exists(t
     tokenizer = words_tokenizer(pad_token='<new>') # id 14, behind the vocabulary
     with pytest.raises(ValueError, match="'<new>' .id 14.*embeds 14 tokens. .*resize_token_embeddings"):
         train(llama(2), tokenizer, splits(), run_dir=tmp_path/'run', **quick)
-    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification embeds only 12 tokens'):
         train(llama(2, 12), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
-    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification embeds only 12 tokens'):
         explain(llama(2, 12), TEXTS[1:2], tokenizer=words_tokenizer())
     assert not (tmp_path/'run').exists()
 
 
 def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so(tmp_path):
     model, tokenizer = llama(1), words_tokenizer()
-    with pytest.warns(UserWarning, match="config of the model had the id 1; it is that of the tokenizer now"):
+    with pytest.warns(UserWarning, match="config of the model had the id 1; it was set to that of the tokenizer"):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config

@@ -374,7 +374,7 @@ def test_a_model_in_a_folder_is_loaded_with_its_trained_head(tmp_path):
 
 def test_a_trained_head_is_replaced_only_when_asked(tmp_path):
     save(tmp_path)
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes=True'):
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; pass ignore_mismatched_sizes=True'):
         load_classifier(tmp_path, num_labels=5)
     assert load_classifier(tmp_path, num_labels=5, ignore_mismatched_sizes=True)[0].classifier.out_features == 5
 
@@ -405,7 +405,7 @@ def test_loading_the_packaged_encoder_prints_nothing_and_other_loads_still_repor
     assert 'classifier.weight' in caplog.text and 'Loading weights' in capfd.readouterr().err
 
 @pytest.mark.parametrize('arguments,error,reason', [
-    (dict(name='./nowhere'), FileNotFoundError, 'there is no folder ./nowhere'),
+    (dict(name='./nowhere'), FileNotFoundError, 'folder ./nowhere does not exist'),
     (dict(name='no such/name/at all'), ValueError, 'the Hub has no model called'),
     (dict(num_labels=3, labels=['a', 'b']), ValueError, 'labels names 2 classes, but num_labels is 3'),
     (dict(num_labels=0), ValueError, 'num_labels must be a positive number of classes, got 0'),
@@ -467,7 +467,7 @@ def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_mo
     env = {**os.environ, 'NO_PROXY': '*', 'HF_HOME': str(tmp_path), 'HF_ENDPOINT': 'http://127.0.0.1:9',
            'HF_HUB_OFFLINE': '0'}
     done = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be asked for it "
+    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be reached "
                                   "(ConnectError: ")
     assert done.stdout.endswith('; packaged models: minilm, movie-minilm\n')
     assert done.stdout.count('\n') == 1
@@ -476,7 +476,7 @@ def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_mo
 def test_a_hub_that_does_not_answer_leaves_only_local_copies(monkeypatch):
     asked = []
     monkeypatch.setattr('salviz.models.loading.hub_silence', lambda *args: asked.append(args) or 'ConnectError: cut')
-    with pytest.raises(ConnectionError, match='cannot be asked for it .ConnectError: cut.'):
+    with pytest.raises(ConnectionError, match='cannot be reached .ConnectError: cut.'):
         load_classifier('someone/some-model', revision='v2', cache_dir=os.devnull)
     assert asked == [('someone/some-model', 'model', 'v2')]
 
@@ -539,7 +539,7 @@ def test_a_decoder_that_does_not_say_how_it_begins_is_refused_and_can_be_told(tm
     save(tmp_path)
     encoder_decoder('t5', decoder_start_token_id=None).save_pretrained(tmp_path)
     with pytest.raises(ValueError,
-                       match='does not say with which token its decoder begins; pass decoder_start_token_id') as e:
+                       match='has no start token for its decoder; pass decoder_start_token_id') as e:
         load_model_for('seq2seq', tmp_path)
     assert '\n' not in str(e.value)
     assert decoder_start(load_model_for('seq2seq', tmp_path, decoder_start_token_id=0)[0]) == 0
@@ -566,14 +566,14 @@ def test_classification_is_what_load_classifier_gives():
 
 @pytest.mark.parametrize('arguments,reason', [
     (dict(task='seq2seq'),
-     'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. '
+     'is a bert model, for which transformers has no sequence-to-sequence head .model types with one: marian, bart, t5.. '
      'bert '
      'supports classification, multi_label_classification, regression'),
-    (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
-    (dict(task='image_classification'), 'has no image classification head .kinds with one: vit, deit, beit.'),
+    (dict(task='replaced_token_detection'), 'no head for replaced-token detection .model types with one: electra.'),
+    (dict(task='image_classification'), 'has no image classification head .model types with one: vit, deit, beit.'),
     (dict(task='series_classification'),
      "no head for task='series_classification'; available: classification, .*salviz.models.nets"),
-    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes, so num_labels and labels do not apply'),
+    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes; leave num_labels and labels out'),
     (dict(task='regression', num_labels=2), 'regression has no classes'),
     (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
 def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, reason):
@@ -607,7 +607,7 @@ def test_a_trained_head_of_a_tagger_or_a_scorer_is_kept_or_replaced_only_when_as
                        tiny('bert', num_labels=1).classifier.weight)
     load_model_for('token_classification', tmp_path, labels=['O', 'x', 'y'])[0].save_pretrained(tmp_path)
     assert load_model_for('token_classification', tmp_path)[0].config.id2label[2] == 'y'
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes'):
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; pass ignore_mismatched_sizes'):
         load_model_for('token_classification', tmp_path, num_labels=5)
     save(tmp_path)
     with pytest.raises(ValueError, match='has a trained head for 3 classes, not 1'):

@@ -171,7 +171,7 @@ def test_lstms_take_series_of_any_length_and_cells_of_modules_up_to_theirs():
     for name in ('lstm', 'input-cell-lstm'): assert net_of(name)(torch.randn(1, 11, 4)).logits.shape == (1, 3)
     short = net_of('lstm', cell='modules')
     torch.testing.assert_close(short(torch.ones(1, 3, 4)).logits, net_of('lstm')(torch.ones(1, 3, 4)).logits)
-    with pytest.raises(ValueError, match="cell='modules' was made for 6 steps, got 11"): short(torch.randn(1, 11, 4))
+    with pytest.raises(ValueError, match="cell='modules' was built for 6 steps, got 11"): short(torch.randn(1, 11, 4))
     with pytest.raises(ValueError, match="cell must be 'fused' or 'modules'"): net_of('lstm', cell='gru')
 
 # TCN
@@ -309,7 +309,7 @@ def test_pads_of_a_text_get_no_gradient_and_words_one_whose_sum_is_not_zero():
     slope, = torch.autograd.grad(out[0, 1], x)
     assert (slope[0, 3:] == 0).all() and (slope[0, :3].sum(-1).abs() > 1e-5).all()
     assert not any(isinstance(m, nn.LayerNorm) for m in net.modules())
-    with pytest.raises(ValueError, match='input_ids or inputs_embeds, and exactly one'):
+    with pytest.raises(ValueError, match='input_ids or inputs_embeds; pass exactly one'):
         net(input_ids=ids, inputs_embeds=x)
 
 def test_a_text_without_any_real_token_gives_finite_logits():
@@ -384,18 +384,18 @@ def test_dropout_works_in_training_and_not_in_evaluation(name):
     else: assert not torch.equal(net.train()(**x).logits, net(**x).logits)
 
 @pytest.mark.parametrize('name,shape,said', [
-    ('digit-cnn', (2, 10, 8), r'DigitCNN was made for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'),
-    ('resnet18', (1, 8, 8), 'ResNet18 was made for'),
-    ('lstm', (6, 5), r'SeriesLSTM was made for values \[batch, any, 4\], got \[1, 6, 5\]'),
-    ('input-cell-lstm', (6,), 'InputCellLSTM was made for'),
-    ('tcn', (11, 4), r'TCN was made for values \[batch, 12, 4\], got \[1, 11, 4\]; make one with shape=\(11, 4\)'),
-    ('transformer', (7, 4), 'SeriesTransformer was made for')])
+    ('digit-cnn', (2, 10, 8), r'DigitCNN was built for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'),
+    ('resnet18', (1, 8, 8), 'ResNet18 was built for'),
+    ('lstm', (6, 5), r'SeriesLSTM was built for values \[batch, any, 4\], got \[1, 6, 5\]'),
+    ('input-cell-lstm', (6,), 'InputCellLSTM was built for'),
+    ('tcn', (11, 4), r'TCN was built for values \[batch, 12, 4\], got \[1, 11, 4\]; build one with shape=\(11, 4\)'),
+    ('transformer', (7, 4), 'SeriesTransformer was built for')])
 def test_an_input_of_another_shape_is_refused_by_name(name, shape, said):
     with pytest.raises(ValueError, match=said): net_of(name)(torch.zeros(1, *shape))
 
 @pytest.mark.parametrize('args,kwargs,said', [
-    (['vgg'], {}, "no net is called 'vgg'; there are digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
-    (['tcn'], dict(layers=2), 'TCN has no setting layers; it has shape, channels'),
+    (['vgg'], {}, "no net is called 'vgg'; available: digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
+    (['tcn'], dict(layers=2), 'TCN has no setting layers; available: shape, channels'),
     (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
     (['lstm'], dict(num_labels=1), 'at least 2, got 1'),
     (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels names 2 classes, but num_labels is 3'),
@@ -412,7 +412,7 @@ def test_shape_and_classes_are_read_off_a_data_set():
     assert small_net('transformer', vowels['test']).width == 15 and small_net('tcn', vowels).config.num_labels == 9
     images = load_images((np.random.default_rng(0).random((20, 3, 8, 8)), np.arange(20) % 2))
     assert tuple(small_net('resnet18', images, filters=(2, 2, 2, 2)).config.shape) == (3, 8, 8)
-    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have values'):
+    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have the columns values'):
         small_net('digit-cnn', vowels)
     with pytest.raises(ValueError, match='TextLSTM takes input_ids'): small_net(TextLSTM, vowels)
 
@@ -534,14 +534,14 @@ def test_word_vectors_that_do_not_fit_are_refused(words):
     model = small_model('classification', words, num_labels=2, layers=1, heads=2, hidden=8)
     other = train_tokenizer(['something else'], vocab_size=40)
     def make(**given): return small_net('text-lstm', **given)
-    for given, why in [(dict(embeddings=vectors_of(9)), 'give tokenizer='),
+    for given, why in [(dict(embeddings=vectors_of(9)), 'pass tokenizer='),
                        (dict(embeddings=vectors_of(9), tokenizer=words), 'a row for each token of the tokenizer, got'),
                        (dict(embeddings=vectors_of(len(words)), tokenizer=words, embedding_size=5),
                         'embedding_size is 5'),
                        (dict(embeddings=vectors_of(len(words))*np.inf, tokenizer=words), 'must be finite'),
-                       (dict(embeddings=(model, words), tokenizer=other), 'another vocabulary'),
+                       (dict(embeddings=(model, words), tokenizer=other), 'a different vocabulary'),
                        (dict(embeddings=(words, model)), r'embeddings must be a matrix .* or \(model, tokenizer\)'),
-                       (dict(embeddings_from='glove'), 'and there are none')]:
+                       (dict(embeddings_from='glove'), 'which is missing')]:
         with pytest.raises(ValueError, match=why): make(**given)
     assert make(embeddings=(model, words)).config.embedding_size == 8
 
