@@ -150,7 +150,7 @@ def test_a_score_is_that_of_a_class_among_others():
     with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
         input_saliency(model, batch, 'input_x_gradient', score='probability')
     def first(outputs, rows): return outputs.logits[:, 0]
-    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; .* leave score out"):
+    with pytest.raises(ValueError, match="score='log_probability' needs a class as target; .* leave score out"):
         input_saliency(model, batch, 'input_x_gradient', first, score='log_probability')
     with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
         alone = tiny('bert')
@@ -367,8 +367,8 @@ def test_in_train_mode_the_map_is_that_before_dropout_or_after_it_from_the_weigh
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(training=True, method='integrated_gradients'),
-     "after_dropout=True does nothing with method='integrated_gradients'"),
-    (dict(training=False), 'after_dropout=True does nothing in eval mode'),
+     "after_dropout=True has no effect with method='integrated_gradients'"),
+    (dict(training=False), 'after_dropout=True has no effect in eval mode'),
     (dict(after_dropout='yes'), "after_dropout must be True or False, got 'yes'")])
 def test_the_map_after_dropout_is_refused_where_nothing_is_dropped_out(kwargs, message):
     with pytest.raises(ValueError, match=message):
@@ -441,7 +441,7 @@ def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
 
 
 @pytest.mark.parametrize('target, message', [
-    ('predicted', r'has logits of shape \[\d+, 7, 60\] and so no class to explain; say what the score is with target='),
+    ('predicted', r'has logits of shape \[\d+, 7, 60\] and so no class to explain; define the score with target='),
     (lambda outputs, rows: outputs.logits[:, 0], r'target must return one score for each of \d+ rows, got \[\d+, 60\]'),
     (lambda outputs, rows: 1., r'target must return one score for each of \d+ rows, got float')])
 @pytest.mark.parametrize('look', [input_saliency, attention_attribution])
@@ -674,7 +674,7 @@ def test_attention_as_attribution_is_the_models_own_attention(kind, side):
 
 @pytest.mark.parametrize('kwargs, message',
                          [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
-    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'),
+    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they represent, got 21'),
     (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
     (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not supported'),
     (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'),
@@ -957,12 +957,12 @@ def test_a_function_explains_what_it_says_of_a_signal():
 @pytest.mark.parametrize('kwargs, message', [
     (dict(method='gradient_norm'),
      "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', .* for values, got 'gradient_norm'"),
-    (dict(baseline=3), 'baseline names a token, but values are no tokens'),
+    (dict(baseline=3), 'baseline is a token id, but values have no tokens'),
     (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
 def test_what_a_signal_cannot_be_asked_is_refused(kwargs, message):
     model, batch = signals('series')
     with pytest.raises(ValueError, match=message): input_saliency(model, batch, **{'method': 'gradient', **kwargs})
-    with pytest.raises(ValueError, match='inputs must hold one of input_ids, pixel_values, values'):
+    with pytest.raises(ValueError, match='inputs must contain one of input_ids, pixel_values, values'):
         input_saliency(model, dict(labels=torch.zeros(3)))
 
 

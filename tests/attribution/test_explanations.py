@@ -653,7 +653,7 @@ def test_encoder_decoder_classifiers_read_the_text_on_both_sides(kind):
             np.testing.assert_allclose(e.examples()[i], alone, rtol=1e-6, atol=1e-9)
             np.testing.assert_allclose(whole[i], alone, rtol=1e-6, atol=1e-9)
     assert (explain(model, SENTENCES, 'deeplift', 1, tokenizer=tokenizer).completeness_error < 1e-4).all()
-    with pytest.raises(ValueError, match="'removal' would take away the end token"):
+    with pytest.raises(ValueError, match="'removal' would remove the end token"):
         explain(model, SENTENCES, 'occlusion', tokenizer=tokenizer, replacement='removal')
 
 
@@ -772,22 +772,22 @@ def test_numpys_whole_numbers_are_whole_numbers():
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(seed=.5), 'seed must be a whole number'),
     (dict(seed=-1), 'from 0 to 4294967295'), (dict(batch_size=.5), 'batch_size must be a whole number'),
-    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a share'),
-    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a share'),
+    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a fraction'),
+    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a fraction'),
     (dict(method='deep_shap', baselines=[0], samples=3), 'leave one of them out'),
     (dict(method='deep_shap', baselines=[0, 60]), 'the id of a token, 0 to 59'),
     (dict(method='gradient_shap', baselines=[-1]), 'the id of a token, 0 to 59'),
     (dict(baseline=60), 'the id of a token, 0 to 59'),
-    (dict(method='occlusion', replacement=60), 'replacement of occlusion is the id of a token, 0 to 59'),
+    (dict(method='occlusion', replacement=60), 'replacement of occlusion must be the id of a token, 0 to 59'),
     (dict(method='smoothgrad', samples=0), 'samples must be a whole number'),
     (dict(method='smoothgrad', base='integrated_gradients'), 'base must be one of'),
     (dict(method='smoothgrad', base='gradient'), 'identically zero'),
     (dict(method='deeplift', rules='lrp'), 'rules must be one of'),
-    (dict(method='deeplift', baseline=.5), 'baseline of a text .None: the pad token. is the id of a token'),
+    (dict(method='deeplift', baseline=.5), 'baseline of a text .None: the pad token. must be the id of a token'),
     (dict(method='occlusion', replacement='nothing'), 'replacement must be'),
     (dict(method='occlusion', window=3), 'window is for images and series'),
     (dict(method='attention', row='first'), "row must be 'pooled', 'mean' or None"),
-    (dict(method='attention', heads=9), 'there are the heads 0 to 3'),
+    (dict(method='attention', heads=9), 'heads must be from 0 to 3'),
     (dict(method='attention', layers=5), 'has the layers 0 to 1'),
     (dict(method='attention_integrated_gradients', reading='x'), 'reading must be'),
     (dict(method='random', steps=3), 'random has no option steps')])
@@ -805,9 +805,9 @@ def test_bad_inputs_are_refused_in_a_sentence():
             with pytest.raises(ValueError, match=said): ask(model, inputs, 'random', tokenizer=tokenizer)
     for ask in (explain, explain_data):
         with pytest.raises(ValueError, match='texts need their tokenizer'): ask(model, SENTENCES, 'random')
-    with pytest.raises(ValueError, match='one for each is needed'):
+    with pytest.raises(ValueError, match='pass one for each'):
         explain_data(model, encode_texts(SENTENCES, tokenizer), 'random', torch.tensor([0]), tokenizer=tokenizer)
-    with pytest.raises(ValueError, match='leaves nothing of a text of one token'):
+    with pytest.raises(ValueError, match='needs at least two tokens in every text'):
         explain(model, dict(input_ids=torch.tensor([[6, 5], [7, 0]]), attention_mask=torch.tensor([[1, 1], [1, 0]])),
                 'occlusion', replacement='removal')
     net, batch = signal('digit-cnn')
@@ -816,9 +816,9 @@ def test_bad_inputs_are_refused_in_a_sentence():
         explain(net, batch, 'occlusion', replacement='zeros')
     with pytest.raises(ValueError, match=r'baselines must be an array \[K, 2, 8, 8\]'):
         explain(net, batch, 'deep_shap', baselines=torch.zeros(3))
-    with pytest.raises(ValueError, match='words: nothing says which word'): explain(net, batch, 'random').words()
+    with pytest.raises(ValueError, match='words: it is unknown which word'): explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
-                       match="'predicted' of seq2seq needs labels.*say what the score is with target=function"):
+                       match="'predicted' of seq2seq needs labels.*define the score with target=function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,
