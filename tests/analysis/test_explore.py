@@ -495,7 +495,7 @@ def test_cancelling_ends_the_look_and_leaves_what_is_there(monkeypatch, end):
     assert explorer.training.state == 'stopped'
     for snapshot in shown(explorer):
         assert set(snapshot.arrays) == {'attention', 'probabilities'}
-        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not there: computing was '
+        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not available: the computation was '
                                             'cancelled.')
 
 def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
@@ -507,7 +507,7 @@ def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
     with pytest.raises(ArithmeticError, match='no gradient'): explorer.settle(60)
     explorer.controls.settle()
     assert explorer.controls.error.value == 'ArithmeticError: no gradient for <b>you</b>'
-    assert 'are not there: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
+    assert 'are not available: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
     explorer.to_html(tmp_path/'page.html')
 
 def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_another_model(monkeypatch):
@@ -515,7 +515,7 @@ def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_anot
     explorer = explore(model, tokenizer_for('bert'), texts)
     with torch.no_grad(): next(model.parameters()).mul_(2)
     gate.set()
-    with pytest.raises(RuntimeError, match='the weights of the model were changed meanwhile; call explore again'):
+    with pytest.raises(RuntimeError, match='the weights of the model were changed during the computation; call explore again'):
         explorer.settle(60)
     assert all(set(s.arrays) == {'attention', 'probabilities'} for s in shown(explorer))
 

@@ -193,7 +193,7 @@ def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_t
             slow_faithfulness(model, one, values[i], 'token', 'removal')['comprehensiveness'][-1], abs=2e-5)
     assert np.isnan(decision_flip(model, batch, values)['flip_fraction']).tolist() == [False, True, False]
     data = Dataset.from_list(rows)
-    with pytest.warns(UserWarning, match=r'1 of 3 examples are left out of means .* \(rows 1\)'):
+    with pytest.warns(UserWarning, match=r'1 of 3 examples are excluded from means .* \(rows 1\)'):
         table = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, batch_size=2)
     each = [faithfulness(model, Collator(tiny_tokenizer)([rows[i]]), [values[i]]) for i in (0, 2)]
     assert table.loc['mine',
@@ -253,7 +253,7 @@ def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding
                            match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each '
                            f'of the {len(order[0])} positions'):
             _unit_ranks(batch, [np.zeros(n), *values[1:]])
-    with pytest.raises(ValueError, match="must be of one class for each example, got an explanation of target='each'"):
+    with pytest.raises(ValueError, match="must be for one class per example, got an explanation with target='each'"):
         _unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
 
 
@@ -349,18 +349,18 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
     model, batch = tiny_bert(), batch_of(tiny_tokenizer, texts)
     values = torch.rand(batch['input_ids'].shape)
     cases = [
-        (lambda: faithfulness(model, batch, values[:2]), 'values must be one array for each of the 4 examples, got 2'),
+        (lambda: faithfulness(model, batch, values[:2]), 'values must contain one array for each of the 4 examples, got 2'),
         (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must be one number for each of its'),
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
         (lambda: faithfulness(model, batch, values, 'loudest'),
          "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),
         (lambda: faithfulness(model, batch, values, 2), 'the classes of this model are 0 to 1'),
         (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
-        (lambda: faithfulness(model, batch, values, 'each'), 'follows the probability of one class for each example'),
+        (lambda: faithfulness(model, batch, values, 'each'), 'measures the probability of one class for each example'),
         (lambda: faithfulness(model, batch, values, mean=torch.zeros(32)),
-         "mean is read by replacement='mean_embedding' alone, and replacement is 'removal'"),
+         "mean applies to replacement='mean_embedding' only, got replacement='removal'"),
         (lambda: decision_flip(model, batch, values, 'mean_embedding', mask_token_id=4),
-         "mask_token_id is read by replacement='mask' alone, and replacement is 'mean_embedding'"),
+         "mask_token_id applies to replacement='mask' only, got replacement='mean_embedding'"),
         (lambda: faithfulness(model, batch, values, replacement='mask', mask_token_id=10**6),
          'mask_token_id must be one of the'),
         (lambda: decision_flip(model, batch, values, 'mask', mask_token_id=-1), 'mask_token_id must be one of the'),
@@ -371,7 +371,7 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         (lambda: _unit_ranks(dict(pixel_values=torch.zeros(1, 1, 4, 4)), values[:1]),
          'images and series have accuracy_drop'),
         (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer, target='each'),
-         'follows the probability of one class for each example'),
+         'measures the probability of one class for each example'),
         (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer,
                                     target=lambda outputs, rows: outputs.logits[:, 0]), 'one class for each example'),
         (lambda: faithfulness_table(model, [], ['gradient_norm'], tiny_tokenizer), 'data is empty'),
@@ -386,7 +386,7 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, texts, values), 'texts need their tokenizer'),
         (lambda: faithfulness(tiny_bert(num_labels=1), batch, values), 'has logits of shape [4, 1]'),
         (lambda: _unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values),
-         'example 0 has no token that could be taken away')]
+         'example 0 has no token to remove')]
     for call, said in cases:
         with pytest.raises(ValueError) as e: call()
         assert said in str(e.value)
@@ -516,10 +516,10 @@ def test_the_accuracy_drop_equals_a_loop_over_images():
     assert grey['accuracy'][0] == pytest.approx(sum(int(y) == said for y in x['labels'])/11)
     with pytest.raises(ValueError, match="ranking must be 'signed' or 'magnitude'"):
         accuracy_drop(net, data['test'], [], ranking='abs')
-    with pytest.raises(ValueError, match='accuracy needs labels'):
+    with pytest.raises(ValueError, match='accuracy_drop needs labels'):
         accuracy_drop(net, data['test'].remove_columns('label'), [])
     with pytest.raises(ValueError, match='data is empty'): accuracy_drop(net, data['test'].select([]), ['gradient'])
-    with pytest.raises(ValueError, match="target='each' gives one attribution a class"):
+    with pytest.raises(ValueError, match="target='each' gives one attribution per class"):
         accuracy_drop(net, data['test'], ['gradient'], target='each')
     with pytest.raises(ValueError, match='data must be images or series'):
         accuracy_drop(net, encode_texts, ['gradient'])
@@ -611,7 +611,7 @@ def test_the_shuffled_baseline_keeps_the_values_and_loses_their_places():
 
 
 def test_series_that_do_not_fit_are_refused():
-    for call, said in ((lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 4))), 'must be of one shape'),
+    for call, said in ((lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 4))), 'must have the same shape'),
                        (lambda: aup_aur(np.full((2, 3), np.nan), np.zeros((2, 3))), 'must be finite'),
                        (lambda: aup_aur(np.zeros((2, 3)), np.full((2, 3), 2)), 'must be flags'),
                        (lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 3)), positives='mass'), "positives must be"),
