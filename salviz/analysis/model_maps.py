@@ -123,8 +123,8 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
         at = ((inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None
               else [])
         if not len(at):
-            return Answer(notes=[f'{name} fills in mask tokens, but this text has none, so there is no score to explain '
-                                 'and only attention is shown. '
+            return Answer(notes=[f'{name} fills in mask tokens, but this text has none, so there is no score to '
+                                 'explain and only attention is shown. '
                                  f'Write {tokenizer.mask_token or "a mask token"} into the text, or pass position='])
         position = int(at[0])
     if position is None:
@@ -146,7 +146,8 @@ def _by_span(model, outputs, text):
     tokens of a single text"""
     start, end, labels = outputs.start_logits.float(), outputs.end_logits.float(), text.labels
     allowed = torch.tensor(text.segments == len(text.texts) - 1, device=start.device)
-    if not allowed.any(): return Answer(notes=['The text was truncated before its second part; only attention is shown'])
+    if not allowed.any():
+        return Answer(notes=['The text was truncated before its second part; only attention is shown.'])
     a, b = map(int, best_span(start, end, allowed[None]))
     shown = [None if not may else 'answer' if a <= i <= b else 'outside' for i, may in enumerate(allowed.tolist())]
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
@@ -683,6 +684,8 @@ _turn = threading.Lock() # held by the computation that is running
 class _BackgroundThread:
     "A computation in a separate thread, `self._work`, with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`
+    def __init__(self, model):
+        self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
         self._model, self._status, self._listeners, self.subscriber_errors = model, 'waiting', [], []
         self._stop, self._left = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name='salviz attribution', daemon=True)
