@@ -89,7 +89,7 @@ def antecedent_sentences(
     """Generate different synthetic sentences for the antecedent test; the antecedent is equally often the first, second
     and third noun phrase"""
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
-        raise ValueError(f'kinds must be a list of some of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}')
+        raise ValueError(f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}')
     if type(n) is not int or n < 1 or n % (3*len(kinds)):
         raise ValueError(f'n must be a multiple of {3*len(kinds)} (three places for each type of mention), got {n!r}')
     rng, seen, rows = np.random.default_rng(seed), set(), []

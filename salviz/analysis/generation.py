@@ -74,7 +74,7 @@ def translations(
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-13
 def _sacrebleu():
-    "Return the module, an optional dependency"
+    "Return the module sacrebleu, or raise an error that says how to install it"
     try: import sacrebleu
     except ImportError:
         raise ImportError("BLEU needs the package sacrebleu, which is not installed: pip install 'salviz[claims]'"

@@ -42,7 +42,7 @@ def _check_after_dropout(after_dropout, method:str, training):
     if not after_dropout: return
     if method == 'integrated_gradients':
         raise ValueError("after_dropout=True has no effect with method='integrated_gradients', "
-                         "which has dropout off on its path; "
+                         "which has no dropout on its path; "
                          "leave it out, or use method='gradient' or 'attention'")
     if not training:
         raise ValueError('after_dropout=True has no effect in eval mode, which has no dropout; leave it out, or '

@@ -70,7 +70,7 @@ class Explanation:
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
         # of Series [W_b], word by word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        """Return a table with the number of each word for each text. Words that share a token have one row. Words of a
+        """Return a table of words and their numbers for each text. Words that share a token have one row. Words of a
         batch without texts are called 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
@@ -193,7 +193,7 @@ class Explained(list):
         self.completeness_error = completeness_error       # the same shape; None for methods without it
 
 def _in_order(parts, order):
-    "Join the arrays [..., b] of `parts` to one [..., N], with the example at k of the parts at order[k]"
+    "Concatenate the arrays [..., b] of `parts` to [..., N]; example k of the parts goes to position order[k]"
     return np.concatenate(parts, -1)[..., np.argsort(order)]
 
 def explain_data(

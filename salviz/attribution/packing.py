@@ -21,7 +21,7 @@ def _row_bytes(
     tokens:int,  # length of the row
     places=None, # number of positions whose logits are computed; None: all
 ) -> int: # 0 if the config of `model` does not describe attention
-    "Return an upper bound of the memory that a row needs for the backward pass through `model`, with frozen weights"
+    "Return an upper bound on the memory that a row needs for the backward pass through `model`, with frozen weights"
     config = getattr(model, 'config', None)
     config = config.get_text_config() if hasattr(config, 'get_text_config') else config
     def largest(name): # some configs contain a size for each layer
@@ -59,7 +59,7 @@ def packed(
     copies=1,           # copies of each that are read, or a function of its length
     rows_that_fit=None, # function of a length: number of rows of this length in a pass
 ) -> list: # of int64 arrays: indices of the examples in each pack; the longest first
-    "Group all examples with others of similar length; the copies of a pack fit into one pass, or it has one example"
+    "Group examples of similar length; the copies of a pack fit into one pass unless it has only one example"
     lengths = np.asarray(lengths)
     packs, padding, longest, most, times = [], 0, 0, 0, 0
     for i in np.argsort(-lengths, kind='stable'):

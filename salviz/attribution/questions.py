@@ -162,7 +162,7 @@ def target_rows(
     logits,             # [rows, classes]
     rows=None,          # int64: the examples of `batch` that `logits` belong to; None: all
 ) -> torch.Tensor: # int64 [targets, rows]
-    "Return the classes that `target` means, given the `logits`"
+    "Return the classes that `target` selects, given the `logits`"
     (count, classes), gold = logits.shape, _is(target, 'gold')
     if _is(target, 'predicted'): return logits.argmax(-1)[None]
     if _is(target, 'each'): return torch.arange(classes, device=logits.device)[:, None].expand(classes, count)

@@ -37,7 +37,7 @@ def check_score(
     check_choice('score', score, [*scores])
     if callable(target) and score != 'logit':
         raise ValueError(f'score={score!r} needs a class as target; a function of (outputs, rows) defines '
-                         'the score itself, leave score out')
+                         'the score itself; leave score out')
 
 def score_by(model, score) -> str: # `score` of `_class_scores`
     "Return how the `score` of a class, one of `scores`, is computed from the logits of `model`"

@@ -69,7 +69,7 @@ def _untold(adapted) -> list:
     return [name for name, p in adapted.named_parameters() if p.requires_grad and p.data_ptr() not in held]
 
 def check_adapted(model):
-    "Raise an error if an adapter in `model` cannot be trained, or its checkpoints would miss trained parameters"
+    "Raise an error if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
     if not is_adapted(model):
         if any(type(m).__module__.startswith('peft.') for m in model.modules()):
             raise ValueError(f'train: {type(model).__name__} contains layers of peft; pass the model that '
@@ -93,7 +93,7 @@ def _base_checksum(adapted) -> int:
                        if x.data_ptr() not in held and '.original_module.' not in name)
 
 def _name_of(model):
-    "Return the name to load the base `model` by: of a packaged model, a folder or the Hub; None if it has none"
+    "Return the name by which `model` can be loaded: packaged, a folder or on the Hub; None if it has no name"
     name = model.name_or_path
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')
@@ -101,7 +101,7 @@ def _name_of(model):
     return 'minilm' if packaged else str(Path(name).absolute())
 
 def _settings_of(config) -> dict:
-    "Return the settings of an adapter's `config` that differ from the defaults of its type, in a form for JSON"
+    "Return the settings of an adapter's `config` that differ from the defaults of its type, for JSON"
     usual = type(config)().to_dict()
     hidden = 'base_model_name_or_path', 'inference_mode', 'peft_version', 'auto_mapping', 'peft_type'
     settings = {k: v for k, v in config.to_dict().items() if k not in hidden and (v != usual.get(k) or k == 'r')}
@@ -145,8 +145,8 @@ def read_adapter(adapted, folder, who='train'):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21
 def _refuse_base(why):
-    raise ValueError(f'load_model: {why}; pass base=, the model that the adapter was trained on, with its weights of '
-                     'that time')
+    raise ValueError(f'load_model: {why}; pass base=, the model that the adapter was trained on, with the same '
+                     'weights')
 
 def _base_by_name(folder, kind, base_facts):
     "Return the base that a run describes in `base_facts`, of the class `kind`, with the config in `folder`"

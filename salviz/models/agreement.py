@@ -237,7 +237,7 @@ def _pad_config(model):
     config = getattr(unwrapped(model), 'config', None)
     return config.get_text_config() if hasattr(config, 'get_text_config') else config
 
-def _model_pad_id(model) -> int: # None if there is none that it embeds
+def _model_pad_id(model) -> int: # None if it has none, or does not embed it
     "Return the id of the padding token in the config of `model`"
     token = getattr(_pad_config(model), 'pad_token_id', None)
     return token if is_embedded(model, token) else None

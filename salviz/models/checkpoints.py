@@ -44,7 +44,7 @@ def refuse_damaged(folder, who):
 _needed = ('*model*.safetensors', 'optimizer.pt', 'scheduler.pt', 'rng_state*.pth', 'trainer_state.json')
 
 def _opens(file) -> bool:
-    "Return whether a file of a checkpoint is complete, as far as its format allows to check"
+    "Return whether a file of a checkpoint is complete, as far as its format shows"
     try:
         if file.suffix == '.safetensors':
             with open(file, 'rb') as f: read_header(f, file.stat().st_size, '')
@@ -70,8 +70,8 @@ def _fault(folder) -> str:
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
 
 def _resume_fault(folder) -> str: # '' if it can
-    """Return why training cannot resume from the checkpoint in `folder`: it is damaged, or the best checkpoint so far,
-    which the run would end with, is"""
+    """Return why training cannot resume from the checkpoint in `folder`: this checkpoint is damaged, or the best one so
+    far, which is loaded at the end"""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
@@ -87,7 +87,7 @@ def _has_optimiser(folder) -> bool:
 
 def last_usable(
     run,
-    refuse, # function that raises an error with the reason it is given, if no checkpoint is usable
+    refuse, # function of a reason that raises an error, called if no checkpoint is usable
 ) -> Path: # None if no checkpoint was written yet
     "Return the last checkpoint from which training can resume"
     written = run.written_checkpoints
@@ -112,7 +112,7 @@ def thin_out(
     run,            # a finished run
     weights='best', # checkpoints to save: 'all', 'best' (all if the best one is unknown) or 'none'
 ):
-    "Delete from `run` the files that only resuming needs, and checkpoints that `weights` does not select"
+    "Delete the files of `run` that are only needed to resume it, and checkpoints that `weights` does not select"
     best = run.best_checkpoint
     for folder in run.checkpoints.values():
         if weights == 'none' or weights == 'best' and best not in (None, folder): remove_checkpoint(folder)

@@ -136,12 +136,12 @@ def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
     task:str,
-    # determines the size of the vocabulary and the special ids; loses token_type_ids if the model takes none
+    # determines the size of the vocabulary and the special ids; stops returning token_type_ids if the model takes none
     tokenizer:'PreTrainedTokenizerBase',
     # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None: electra, marian, gpt2 or bert, depending
     # on the task
     kind:Literal['bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 't5']|None=None,
-    layers:int=2,                   # number of layers of encoder and decoder each
+    layers:int=2,                   # number of layers, in encoder and decoder each
     heads:int=4,                    # number of heads in each layer
     hidden:int=64,                  # size of the hidden states, a multiple of `heads`
     num_labels:int|None=None,       # number of classes

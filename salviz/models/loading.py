@@ -171,7 +171,7 @@ def pooled_rows(
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
 def _is_changed(module, is_whole=False) -> bool:
-    "Return whether `module` has a foreign hook or `forward`; `is_whole`: ignore pre-hooks, which see no rows"
+    "Return whether other code added a hook or `forward` to `module`; `is_whole`: ignore pre-hooks, which see no rows"
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the latter is set by accelerate
@@ -304,7 +304,7 @@ def class_config(num_labels=None, labels=None) -> dict:
                 label2id={str(name): i for i, name in enumerate(labels)})
 
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
-    "Return the number of classes of the head; `replace` allows to discard a trained head with another number"
+    "Return the number of classes of the head; `replace` allows discarding a trained head with another number"
     wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
@@ -326,7 +326,7 @@ def _give_padding(model, tokenizer):
 
 @contextmanager
 def without_shard_bars(
-    reports=True, # allow the report about weights that are new
+    reports=True, # show the report on newly initialised weights
 ):
     "Hide the progress bars of transformers for reading and writing files inside the block"
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -399,7 +399,7 @@ def new_head_note(model) -> str: # '' if its head was trained, or this is unknow
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return config settings that replace `wanted` if a trained head has named classes: the names in the trained order"
+    "Return the class names in the order of a trained head that has names, as config settings; else {}"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}

@@ -35,7 +35,7 @@ def logits_at(
     model,
     is_read, # bool [rows, tokens] of the passes in the block; None computes all positions
 ):
-    "Let `model` compute logits only where `is_read`; `outputs.places` stores the positions, as `_packed_places`"
+    "Let `model` compute logits only where `is_read`; `outputs.places` stores them, as `_packed_places`"
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:

@@ -91,8 +91,8 @@ class Task(Facts):
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):
-        """Return the `labels` of a batch's rows as one tensor [batch, ...]; None leaves them unchanged, with lists
-        padded"""
+        """Return the `labels` of a batch's rows as one tensor [batch, ...]; None: the collator pads lists and leaves
+        other labels unchanged"""
 
     def label_collator(self, model):
         "Return the `labels` argument of `Collator`: `batch_labels` for the number of classes of `model`"
@@ -301,8 +301,8 @@ class Spans(TokenTask):
         return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
-        """Return the same as other token tasks; the probability of a token is that the answer has begun and has not
-        ended, treated as independent"""
+        """Return the same as for other token tasks; a token's probability is that the answer has begun and not ended,
+        which are treated as independent events"""
         start, end = (x[j].detach().exp().cpu() for x in self.log_probabilities(outputs['main'], batch))
         p = start.cumsum(0) * end.flip(0).cumsum(0).flip(0)
         gold = batch.get('labels', predicted)[j].cpu()
