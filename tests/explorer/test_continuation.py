@@ -52,7 +52,7 @@ def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_t
     with pytest.raises(ValueError, match='BertForSequenceClassification cannot generate text'):
         _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
     for bad in (0, -1, True, 'five', 2.5):
-        with pytest.raises(ValueError, match='generate must be the number of tokens to write'):
+        with pytest.raises(ValueError, match='generate must be the number of tokens to generate'):
             _explain_texts(model, tokenizer, 'a film', generate=bad)
     with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
         _explain_texts(model, tokenizer, 'a film', generate=30)

@@ -1139,7 +1139,7 @@ def test_generate_leaves_the_maps_of_the_last_pass_of_each_part(arch, beams):
             assert maps[l].shape == last[l].shape == (3 if part == 'encoder' else 3 * beams, head_count(model, part),
                                                       *last[l].shape[2:])
             torch.testing.assert_close(maps[l], last[l], atol=1e-5, rtol=1e-4)
-            assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # no padding in the first source
+            assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # no padding in source 0
         assert not maps[0].requires_grad
 
 
