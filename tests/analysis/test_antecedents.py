@@ -1,5 +1,4 @@
-"""The antecedent probe: what its sentences hold, what a head scores, what the rules score, and how the best head is
-chosen"""
+"""The antecedent test: its sentences, the scores of heads and rules, and the selection of the best head"""
 import re
 
 import datasets
@@ -28,7 +27,7 @@ def gender_of(phrase):
     return next(g for group in (_nouns, _names) for g, words in group.items() if word in words)
 
 
-def test_spans_are_the_words_they_claim_to_be(sentences):
+def test_spans_match_their_words(sentences):
     for row in sentences:
         right, mention = said(row, row['antecedent'][0]), said(row, row['mention'])
         phrases = [said(row, s) for s in row['candidates']]
@@ -41,7 +40,7 @@ def test_spans_are_the_words_they_claim_to_be(sentences):
         else: assert mention == right.split()[-1]
 
 
-def test_a_pronoun_agrees_with_its_antecedent_alone(sentences):
+def test_a_pronoun_agrees_only_with_its_antecedent(sentences):
     for row in sentences:
         if row['kind'] == 'pronominal':
             assert [gender_of(said(row, s)) for s in row['candidates']].count(row['gender']) == 1
@@ -60,14 +59,14 @@ def test_places_are_balanced_and_the_previous_word_is_never_right(n, seed, kinds
                                                 kinds)['text'] != antecedent_sentences(n, seed + 1, kinds)['text']
 
 
-def test_genders_and_roles_take_turns():
+def test_genders_and_roles_alternate():
     frame = antecedent_sentences(27*6).to_pandas()
     assert set(frame[frame.kind == 'pronominal'].groupby(['gender', 'role']).size()) == {6}
     assert set(frame[frame.kind == 'proper'].gender) == {'female', 'male'}
     assert set(frame.role) == {'subject', 'object', 'possessive'}
 
 
-def test_making_sentences_leaves_the_worlds_randomness_alone():
+def test_generating_sentences_does_not_use_the_global_generators():
     before = np.random.get_state()[1].copy()
     antecedent_sentences(9)
     assert (np.random.get_state()[1] == before).all()
@@ -91,7 +90,7 @@ def eager_maps(model, ids, decoder=None):
     return torch.stack(getattr(out, 'encoder_attentions', None) or out.attentions)[:, 0].double().numpy()
 
 def slow_score(A, text, row, candidates):
-    "Of one head's map between tokens: word weights by loops over pieces, then the largest"
+    "Word weights of one head's map by loops over tokens, and the largest of them"
     def words_of(span): return [w for w, (_, a, b) in enumerate(text.word_spans) if a < span[1] and span[0] < b]
     mention, right = words_of(row['mention']), sum([words_of(s) for s in row['antecedent']], [])
     compared = (sum([words_of(s) for s in row['candidates']], []) if candidates == 'mentions'
@@ -121,11 +120,11 @@ def tiny(kind, tokenizer):
 
 @pytest.fixture(scope='module')
 def char_tokenizer():
-    "Words in pieces of one to three letters, so that pooling over pieces matters"
+    "Words in tokens of one to three letters, so that pooling over tokens matters"
     return train_tokenizer(antecedent_sentences(90, seed=9)['text'], vocab_size=150, lowercase=False, max_length=256)
 
 
-def test_sentences_of_like_length_are_read_together(char_tokenizer, sentences):
+def test_sentences_of_similar_length_are_read_together(char_tokenizer, sentences):
     model, read = tiny('encoder', char_tokenizer), []
     model.register_forward_pre_hook(lambda model, args, given: read.append(given['input_ids'].numel()),
                                     with_kwargs=True)
@@ -151,13 +150,13 @@ def test_every_heads_accuracy_equals_loops_over_single_sentences(char_tokenizer,
     if kind == 'decoder': assert (table.to_later < 1e-9).all()
 
 def flat(tokenizer):
-    "A model all of whose heads look everywhere alike"
+    "A model whose heads all have uniform attention"
     model = tiny('encoder', tokenizer)
     for name, p in model.named_parameters():
         if '.query.' in name: p.data.zero_()
     return model
 
-def test_a_head_that_looks_everywhere_alike_is_at_chance_in_mentions_of_one_word_each():
+def test_a_head_with_uniform_attention_is_at_chance_for_mentions_of_one_word():
     proper = antecedent_sentences(24, kinds=('proper',))
     tokenizer = word_tokenizer([t.replace('.', ' .').replace(',', ' ,') for t in proper['text']], longest=64)
     table = antecedent_accuracy(flat(tokenizer), tokenizer, proper, 'mentions')
@@ -167,7 +166,7 @@ def test_a_head_that_looks_everywhere_alike_is_at_chance_in_mentions_of_one_word
     assert set(words.direction) == {'earlier'}
 
 
-def test_batches_change_nothing_and_kinds_and_halves_add_up(char_tokenizer, sentences):
+def test_batches_do_not_matter_and_types_and_halves_add_up(char_tokenizer, sentences):
     model = tiny('encoder', char_tokenizer)
     some = sentences.select(range(30))
     table = antecedent_accuracy(model, char_tokenizer, some, batch_size=7)
@@ -192,9 +191,9 @@ def test_the_best_head_is_never_scored_where_it_was_chosen():
                                        chosen=[.9, .8], accuracy=[.3, .1])
 
 
-def test_heads_without_skill_look_better_only_on_the_sentences_they_are_chosen_on():
-    """200 coins that are right in a quarter of 60 sentences, tossed 200 times: the standard error of the honest mean
-    is .004"""
+def test_random_heads_look_better_only_on_the_sentences_they_were_chosen_on():
+    """200 random heads that are correct in a quarter of 60 sentences, repeated 200 times: the standard error of the
+    unbiased mean is .004"""
     flattered, honest = [], []
     for seed in range(200):
         hits = np.random.default_rng(seed).random((60, 200)) < .25
@@ -209,12 +208,12 @@ def by_hand(**other):
     text = 'Ann saw Bob. Then Ann left the room.'
     return dict(text=text, mention=[18, 21], antecedent=[[0, 3]], candidates=[[0, 3], [8, 11], [27, 35]], **other)
 
-def test_rules_by_hand():
+def test_rules_on_examples():
     data = datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[8, 11]]),
                                        by_hand() | dict(antecedent=[[0, 3], [8, 11]])])
     rules = _antecedent_baselines(data).set_index('rule').accuracy
     assert list(_antecedent_baselines(data)) == ['rule', 'accuracy']
-    assert rules['chance'] == pytest.approx((1 + 1 + 2)/9/3)             # ten words and signs, one of them the mention
+    assert rules['chance'] == pytest.approx((1 + 1 + 2)/9/3) # ten words and punctuation marks, one of them the mention
     assert _antecedent_baselines(data, 'mentions').accuracy[0] == pytest.approx((1 + 1 + 2)/4/3)
     assert rules['nearest noun'] == rules['first noun'] == pytest.approx(2/3)
     assert rules['same word, else nearest noun'] == pytest.approx(2/3)
@@ -224,7 +223,7 @@ def test_rules_by_hand():
     assert (_antecedent_baselines(adjacent).accuracy[1:] == 1).all()
 
 
-def test_own_data_may_have_several_antecedents_and_no_kind(char_tokenizer):
+def test_custom_data_may_have_several_antecedents_and_no_kind(char_tokenizer):
     data = datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[0, 3], [8, 11]])])
     model = flat(char_tokenizer)
     table = antecedent_accuracy(model, char_tokenizer, data)
@@ -245,7 +244,7 @@ def test_the_report_puts_heads_and_rules_side_by_side(char_tokenizer, sentences)
 
 
 @pytest.mark.parametrize('kind', ['bart', 't5'])
-def test_a_classifier_with_a_decoder_feeds_it_with_the_sentence(kind):
+def test_an_encoder_decoder_classifier_reads_the_sentence(kind):
     some = antecedent_sentences(9)
     tokenizer = word_tokenizer([t.replace('.', ' .').replace(',', ' ,') for t in some['text']], longest=64)
     ids = dict(vocab_size=len(tokenizer), d_model=16, pad_token_id=0, eos_token_id=tokenizer.sep_token_id,
@@ -270,24 +269,24 @@ def test_a_classifier_with_a_decoder_feeds_it_with_the_sentence(kind):
 @pytest.mark.parametrize('call, said', [
     (lambda: antecedent_sentences(100), 'n must be a multiple of 9'),
     (lambda: antecedent_sentences(0), 'n must be a multiple of 9'),
-    (lambda: antecedent_sentences(9, kinds='pronominal'), 'kinds must be a list of some of'),
-    (lambda: antecedent_sentences(9, kinds=()), 'kinds must be a list'),
+    (lambda: antecedent_sentences(9, kinds='pronominal'), 'kinds must be a non-empty list of'),
+    (lambda: antecedent_sentences(9, kinds=()), 'kinds must be a non-empty list'),
     (lambda: _antecedent_baselines(candidates='nouns'), "candidates must be 'words' or 'mentions'"),
     (lambda: _check_antecedents(['a']), 'got list'),
     (lambda: _check_antecedents(datasets.Dataset.from_dict(dict(text=['a']))),
-     'mention, antecedent, candidates is missing among text'),
+     'missing: mention, antecedent, candidates; got text'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand()]).select([])), 'data is empty'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[18, 99])])),
-     'outside of its text of 36 characters'),
+     'outside its text of 36 characters'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[1, 2]])])),
      'row 1: the antecedent must be among'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[9, 12])])),
      'overlaps a candidate')])
-def test_data_that_the_probe_cannot_read_are_refused(call, said):
+def test_invalid_data_are_rejected(call, said):
     with pytest.raises(ValueError, match=said): call()
 
 
-def test_sentences_that_do_not_fit_are_refused_rather_than_cut(tiny_bert, tiny_tokenizer, sentences):
+def test_sentences_that_are_too_long_are_rejected_instead_of_truncated(tiny_bert, tiny_tokenizer, sentences):
     long = datasets.Dataset.from_list([by_hand(), by_hand() | dict(text=by_hand()['text'] + ' and so on'*40)])
     with pytest.warns(UserWarning, match='were cut'), pytest.raises(ValueError,
                                                                     match='1 sentences are longer than 64 tokens '

@@ -1,4 +1,4 @@
-"What heads do over a corpus equals slow means over one sentence at a time; sizes of gradients equal autograd by hand"
+"Head statistics of a corpus equal slow means over single sentences; sizes of gradients equal direct autograd"
 import math
 
 import datasets
@@ -40,8 +40,8 @@ def bart(tokenizer):
         eos_token_id=3, init_std=.3)))
 
 def eager_maps(model, ids):
-    """Attention [layers, heads, n, n] of one sentence without padding, as the model's own eager code gives it out;
-    of BART the encoder's"""
+    """Attention [layers, heads, n, n] of one sentence without padding, from the model's eager code; for BART, that of
+    the encoder"""
     before = model.config._attn_implementation
     model.set_attn_implementation('eager')
     try:
@@ -51,7 +51,7 @@ def eager_maps(model, ids):
     return torch.stack(found)[:, 0].double().numpy()
 
 def slow_example(A, special, rows, causal):
-    "{column: number} of one map [n, n] by loops; NaN where no row has an answer"
+    "{column: number} of one map [n, n] by loops; NaN if no row has a value"
     n, seen = len(A), {k: [] for k in [*kinds, 'entropy', 'normalised_entropy']}
     for i in rows:
         keys = [j for j in range(n) if not causal or j <= i]
@@ -83,7 +83,7 @@ def slow_table(model, tokenizer, texts, rows='ordinary', causal=False, pooled=No
 
 
 @pytest.mark.parametrize('rows', ['ordinary', 'all', 'pooled'])
-def test_what_an_encoders_heads_do_equals_loops_over_single_sentences(tiny_bert, tiny_tokenizer, rows):
+def test_head_statistics_equal_loops_over_single_sentences(tiny_bert, tiny_tokenizer, rows):
     model = tiny_bert(initializer_range=.4).eval()
     table = head_table(model, texts, tiny_tokenizer, saliency=None, rows=rows, batch_size=3)
     assert table[['layer', 'head']].to_numpy().tolist() == [[l, h] for l in range(2) for h in range(4)]
@@ -93,7 +93,7 @@ def test_what_an_encoders_heads_do_equals_loops_over_single_sentences(tiny_bert,
 
 
 @pytest.mark.parametrize('rows', ['ordinary', 'all', 'pooled'])
-def test_a_decoder_looks_at_nothing_that_comes_later(tiny_tokenizer, rows):
+def test_a_decoder_attends_to_no_later_tokens(tiny_tokenizer, rows):
     model = gpt2(tiny_tokenizer)
     table = head_table(model, texts, tiny_tokenizer, saliency=None, rows=rows, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts, rows, causal=True, pooled=-1).reshape(8, -1)
@@ -102,7 +102,7 @@ def test_a_decoder_looks_at_nothing_that_comes_later(tiny_tokenizer, rows):
     assert table.to_next.isna().all() and table.to_previous.notna().all()
 
 
-def test_of_an_encoder_decoder_the_encoder_is_looked_at(tiny_tokenizer):
+def test_the_encoder_of_an_encoder_decoder_is_used(tiny_tokenizer):
     model = bart(tiny_tokenizer)
     table = head_table(model, texts, tiny_tokenizer, saliency=None, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts).reshape(8, -1)
@@ -115,7 +115,7 @@ def test_of_an_encoder_decoder_the_encoder_is_looked_at(tiny_tokenizer):
 
 def test_without_special_tokens_the_weight_on_them_is_undefined():
     tokenizer = word_tokenizer(texts, longest=64)
-    tokenizer.backend_tokenizer.post_processor = ByteLevel() # adds nothing
+    tokenizer.backend_tokenizer.post_processor = ByteLevel() # does not count
     table = head_table(gpt2(tokenizer), ['the film and a plot', 'dull plot'], tokenizer, saliency=None)
     assert table.to_special.isna().all() and table.to_previous.between(0, 1).all()
 
@@ -145,7 +145,7 @@ def test_agreement_equals_scipy_on_single_sentences(tiny_bert, tiny_tokenizer, k
     assert table.agreement_top.between(0, 1).all() and (table.agreement_kl > 0).all()
 
 
-def test_patterns_equal_the_share_of_single_maps(tiny_bert):
+def test_pattern_fractions_equal_those_of_single_maps(tiny_bert):
     tokenizer = word_tokenizer(texts, longest=64)
     model = tiny_bert(initializer_range=.4).eval()
     def second(tokens): return np.eye(len(tokens))[[1]*len(tokens)] if len(tokens) > 4 else None
@@ -209,11 +209,11 @@ def test_saliency_may_be_a_function_and_targets_a_class_the_gold_one_or_a_functi
     want = [[scipy.stats.spearmanr(range(1, n - 1), head[0, 1:n - 1])[0] for head in layer] for layer in A]
     assert table.agreement.tolist() == pytest.approx(np.ravel(want).tolist(), rel=1e-5, abs=1e-6)
     assert table.attrs['saliency'] == 'places'
-    with pytest.raises(ValueError, match='a number for each token'):
+    with pytest.raises(ValueError, match='one number per token'):
         head_table(model, ['dull'], tiny_tokenizer, saliency=lambda m, b: torch.ones(2))
 
 
-def test_a_language_model_and_a_regression_are_explained_for_what_they_say(tiny_bert, tiny_tokenizer, tiny_data):
+def test_a_language_model_and_a_regression_are_explained_for_their_predictions(tiny_bert, tiny_tokenizer, tiny_data):
     mlm = seeded(lambda: BertForMaskedLM(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=1,
                                                     num_attention_heads=2, intermediate_size=48)))
     assert head_table(mlm, tiny_data['test'].select(range(4)), tiny_tokenizer).agreement.notna().all()
@@ -239,7 +239,7 @@ def test_a_list_of_two_is_two_words_and_a_tuple_a_pair(tiny_bert, tiny_tokenizer
     assert ends([['dull', 'plot']]) == pytest.approx(ends(['dull plot'])) != pytest.approx(ends([('dull', 'plot')]))
 
 
-def test_the_model_and_the_world_stay_as_they_were_and_no_bar_is_left(tiny_bert, tiny_tokenizer, capsys):
+def test_model_and_generators_are_restored_and_no_progress_bar_is_left(tiny_bert, tiny_tokenizer, capsys):
     model = tiny_bert().train()
     before = state(model)
     head_table(model, texts, tiny_tokenizer, patterns=['next'])
@@ -250,22 +250,22 @@ def test_the_model_and_the_world_stay_as_they_were_and_no_bar_is_left(tiny_bert,
 @pytest.mark.parametrize('options, said', [
     (dict(saliency='lime'), "saliency must be one of 'gradient'"),
     (dict(rows='first'), "rows must be 'ordinary', 'all' or 'pooled'"),
-    (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class of the 2'),
-    (dict(target=True), 'a class of the 2'),
+    (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class from 0 to 1'),
+    (dict(target=True), 'a class from 0 to 1'),
     (dict(batch_size=0), 'batch_size must be a whole number of at least 1'),
     (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'put it in brackets'),
     (dict(patterns=['sideways']), "pattern 'sideways' is not known"),
-    (dict(patterns=[np.eye(9)]), 'give patterns as {name: matrix}'),
+    (dict(patterns=[np.eye(9)]), 'pass patterns as {name: matrix}'),
     (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'),
     (dict(data=[]), 'data is empty'),
     (dict(data=datasets.Dataset.from_dict(dict(text=[]))), 'data is empty'),
     (dict(tokenizer=None), 'texts need their tokenizer')])
-def test_what_cannot_be_asked_is_refused(tiny_bert, tiny_tokenizer, options, said):
+def test_invalid_arguments_are_rejected(tiny_bert, tiny_tokenizer, options, said):
     with pytest.raises(ValueError, match=said):
         head_table(tiny_bert(), **{**dict(data=texts, tokenizer=tiny_tokenizer), **options})
 
 
-def test_models_without_attention_or_head_say_so(tiny_bert, tiny_tokenizer):
+def test_models_without_attention_or_head_raise_errors(tiny_bert, tiny_tokenizer):
     with pytest.raises(ValueError, match='attention'):
         head_table(small_net('text-lstm', tokenizer=tiny_tokenizer), texts, tiny_tokenizer)
     with pytest.raises(ValueError, match='pass saliency=None'):
@@ -273,7 +273,7 @@ def test_models_without_attention_or_head_say_so(tiny_bert, tiny_tokenizer):
     assert 'agreement' not in head_table(tiny_bert().base_model, texts, tiny_tokenizer, saliency=None)
 
 
-def test_running_means_are_those_of_everything_at_once_without_nan():
+def test_running_means_equal_means_over_everything_without_nan():
     x = np.random.default_rng(0).random((20, 3))
     x[x < .3] = np.nan
     x[:, 2] = np.nan
@@ -308,7 +308,7 @@ def test_sizes_of_gradients_equal_autograd_one_example_at_a_time(kind, scaled):
             assert frame.gradient[frame.example == i].tolist() == pytest.approx(g, rel=1e-5, abs=5e-6)
 
 
-def test_of_a_text_the_norm_of_each_ordinary_tokens_gradient_is_taken(tiny_bert, tiny_tokenizer):
+def test_gradient_sizes_of_a_text_are_norms_of_ordinary_tokens(tiny_bert, tiny_tokenizer):
     model = tiny_bert(initializer_range=.4).eval()
     frame = gradient_sizes(model, texts, tiny_tokenizer, target=1, scaled=False, batch_size=2)
     assert frame.method.unique().tolist() == ['BertForSequenceClassification']
@@ -323,7 +323,7 @@ def test_of_a_text_the_norm_of_each_ordinary_tokens_gradient_is_taken(tiny_bert,
         gradient_sizes(model, texts, tiny_tokenizer, size='abs')
 
 
-def test_an_example_without_gradient_has_no_scale_and_two_models_stand_side_by_side():
+def test_an_example_without_gradient_is_nan_and_two_models_are_compared():
     data, name, shape = signals('series', 2)
     net, dead = (small_net('lstm', shape=shape, num_labels=2) for _ in range(2))
     for p in dead.parameters(): p.data.zero_()

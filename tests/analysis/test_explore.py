@@ -1,5 +1,5 @@
-"""Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model
-stays as it was."""
+"""explore: what is shown equals the model's own results and those of the underlying functions, and the model is not
+changed."""
 import copy
 import subprocess
 import sys
@@ -34,13 +34,13 @@ from test_attention import builders, decoders
 special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']
 words = 'a the film charming dull is was in Rome where not one moment of life <img> </script> שלום'.split()
 texts = ['a charming film', 'the film was [MASK] and not one moment of life in Rome is dull', 'dull']
-# whose other heads are those of an encoder-decoder: see below
+# their other heads belong to encoder-decoder models, see below
 builders = {a: b for a, b in builders.items() if a != 't5_encoder'}
 encoders = [a for a in builders if a not in decoders]
 
 
 def tokenizer_for(arch, longest=30):
-    "Encoders mark a text's ends, decoders do not"
+    "Encoders add special tokens to a text, decoders do not"
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token='[UNK]'))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if arch not in decoders:
@@ -63,7 +63,7 @@ def made(arch, auto, **changes):
 
 
 def rows(arch, texts):
-    "Each text's ids by itself, as the tokenizer gives them"
+    "The ids of each text alone, from the tokenizer"
     tokenizer = tokenizer_for(arch)
     for t in texts:
         yield dict(input_ids=torch.tensor([tokenizer(t)['input_ids']]),
@@ -80,7 +80,7 @@ def dense_ranks_by_hand(attribution, allowed):
 
 
 def check_against_the_rooms_below(arch, model, snapshots, texts, score):
-    """Attention is the model's own eager attention, saliency and attribution are those of `score(row number)`, ranks
+    """Check that attention equals eager attention, saliency and attribution are those of `score(row number)`, and ranks
     are exact"""
     eager = type(model)(model.config).double().eval()
     eager.load_state_dict(model.state_dict())
@@ -121,10 +121,10 @@ def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('arch', decoders)
 @pytest.mark.parametrize('pad', [1, None])
-def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_pad_token(arch, pad):
+def test_a_causal_language_model_is_explained_at_its_next_token(arch, pad):
     model = made(arch, AutoModelForCausalLM, pad_token_id=pad)
     snapshots = _explain_texts(model, tokenizer_for(arch), texts)
-    model.config.pad_token_id = 1 # which is what the tokenizer names
+    model.config.pad_token_id = 1 # the padding token of the tokenizer
     def score(i, inputs):
         c = int(model(**inputs).logits[0, -1].argmax())
         return lambda outputs, rows: outputs.logits[:, -1, c]
@@ -142,7 +142,7 @@ def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_p
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize('arch', encoders)
-def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_without_one(arch):
+def test_a_masked_language_model_is_explained_at_its_first_mask(arch):
     model = made(arch, AutoModelForMaskedLM)
     with_mask, without = _explain_texts(model, tokenizer_for(arch), texts[1::-1])
     at = with_mask.tokens.index('[MASK]')
@@ -158,7 +158,7 @@ def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_w
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize('arch', builders)
-def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
+def test_a_bare_model_has_only_attention_and_a_note(arch):
     model = made(arch, AutoModel)
     snapshots = _explain_texts(model, tokenizer_for(arch), texts)
     check_against_the_rooms_below(arch, model, snapshots, texts, None)
@@ -171,10 +171,10 @@ def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize('arch', builders)
-def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
+def test_a_token_classifier_is_explained_at_the_chosen_token(arch):
     model = made(arch, AutoModelForTokenClassification)
     shown, = _explain_texts(model, tokenizer_for(arch), texts[0])
-    assert set(shown.arrays) == {'attention'} and 'Name a token with position=' in shown.info['notes'][0]
+    assert set(shown.arrays) == {'attention'} and 'Choose a token with position=' in shown.info['notes'][0]
     explained, = _explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
     check_against_the_rooms_below(arch, model, [explained], texts[:1],
                                   lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
@@ -182,7 +182,7 @@ def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
 
 
 @pytest.mark.parametrize('arch', builders)
-def test_a_question_answering_model_is_explained_at_its_likeliest_span(arch):
+def test_a_question_answering_model_is_explained_at_its_most_likely_span(arch):
     model, pair, tokenizer = made(arch, AutoModelForQuestionAnswering), ('where is Rome',
                                                                          'Rome is in the film'), tokenizer_for(arch)
     s, = _explain_texts(model, tokenizer, [pair])
@@ -210,7 +210,7 @@ t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_de
 @pytest.mark.parametrize('make', [lambda: BartForConditionalGeneration(BartConfig(**sizes)),
                                   lambda: MarianMTModel(MarianConfig(**sizes)),
                                   lambda: T5ForConditionalGeneration(T5Config(**t5_sizes))])
-def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
+def test_the_encoder_of_an_encoder_decoder_is_shown_with_a_note(make):
     model = make().eval()
     before = state(model)
     s, = _explain_texts(model, tokenizer_for('bert'), texts[0])
@@ -224,7 +224,7 @@ def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
     assert same(before[:6], state(model)[:6])
 
 
-def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as_well():
+def test_an_encoder_with_a_second_embedding_module_is_explained():
     model = T5ForTokenClassification(T5Config(**t5_sizes)).double().eval()
     s, = _explain_texts(model, tokenizer_for('bert'), texts[0], position=2)
     weight, inputs, points = model.get_input_embeddings().weight.detach(), next(rows('bert', texts)), [
@@ -239,7 +239,7 @@ def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as
     assert s.arrays['attribution_ranks'].shape == (2, 4, 5, 5)
 
 
-def test_targets_and_positions_are_named_for_all_texts_or_for_each():
+def test_targets_and_positions_are_given_for_all_texts_or_for_each():
     model, tokenizer = made('bert', AutoModelForSequenceClassification,
                             id2label={0: 'bad', 1: 'good'}), tokenizer_for('bert')
     chosen = _explain_texts(model, tokenizer, texts, target=['good', 0, None])
@@ -256,7 +256,7 @@ def test_targets_and_positions_are_named_for_all_texts_or_for_each():
 
 @pytest.mark.parametrize('arch, auto', [('bert', AutoModelForSequenceClassification), ('llama', AutoModelForCausalLM),
                                         ('modernbert', AutoModelForMaskedLM), ('albert', AutoModel)])
-def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
+def test_explaining_does_not_change_the_model_even_after_an_error(arch, auto):
     model = made(arch, auto).train()
     next(m for m in model.modules()
          if isinstance(m, nn.Dropout)).eval() if any(isinstance(m, nn.Dropout) for m in model.modules()) else None
@@ -273,7 +273,7 @@ def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
 
 
 @pytest.mark.parametrize('arch', ['bert', 'gpt2'])
-def test_every_token_that_is_shown_stands_in_the_text_and_neighbours_do_not_matter(arch):
+def test_every_token_is_in_the_text_and_other_texts_do_not_matter(arch):
     model, tokenizer = made(arch, AutoModelForSequenceClassification), tokenizer_for(arch)
     together = _explain_texts(model, tokenizer, texts)
     for i, s in enumerate(together):
@@ -283,7 +283,7 @@ def test_every_token_that_is_shown_stands_in_the_text_and_neighbours_do_not_matt
         assert all((alone.arrays[k] == s.arrays[k]).all() for k in s.arrays)
 
 
-def test_hostile_texts_are_text():
+def test_hostile_texts_are_treated_as_text():
     model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
     hostile = '<img> </script> שלום "quoted" \u200b\u202e x' + 'y'*2000 + ' 🎬'
     s, = _explain_texts(model, tokenizer, hostile)
@@ -308,7 +308,7 @@ def test_a_mean_over_all_rows_is_explained_without_a_pooled_row():
     assert 'pooled_row' not in s.info and 'reads all rows' in s.info['notes'][0] and s.arrays['saliency'].any()
 
 
-def test_what_is_computed_can_be_chosen():
+def test_computed_parts_can_be_selected():
     model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
     s, = _explain_texts(model, tokenizer, texts[0], saliency='gradient_norm', attribution=False)
     np.testing.assert_allclose(s.arrays['saliency'],
@@ -318,7 +318,7 @@ def test_what_is_computed_can_be_chosen():
     assert 'saliency' not in s.arrays and 'attribution_ranks' in s.arrays
 
 
-def test_a_decoder_reads_no_token_types_as_words_also_if_its_tokenizer_gives_them():
+def test_a_decoder_ignores_token_types():
     model, tokenizer = made('gpt2', AutoModelForSequenceClassification), tokenizer_for('gpt2')
     tokenizer.model_input_names = ['input_ids', 'token_type_ids', 'attention_mask']
     check_against_the_rooms_below('gpt2', model, _explain_texts(model, tokenizer, texts), texts,
@@ -326,14 +326,14 @@ def test_a_decoder_reads_no_token_types_as_words_also_if_its_tokenizer_gives_the
 
 
 def with_lora(model):
-    "`model` in peft's hands, with adapters that have learnt something"
+    "`model` wrapped by peft, with trained adapters"
     model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value']))
     for name, x in model.named_parameters():
         if 'lora_B' in name: nn.init.normal_(x, std=.4)
     return model.double()
 
 
-def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
+def test_a_model_with_lora_is_explained_with_its_adapters():
     model = with_lora(made('bert', AutoModelForSequenceClassification))
     before, merged = state(model), copy.deepcopy(model).merge_and_unload().eval()
     looked = _explain_texts(model, tokenizer_for('bert'), texts)
@@ -344,14 +344,14 @@ def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
                                    merged(**inputs).logits[0].softmax(-1).detach(), rtol=1e-5)
 
 
-def test_virtual_tokens_before_a_text_are_refused():
+def test_virtual_tokens_before_a_text_are_rejected():
     model = get_peft_model(made('bert', AutoModelForSequenceClassification),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
-    with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'):
+    with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'):
         _explain_texts(model, tokenizer_for('bert'), texts)
 
 
-def test_long_texts_are_cut_with_a_warning():
+def test_long_texts_are_truncated_with_a_warning():
     with pytest.warns(UserWarning, match='1 of 2 texts are longer than 30 tokens'):
         long, short = _explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'),
                                     ['film ' * 60, 'film'])
@@ -365,11 +365,11 @@ def test_long_texts_are_cut_with_a_warning():
                                                               attention_window=4)), t, 'a'),
      'LongformerModel cannot be observed: .*use ModernBERT'),
     (lambda t: _explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
-     'model must be a transformers model, got Sequential; pass the one inside of it'),
+     'model must be a transformers model, got Sequential; pass the model inside it'),
     (lambda t: _explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
      'BertForMultipleChoice reads several texts at once'),
     (lambda t: _explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
-     'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
+     'tokenizer returns token ids up to 7, but BertModel embeds only 4 tokens'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, []),
      'texts must be a text, a list of texts or a list of pairs'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
@@ -380,26 +380,26 @@ def test_long_texts_are_cut_with_a_warning():
     (lambda t: _explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'),
      "target must be one of the classes 'LABEL_0', 'LABEL_1'"),
     (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'),
-     "target must be one token, but 'a film' is 2"),
+     "target must be one token, but 'a film' has 2"),
     (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
-     'position must be the number of a token, from 0 to 2'),
+     'position must be the index of a token, from 0 to 2'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
-     'position must be one for all, or a list with one for each of 2 texts, got 1')])
-def test_what_cannot_be_looked_at_is_refused_in_one_sentence(call, message):
+     'position must be one value for all, or a list with one for each of 2 texts, got 1')])
+def test_invalid_inputs_raise_errors_of_one_sentence(call, message):
     with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
     assert '\n' not in str(e.value)
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('arch', builders)
-def test_one_line_opens_the_explorer_on_every_architecture(arch):
+def test_explore_opens_on_every_architecture(arch):
     auto = AutoModelForCausalLM if arch in decoders else AutoModelForSequenceClassification
     explorer = explore(made(arch, auto), tokenizer_for(arch), texts)
     from salviz.explorer.widget import Explorer
     assert isinstance(explorer, Explorer)
 
 @pytest.mark.slow
-def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
+def test_explore_without_arguments_uses_packaged_model_and_sentences():
     explorer = explore()
     assert repr(explorer) == 'Explorer of snapshots (4 sentences)'
     seen = [explorer.runs[0].snapshot(0, probe) for probe in range(4)]
@@ -408,17 +408,17 @@ def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sent
     own = explore(texts='a charming film', saliency=None, attribution=False).runs[0].snapshot(0, 0)
     assert own.texts == ('a charming film',) and own.info['model'] == 'movie-minilm'
 
-def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
+def test_incomplete_arguments_are_rejected_and_a_new_head_is_noted():
     model, tokenizer = load_classifier('minilm', num_labels=2)
     for given in (dict(model=model), dict(tokenizer=tokenizer)):
         with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
     snapshot, = _explain_texts(model, tokenizer, 'a charming film', saliency=None)
-    assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')
+    assert snapshot.info['notes'][0].startswith('The head is new and untrained')
 
-# What comes later: attribution and saliency are computed in a thread while the explorer shows attention.
+# Background computation: attribution and saliency are computed in a thread while the explorer shows attention.
 
 def held(monkeypatch):
-    "A gate before whatever is computed after the first look: nothing of it begins until it is set"
+    "A gate before the background computation, which does not start until the gate is set"
     gate, wait = threading.Event(), model_maps.BackgroundAttribution._compute
     def compute(self):
         assert gate.wait(60)
@@ -430,14 +430,14 @@ def classifier(): return made('bert', AutoModelForSequenceClassification, num_la
 
 def shown(explorer): return [explorer.runs[0].snapshot(0, probe) for probe in explorer.runs[0].probes]
 
-def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals_the_blocking_way(monkeypatch):
+def test_attention_is_shown_first_and_the_rest_equals_the_blocking_computation(monkeypatch):
     gate, model = held(monkeypatch), classifier()
     explorer, whole = explore(model, tokenizer_for('bert'), texts), _explain_texts(model, tokenizer_for('bert'), texts)
     for first, snapshot in zip(shown(explorer), whole):
         assert set(first.arrays) == {'attention', 'probabilities'}
         assert (first.arrays['attention'] == snapshot.arrays['attention']).all()
         assert first.info['awaited'] == 'Attention attribution and saliency are being computed.'
-    assert len([entry for entry in explorer.view.get_state()['index'] if entry]), 'the browser has attention already'
+    assert len([entry for entry in explorer.view.get_state()['index'] if entry]), 'the browser already has attention'
     gate.set()
     explorer.settle(60)
     for mine, snapshot in zip(shown(explorer), whole):
@@ -447,17 +447,17 @@ def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals
     assert explorer.controls.layout.display == 'none' and explorer.training.state == 'finished'
 
 @pytest.mark.slow
-def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
+def test_images_and_pages_wait_for_the_computation(monkeypatch, tmp_path):
     gate = held(monkeypatch)
     explorer = explore(classifier(), tokenizer_for('bert'), texts)
-    assert 'image/png' in explorer._repr_mimebundle_(), 'what is shown waits for nothing'
+    assert 'image/png' in explorer._repr_mimebundle_(), 'the display does not wait'
     threading.Timer(.3, gate.set).start()
     explorer.picture('sentence')
     assert all('saliency' in s.arrays for s in shown(explorer))
     assert 'being computed' not in explorer.to_html(tmp_path/'page.html').read_text()
 
 @pytest.mark.slow
-def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_lacks(monkeypatch, tmp_path):
+def test_a_page_written_early_says_what_is_missing(monkeypatch, tmp_path):
     gate, model = held(monkeypatch), classifier()
     explorer, written, page_of = explore(model, tokenizer_for('bert'), texts), [], widget.page_of
     def watched(runs, *args, **kw):
@@ -467,14 +467,14 @@ def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_la
     assert explorer.to_html(tmp_path/'now.html', wait=False).stat().st_size and explorer.training.state != 'finished'
     says = 'Attention attribution and saliency are not in this page, which was written while computing was under way.'
     assert written.pop() == [says]*2
-    assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has another sentence'
+    assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has a different sentence'
     gate.set()
     explorer.settle(60)
     explorer.to_html(tmp_path/'then.html', wait=False)
     assert written.pop() == ['', '']
 
 @pytest.mark.slow
-def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monkeypatch, tmp_path, capsys):
+def test_waiting_for_a_page_shows_progress_and_how_to_skip_it(monkeypatch, tmp_path, capsys):
     gate, bar = held(monkeypatch), tqdm.tqdm
     monkeypatch.setattr(tqdm, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
     explorer = explore(classifier(), tokenizer_for('bert'), texts)
@@ -485,7 +485,7 @@ def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monk
 
 @pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
                                  lambda explorer: explorer.close()], ids=['button', 'closing'])
-def test_cancelling_ends_the_look_and_leaves_what_is_there(monkeypatch, end):
+def test_cancelling_stops_the_computation_and_keeps_results(monkeypatch, end):
     gate = held(monkeypatch)
     explorer = explore(classifier(), tokenizer_for('bert'), texts)
     end(explorer)
@@ -495,10 +495,10 @@ def test_cancelling_ends_the_look_and_leaves_what_is_there(monkeypatch, end):
     assert explorer.training.state == 'stopped'
     for snapshot in shown(explorer):
         assert set(snapshot.arrays) == {'attention', 'probabilities'}
-        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not there: computing was '
+        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not available: the computation was '
                                             'cancelled.')
 
-def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
+def test_later_errors_are_shown_and_raised_by_wait(tmp_path):
     def wrong(outputs, rows):
         score = outputs.logits[:, 0]
         if torch.is_grad_enabled(): raise ArithmeticError('no gradient for <b>you</b>')
@@ -507,23 +507,23 @@ def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
     with pytest.raises(ArithmeticError, match='no gradient'): explorer.settle(60)
     explorer.controls.settle()
     assert explorer.controls.error.value == 'ArithmeticError: no gradient for <b>you</b>'
-    assert 'are not there: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
+    assert 'are not available: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
     explorer.to_html(tmp_path/'page.html')
 
-def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_another_model(monkeypatch):
+def test_changed_weights_stop_the_computation(monkeypatch):
     gate, model = held(monkeypatch), classifier()
     explorer = explore(model, tokenizer_for('bert'), texts)
     with torch.no_grad(): next(model.parameters()).mul_(2)
     gate.set()
-    with pytest.raises(RuntimeError, match='the weights of the model were changed meanwhile; call explore again'):
+    with pytest.raises(RuntimeError, match='weights of the model were changed during the computation; call explore'):
         explorer.settle(60)
     assert all(set(s.arrays) == {'attention', 'probabilities'} for s in shown(explorer))
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('arch', ['bert', 'gpt2', 'modernbert'])
-def test_nobody_who_uses_the_model_meanwhile_notices(monkeypatch, arch):
+def test_using_the_model_meanwhile_is_not_affected(monkeypatch, arch):
     gate, model = held(monkeypatch), made(arch, AutoModelForSequenceClassification).train()
-    def of_the_model(): return [*state(model)[:3], *state(model)[6:]] # not the generators, from which we draw
+    def of_the_model(): return [*state(model)[:3], *state(model)[6:]] # not the generators, which this test uses
     before = of_the_model()
     explorer = explore(model, tokenizer_for(arch), texts)
     inputs = next(rows(arch, texts))
@@ -539,14 +539,14 @@ def test_nobody_who_uses_the_model_meanwhile_notices(monkeypatch, arch):
     explorer.settle(60)
     assert torch.equal(after, torch.get_rng_state())
 
-def test_what_has_nothing_to_compute_has_no_bar():
+def test_no_progress_bar_without_computation():
     bare = explore(made('bert', AutoModel), tokenizer_for('bert'), texts)
     assert bare.controls is None
     plain = explore(classifier(), tokenizer_for('bert'), texts, saliency=None, attribution=False)
     assert plain.controls is None and not plain.settle()
 
 @pytest.mark.slow
-def test_of_two_looks_one_computes_after_the_other():
+def test_two_computations_run_one_after_the_other():
     first, second = (explore(classifier(), tokenizer_for('bert'), texts) for _ in range(2))
     most = []
     for explorer in (first, second):
@@ -556,7 +556,7 @@ def test_of_two_looks_one_computes_after_the_other():
     assert max(most, default=1) == 1
 
 @pytest.mark.slow
-def test_a_script_ends_without_waiting_for_what_is_under_way():
+def test_a_script_ends_without_waiting_for_the_computation():
     code = """
 import sys; sys.path[:0] = sys.argv[1:]
 from test_explore import classifier, texts, tokenizer_for
@@ -569,7 +569,7 @@ print(explorer.training.state in ('waiting', 'running'))"""
     assert (done.returncode, done.stdout.strip()) == (0, 'True'), done.stderr[-2000:]
 
 @pytest.mark.slow
-def test_of_bert_base_at_512_tokens_attention_comes_first_and_all_of_it_stays_below_a_gigabyte_and_a_half():
+def test_bert_base_at_512_tokens_needs_less_than_one_and_a_half_gigabytes():
     code = """
 import resource, threading, time
 from tokenizers import Tokenizer, models, pre_tokenizers

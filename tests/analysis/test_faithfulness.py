@@ -1,5 +1,5 @@
-"""Faithfulness equals loops that take tokens, pixels and cells away one example at a time, straight from the papers'
-equations"""
+"""Faithfulness equals loops from the papers' equations that remove tokens, pixels and cells one example at a
+time"""
 import math, warnings
 
 import numpy as np
@@ -27,7 +27,7 @@ pairs = ['a plot', 'the story of one actor is warm', 'cold', 'and this film']
 
 
 def loud(model, seed=0):
-    "A random model whose probabilities move when a token goes"
+    "A random model whose probabilities change when a token is removed"
     with torch.no_grad():
         g = torch.Generator().manual_seed(seed)
         for p in model.parameters():
@@ -49,7 +49,7 @@ def row(batch, i):
 
 
 def slow_probabilities(model, one, keep, how, mask_id=None, mean=None):
-    "Of one example of which the positions `keep` are kept: one row, no padding"
+    "The probabilities of one example at the positions `keep`: one row, without padding"
     ids, types = one['input_ids'], one.get('token_type_ids')
     if how == 'removal':
         ids, types = ([x for i, x in enumerate(ids) if i in keep],
@@ -65,7 +65,7 @@ def slow_probabilities(model, one, keep, how, mask_id=None, mean=None):
 
 
 def slow_order(one, values, unit):
-    "Lists of positions, most salient unit first; of equal ones the earlier"
+    "Lists of positions, most salient unit first; the earlier one for equal values"
     units = {}
     for i, special in enumerate(one['is_special']):
         if special: continue
@@ -112,7 +112,7 @@ def slow_flip(model, one, values, unit, how, **kw):
 @pytest.mark.parametrize('unit', ['token', 'word'])
 @pytest.mark.parametrize('how', _replacements)
 @pytest.mark.parametrize('paired', [False, True])
-def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadded_rows(
+def test_faithfulness_equals_a_loop_over_single_rows_without_padding(
     tiny_bert, tiny_tokenizer, how, unit, paired):
     model = loud(tiny_bert(num_labels=3))
     batch = batch_of(tiny_tokenizer, texts, pairs if paired else None)
@@ -133,7 +133,7 @@ def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadd
     np.testing.assert_array_equal(got['removed'], _fraction_counts(flip['units'], shares))
 
 
-def test_the_papers_area_counts_an_empty_bin_and_any_class_can_be_followed(tiny_bert, tiny_tokenizer):
+def test_the_papers_area_includes_an_empty_bin_and_any_class_can_be_measured(tiny_bert, tiny_tokenizer):
     model = loud(tiny_bert(num_labels=3))
     batch = batch_of(tiny_tokenizer, texts) | dict(labels=torch.tensor([2, 0, 1, 1]))
     values = torch.randn(batch['input_ids'].shape, generator=torch.Generator().manual_seed(2)).double()
@@ -144,7 +144,7 @@ def test_the_papers_area_counts_an_empty_bin_and_any_class_can_be_followed(tiny_
             for name, x in want.items(): assert got[name][i] == pytest.approx(x, abs=2e-5), (name, i)
 
 
-def test_an_example_does_not_notice_its_batch(tiny_bert, tiny_tokenizer):
+def test_an_example_does_not_depend_on_its_batch(tiny_bert, tiny_tokenizer):
     model = loud(tiny_bert())
     batch = batch_of(tiny_tokenizer, texts)
     values = [np.random.default_rng(i).normal(size=int(n)) for i, n in enumerate(batch['attention_mask'].sum(1))]
@@ -177,7 +177,7 @@ def test_a_decoder_without_special_tokens_keeps_its_last_unit_in_a_flip(tiny_tok
         assert (flip['flip_fraction'][i], flip['flipped'][i]) == slow_flip(model, one, values[i], 'token', 'removal')
 
 
-def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_the_others(tiny_tokenizer):
+def test_a_text_that_would_become_empty_is_nan_and_does_not_stop_the_others(tiny_tokenizer):
     model = decoder(tiny_tokenizer)
     rows = [dict(input_ids=x, attention_mask=[1]*len(x), special_tokens_mask=[0]*len(x), word_ids=[*range(len(x))])
             for x in ([10, 22, 37, 41], [30], [7, 9, 30])]
@@ -193,7 +193,7 @@ def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_t
             slow_faithfulness(model, one, values[i], 'token', 'removal')['comprehensiveness'][-1], abs=2e-5)
     assert np.isnan(decision_flip(model, batch, values)['flip_fraction']).tolist() == [False, True, False]
     data = Dataset.from_list(rows)
-    with pytest.warns(UserWarning, match=r'1 of 3 examples are left out of means .* \(rows 1\)'):
+    with pytest.warns(UserWarning, match=r'1 of 3 examples are excluded from means .* \(rows 1\)'):
         table = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, batch_size=2)
     each = [faithfulness(model, Collator(tiny_tokenizer)([rows[i]]), [values[i]]) for i in (0, 2)]
     assert table.loc['mine',
@@ -201,7 +201,7 @@ def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_t
                                                            abs=2e-5)
     assert not table.isna().any().any()
     found = faithfulness_data(model, data, dict(mine=values), tiny_tokenizer)
-    with pytest.warns(UserWarning, match='left out'): frame = perturbation_frame(found)
+    with pytest.warns(UserWarning, match='excluded'): frame = perturbation_frame(found)
     assert frame['comprehensiveness'][4] == pytest.approx(np.mean([e['comprehensiveness'][0, 4] for e in each]),
                                                           abs=2e-5)
     with warnings.catch_warnings():
@@ -221,27 +221,27 @@ def test_magnitude_ranks_by_absolute_values_of_units(tiny_bert, tiny_tokenizer):
             one = row(batch, i)
             size = [0.]*len(one['input_ids'])
             for positions in slow_order(one, [0.]*len(size), unit):
-                size[positions[0]] = abs(sum(values[i, j].item() for j in positions))  # a word by the size of its sum
+                size[positions[0]] = abs(sum(values[i, j].item() for j in positions)) # words by magnitude of the sum
             want = slow_faithfulness(model, one, size, unit, 'removal')
             assert got['comprehensiveness'][i] == pytest.approx(want['comprehensiveness'], abs=2e-5)
             assert flip['flip_fraction'][i] == slow_flip(model, one, size, unit, 'removal')[0]
     assert (_unit_ranks(batch, values)[0] != _unit_ranks(batch, values, ranking='magnitude')[0]).any()
 
 
-def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding_is(tiny_bert, tiny_tokenizer):
+def test_values_may_be_per_token_or_per_position_with_any_padding(tiny_bert, tiny_tokenizer):
     model, batch = loud(tiny_bert()), batch_of(tiny_tokenizer, texts)
     lengths = batch['attention_mask'].sum(1).tolist()
     order = [[*range(n, len(x)), *range(n)] for n, x in zip(lengths, batch['input_ids'])]
     left = {k: v.gather(1, torch.tensor(order)) for k, v in batch.items() if v.dim() == 2}
     values = [np.random.default_rng(i).normal(size=n) for i, n in enumerate(lengths)]
-    # what is at pads does not count
+    # values at padding do not count
     wide = np.stack([np.concatenate([np.full(len(o) - len(v), np.nan), v]) for o, v in zip(order, values)])
     for unit in ('token', 'word'):
         want = [[r for r in x if r >= 0] for x in _unit_ranks(batch, values, unit)[0].tolist()]
         for given in (values, wide):
             assert [[r for r in x if r >= 0] for x in _unit_ranks(left, given, unit)[0].tolist()] == want
     got, there = faithfulness(model, left, values, 1), faithfulness(model, batch, values, 1)
-    # what is left moves up and is padded on the right, so it is the same text
+    # the remaining tokens move up and are padded on the right, so the text is the same
     for k in ('comprehensiveness', 'sufficiency'):
         np.testing.assert_allclose(got['probability'][:, None] - got[k], there['probability'][:, None] - there[k],
                                    atol=2e-5)
@@ -253,12 +253,12 @@ def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding
                            match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each '
                            f'of the {len(order[0])} positions'):
             _unit_ranks(batch, [np.zeros(n), *values[1:]])
-    with pytest.raises(ValueError, match="must be of one class for each example, got an explanation of target='each'"):
+    with pytest.raises(ValueError, match="must be for one class per example, got an explanation with target='each'"):
         _unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
-def test_long_texts_are_cut_as_explain_cuts_them_and_a_list_is_words(tiny_bert, tiny_tokenizer):
+def test_long_texts_are_truncated_as_in_explain_and_a_list_is_words(tiny_bert, tiny_tokenizer):
     model = loud(tiny_bert())
     long = ['the film is fine and warm . '*40]
     told = explain(model, long, 'input_x_gradient', tokenizer=tiny_tokenizer)
@@ -274,7 +274,7 @@ def test_long_texts_are_cut_as_explain_cuts_them_and_a_list_is_words(tiny_bert, 
                              tokenizer=tiny_tokenizer)['units'][0] == len(told.examples()[0]) - (3 if x is pair else 2)
 
 
-def test_no_pass_is_larger_than_asked_and_the_model_is_left_as_it_was(tiny_bert, tiny_tokenizer):
+def test_passes_respect_batch_size_and_the_model_is_restored(tiny_bert, tiny_tokenizer):
     model = loud(tiny_bert()).train()
     rows = []
     handle = model.register_forward_pre_hook(lambda m, args, kw: rows.append(len(kw['input_ids'])), with_kwargs=True)
@@ -289,7 +289,7 @@ def test_no_pass_is_larger_than_asked_and_the_model_is_left_as_it_was(tiny_bert,
                                atol=2e-5)
 
 
-def test_an_example_that_has_flipped_is_run_no_further(tiny_bert, tiny_tokenizer):
+def test_an_example_that_has_flipped_is_not_run_again(tiny_bert, tiny_tokenizer):
     model, batch = loud(tiny_bert(num_labels=3)), batch_of(tiny_tokenizer, texts)
     values, rows = torch.rand(batch['input_ids'].shape, generator=torch.Generator().manual_seed(3)), []
     handle = model.register_forward_pre_hook(lambda m, args, kw: rows.append(len(kw['input_ids'])), with_kwargs=True)
@@ -298,7 +298,7 @@ def test_an_example_that_has_flipped_is_run_no_further(tiny_bert, tiny_tokenizer
     assert flip['flipped'].any() and sum(rows) == len(texts) + flip['removed'].sum()
 
 
-def test_words_are_ranked_by_the_sum_of_their_pieces_or_by_their_own_numbers(tiny_tokenizer):
+def test_words_are_ranked_by_the_sum_of_their_tokens_or_by_their_values(tiny_tokenizer):
     batch = batch_of(tiny_tokenizer, ['lovely film', 'the clumsy plot'])
     values = torch.rand(batch['input_ids'].shape, generator=torch.Generator().manual_seed(0)).double()
     words = [[sum(values[i, j].item() for j in range(values.shape[1]) if batch['word_ids'][i, j] == w)
@@ -313,7 +313,7 @@ def test_words_are_ranked_by_the_sum_of_their_pieces_or_by_their_own_numbers(tin
                                                                         *[-1]*int(batch['is_special'][0, 1:].sum())]
 
 
-def test_removal_moves_up_and_pads_on_the_right_and_types_follow():
+def test_removal_moves_tokens_and_types_up_and_pads_on_the_right():
     inputs = dict(input_ids=torch.tensor([[0, 0, 2, 5, 6, 3]]), attention_mask=torch.tensor([[0, 0, 1, 1, 1, 1]]),
                   token_type_ids=torch.tensor([[0, 0, 0, 1, 1, 1]]))
     small = _compacted({k: v.repeat(2, 1) for k, v in inputs.items()},
@@ -337,7 +337,7 @@ def test_the_mean_embedding_is_that_of_the_table_or_of_a_corpus(tiny_bert, tiny_
     assert got['comprehensiveness'][2] == pytest.approx(want['comprehensiveness'], abs=2e-5)
 
 
-def test_bins_are_shares_rounded_up():
+def test_bins_are_fractions_rounded_up():
     for n in range(1, 60):
         expected = [max(1, -(-n*int(s*100)//100)) for s in (.01, .05, .1, .2, .5)]
         assert _fraction_counts([n], shares)[0].tolist() == expected
@@ -345,22 +345,22 @@ def test_bins_are_shares_rounded_up():
         with pytest.raises(ValueError, match='fractions must be numbers above 0'): _fraction_counts([5], bad)
 
 
-def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
+def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
     model, batch = tiny_bert(), batch_of(tiny_tokenizer, texts)
     values = torch.rand(batch['input_ids'].shape)
     cases = [
-        (lambda: faithfulness(model, batch, values[:2]), 'values must be one array for each of the 4 examples, got 2'),
+        (lambda: faithfulness(model, batch, values[:2]), 'must contain one array for each of the 4 examples, got 2'),
         (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must be one number for each of its'),
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
         (lambda: faithfulness(model, batch, values, 'loudest'),
          "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),
         (lambda: faithfulness(model, batch, values, 2), 'the classes of this model are 0 to 1'),
         (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
-        (lambda: faithfulness(model, batch, values, 'each'), 'follows the probability of one class for each example'),
+        (lambda: faithfulness(model, batch, values, 'each'), 'measures the probability of one class for each example'),
         (lambda: faithfulness(model, batch, values, mean=torch.zeros(32)),
-         "mean is read by replacement='mean_embedding' alone, and replacement is 'removal'"),
+         "mean applies to replacement='mean_embedding' only, got replacement='removal'"),
         (lambda: decision_flip(model, batch, values, 'mean_embedding', mask_token_id=4),
-         "mask_token_id is read by replacement='mask' alone, and replacement is 'mean_embedding'"),
+         "mask_token_id applies to replacement='mask' only, got replacement='mean_embedding'"),
         (lambda: faithfulness(model, batch, values, replacement='mask', mask_token_id=10**6),
          'mask_token_id must be one of the'),
         (lambda: decision_flip(model, batch, values, 'mask', mask_token_id=-1), 'mask_token_id must be one of the'),
@@ -369,9 +369,9 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         (lambda: decision_flip(model, batch, values, ranking='abs'),
          "ranking must be 'signed' or 'magnitude', got 'abs'"),
         (lambda: _unit_ranks(dict(pixel_values=torch.zeros(1, 1, 4, 4)), values[:1]),
-         'images and series have accuracy_drop'),
+         'use accuracy_drop for images and series'),
         (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer, target='each'),
-         'follows the probability of one class for each example'),
+         'measures the probability of one class for each example'),
         (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer,
                                     target=lambda outputs, rows: outputs.logits[:, 0]), 'one class for each example'),
         (lambda: faithfulness_table(model, [], ['gradient_norm'], tiny_tokenizer), 'data is empty'),
@@ -386,13 +386,13 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, texts, values), 'texts need their tokenizer'),
         (lambda: faithfulness(tiny_bert(num_labels=1), batch, values), 'has logits of shape [4, 1]'),
         (lambda: _unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values),
-         'example 0 has no token that could be taken away')]
+         'example 0 has no token to remove')]
     for call, said in cases:
         with pytest.raises(ValueError) as e: call()
         assert said in str(e.value)
 
 
-def test_a_table_follows_the_given_class_of_each_example_across_batches(tiny_bert, tiny_tokenizer, tiny_data):
+def test_a_table_uses_the_given_class_of_each_example_across_batches(tiny_bert, tiny_tokenizer, tiny_data):
     data = tiny_data['test']
     y = torch.arange(len(data)) % 3
     found = faithfulness_data(loud(tiny_bert(num_labels=3)), data, ['gradient_norm'], tiny_tokenizer, target=y,
@@ -432,7 +432,7 @@ def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, ti
 
 
 @pytest.mark.slow
-def test_a_table_that_was_stopped_goes_on_from_its_folder(tiny_bert, tiny_tokenizer, tiny_data, tmp_path, monkeypatch):
+def test_an_interrupted_table_resumes_from_its_folder(tiny_bert, tiny_tokenizer, tiny_data, tmp_path, monkeypatch):
     model, data, explained = loud(tiny_bert()), tiny_data['test'], []
     mine = [np.arange(n, dtype=float) for n in encode(data, tiny_tokenizer)['length']]
     methods = {'mine': mine, 'ig': dict(method='integrated_gradients', steps=3)}
@@ -449,7 +449,7 @@ def test_a_table_that_was_stopped_goes_on_from_its_folder(tiny_bert, tiny_tokeni
     assert explained.count('integrated_gradients') == per_method + 1 and explained.count('random') == per_method
     explained[:] = [None]*2
     pd.testing.assert_frame_equal(table(tmp_path/'kept'), whole)
-    assert explained == [None]*2, 'nothing is explained again'
+    assert explained == [None]*2, 'nothing is explained twice'
     more = table(tmp_path/'kept', methods={**methods, 'gradient_norm': 'gradient_norm'})
     assert explained[2:] == ['gradient_norm']*per_method
     pd.testing.assert_frame_equal(more.drop('gradient_norm'), whole)
@@ -469,7 +469,7 @@ def slow_replaced(image, saliency, share, background):
     return out
 
 
-def test_the_most_salient_pixels_go_in_all_channels():
+def test_the_most_salient_pixels_are_replaced_in_all_channels():
     rng = np.random.default_rng(0)
     x, s = rng.normal(size=(3, 2, 4, 5)).astype(np.float32), rng.normal(size=(3, 4, 5)).round(1)
     for share in (0, .05, .1, .33, 1):
@@ -494,7 +494,7 @@ def test_the_accuracy_drop_equals_a_loop_over_images():
     some = (0, .1, .5, 1.)
     black = background_of(data['test'])
     x = SignalCollator()([r for r in encode_signals(data['test'])])
-    restored = black*np.asarray(1.) # what black is: no source value is below it
+    restored = black*np.asarray(1.) # black: no source value is below it
     assert restored.reshape(-1)[0] <= float(x['pixel_values'].min())
     for ranking in ('signed', 'magnitude'):
         got = accuracy_drop(net, data['test'], dict(mine=values, gradient='gradient'), some, ranking=ranking,
@@ -516,10 +516,10 @@ def test_the_accuracy_drop_equals_a_loop_over_images():
     assert grey['accuracy'][0] == pytest.approx(sum(int(y) == said for y in x['labels'])/11)
     with pytest.raises(ValueError, match="ranking must be 'signed' or 'magnitude'"):
         accuracy_drop(net, data['test'], [], ranking='abs')
-    with pytest.raises(ValueError, match='accuracy needs labels'):
+    with pytest.raises(ValueError, match='accuracy_drop needs labels'):
         accuracy_drop(net, data['test'].remove_columns('label'), [])
     with pytest.raises(ValueError, match='data is empty'): accuracy_drop(net, data['test'].select([]), ['gradient'])
-    with pytest.raises(ValueError, match="target='each' gives one attribution a class"):
+    with pytest.raises(ValueError, match="target='each' gives one attribution per class"):
         accuracy_drop(net, data['test'], ['gradient'], target='each')
     with pytest.raises(ValueError, match='data must be images or series'):
         accuracy_drop(net, encode_texts, ['gradient'])
@@ -545,7 +545,7 @@ def test_black_is_the_zero_of_the_source_and_zero_where_the_source_is_unknown(ti
 # series
 
 def slow_weighted(saliency, informative, shares, positives):
-    "One sample and one share at a time"
+    "One sample and one fraction at a time"
     precision, recall = [], []
     for d in shares:
         ps, rs = [], []
@@ -569,19 +569,19 @@ def slow_weighted(saliency, informative, shares, positives):
 
 
 @pytest.mark.parametrize('positives', ['cells', 'saliency'])
-def test_weighted_precision_and_recall_equal_a_loop_over_samples_and_shares(positives):
+def test_weighted_precision_and_recall_equal_a_loop_over_samples_and_fractions(positives):
     rng = np.random.default_rng(0)
     saliency, box = rng.normal(size=(6, 5, 7)), rng.random((6, 5, 7)) < .3
     saliency[1] = saliency[1].round(0)   # ties
-    saliency[2] = 3.                     # constant: no mass at all, left out
-    box[3] = False                       # nothing to recall
+    saliency[2] = 3.                     # constant: no saliency, excluded
+    box[3] = False                       # no informative cells
     some = (.1, .2, .45, .9)
     got, want = weighted_precision_recall(saliency, box, some,
                                           positives), slow_weighted(saliency.tolist(), box.tolist(), some, positives)
     np.testing.assert_allclose(got[0], want[0]); np.testing.assert_allclose(got[1], want[1])
 
 
-def test_areas_are_trapezoids_and_a_perfect_saliency_has_eight_tenths():
+def test_areas_use_the_trapezoid_rule_and_a_perfect_saliency_has_eight_tenths():
     rng = np.random.default_rng(1)
     box = np.zeros((4, 10, 10), bool); box[:, 2:4, 3:7] = True
     perfect = aup_aur(box.astype(float), box)
@@ -595,23 +595,23 @@ def test_areas_are_trapezoids_and_a_perfect_saliency_has_eight_tenths():
     assert got['aur'] == pytest.approx(sum(.1*(a + b)/2 for a, b in zip(r, r[1:])))
     assert got['aup_difference'] == pytest.approx(got['aup'] - got['aup_random'])
     assert got['aur_difference'] == pytest.approx(got['aur'] - got['aur_random'])
-    assert got['aup_random'] == pytest.approx(.8*.08, abs=.004)  # the share of the box, at every d
+    assert got['aup_random'] == pytest.approx(.8*.08, abs=.004)  # the fraction of the box, at every d
 
 
-def test_the_shuffled_baseline_keeps_the_values_and_loses_their_places():
+def test_the_shuffled_baseline_permutes_the_values():
     rng = np.random.default_rng(2)
     box = rng.random((5, 8, 8)) < .25
     peaked = np.where(box, 1., 0.)
     shuffled, uniform = (aup_aur(peaked, box, baseline=b, draws=200) for b in ('shuffled', 'uniform'))
     assert shuffled['aup'] == uniform['aup'] and shuffled['aup_random'] == pytest.approx(.8*box.mean(), abs=.01)
-    assert shuffled['aur_random'] > uniform['aur_random'] + .05  # a quarter of the cells has all the mass
+    assert shuffled['aur_random'] > uniform['aur_random'] + .05  # a quarter of the cells has all the saliency
     assert aup_aur(peaked, box, seed=1) == aup_aur(peaked, box, seed=1) != aup_aur(peaked, box, seed=2)
     signed = aup_aur(np.where(box, -1., 0.), box), aup_aur(np.where(box, -1., 0.), box, absolute=False)
     assert signed[0]['aup'] == shuffled['aup'] and signed[1]['aup'] == 0.
 
 
-def test_series_that_do_not_fit_are_refused():
-    for call, said in ((lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 4))), 'must be of one shape'),
+def test_invalid_series_are_rejected():
+    for call, said in ((lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 4))), 'must have the same shape'),
                        (lambda: aup_aur(np.full((2, 3), np.nan), np.zeros((2, 3))), 'must be finite'),
                        (lambda: aup_aur(np.zeros((2, 3)), np.full((2, 3), 2)), 'must be flags'),
                        (lambda: aup_aur(np.zeros((2, 3)), np.zeros((2, 3)), positives='mass'), "positives must be"),
@@ -639,7 +639,7 @@ def test_the_table_of_series_reads_the_informative_cells_of_the_data():
     with pytest.raises(ValueError, match='data must be one split'): informative_table(net, data, [])
 
 
-def test_runs_on_a_real_split_of_the_packaged_sentences(tiny_bert, tiny_tokenizer):
+def test_faithfulness_runs_on_a_real_split_of_the_packaged_sentences(tiny_bert, tiny_tokenizer):
     data = load_text('movie-sentences')['test'].select(range(5))
     found = faithfulness_data(loud(tiny_bert(num_labels=5)), data, ['random'], tiny_tokenizer, target='gold',
                               flips=False)

@@ -1,4 +1,4 @@
-"What encoder-decoder models write: against a slow loop without cache, batch or padding; BLEU against its definition"
+"Generated texts against a slow loop without cache, batch or padding; BLEU against its definition"
 import math
 import sys
 from collections import Counter
@@ -32,19 +32,19 @@ def trained(pairs, tokenizer, tmp_path_factory):
     return model.eval()
 
 def slow_greedy(model, tokenizer, text, most):
-    "Token after token for one text alone, the whole decoder anew for each"
+    "Generate token by token for one text, with a full decoder pass for each"
     source = tokenizer(text, return_tensors='pt')['input_ids']
     written = [model.config.decoder_start_token_id]
     while len(written) <= most:
         with torch.no_grad(): logits = model(input_ids=source, decoder_input_ids=torch.tensor([written])).logits[0, -1]
-        if model.config.model_type == 'marian': logits[model.config.pad_token_id] = -math.inf  # never a word
+        if model.config.model_type == 'marian': logits[model.config.pad_token_id] = -math.inf  # never generated
         written.append(int(logits.argmax()))
         if written[-1] == tokenizer.eos_token_id: break
     return written[1:]
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['marian', 't5'])
-def test_greedy_texts_are_those_of_a_slow_loop_over_single_texts(kind, trained, pairs, tokenizer):
+def test_greedy_texts_equal_a_slow_loop_over_single_texts(kind, trained, pairs, tokenizer):
     model = trained if kind == 'marian' else model_of(tokenizer, kind)
     frame = translations(model, tokenizer, pairs['test'], batch_size=7, max_new_tokens=30)
     for i, row in enumerate(pairs['test']):
@@ -62,7 +62,7 @@ def log_probability(model, tokenizer, text, translation_ids):
     logits[:, model.config.pad_token_id] = -math.inf
     return sum(logits.log_softmax(-1)[i, t].item() for i, t in enumerate(translation_ids)) / len(translation_ids)
 
-def test_beams_find_texts_that_are_likelier_on_the_whole(trained, pairs, tokenizer):
+def test_beam_search_finds_more_likely_texts(trained, pairs, tokenizer):
     def mean(frame):
         total = 0.
         for row in frame.itertuples():
@@ -72,7 +72,7 @@ def test_beams_find_texts_that_are_likelier_on_the_whole(trained, pairs, tokeniz
     some = pairs['test'].select(range(8))
     assert mean(translations(trained, tokenizer, some, beams=4)) >= mean(translations(trained, tokenizer, some)) - .02
 
-def test_a_right_translation_is_exact_and_a_text_without_an_end_says_so(trained, pairs, tokenizer, monkeypatch):
+def test_a_correct_translation_is_exact_and_a_text_without_an_end_is_marked(trained, pairs, tokenizer, monkeypatch):
     ids = [tokenizer(text_target=t)['input_ids'] for t in pairs['test']['target_text']]
     asked = {t: x for t, x in zip(pairs['test']['text'], ids)}
     def perfect(input_ids, **options):
@@ -89,7 +89,7 @@ def test_a_right_translation_is_exact_and_a_text_without_an_end_says_so(trained,
     frame = translations(trained, tokenizer, pairs['test'])
     assert not frame.ended.any() and not frame.exact.any()
 
-def test_the_model_and_all_random_numbers_are_left_as_they_were(trained, pairs, tokenizer):
+def test_the_model_and_all_random_generators_are_restored(trained, pairs, tokenizer):
     trained.train()
     before = torch.get_rng_state(), weights_checksum(trained)
     translations(trained, tokenizer, pairs['test'].select(range(4)), beams=2)
@@ -97,7 +97,7 @@ def test_the_model_and_all_random_numbers_are_left_as_they_were(trained, pairs, 
     trained.eval()
 
 @pytest.mark.slow
-def test_a_study_measures_what_its_models_write(tmp_path, pairs, tokenizer):
+def test_a_study_measures_generated_texts(tmp_path, pairs, tokenizer):
     def written(model, tokenizer, data): return translation_scores(model, tokenizer, data['test'], max_new_tokens=12)
     study = Study(tmp_path/'study', lambda seed: (model_of(tokenizer, seed=seed), tokenizer),
                   subset(pairs, 16, validation_size=8, test_size=8), dict(FT=FineTuning), seeds=[0, 1],
@@ -119,7 +119,7 @@ def slow_bleu(translations, references):
     penalty = 1 if ours > theirs else math.exp(1 - theirs/ours)
     return 100*penalty*math.exp(sum(math.log(r/t) for r, t in zip(right, total))/4)
 
-def test_bleu_is_its_definition(pairs):
+def test_bleu_equals_its_definition(pairs):
     references = list(pairs['test']['target_text'])
     spoilt = [' '.join(words[:-2] + words[:1]) if i % 2 else ' '.join(words)
               for i, words in enumerate(map(str.split, references))]
@@ -135,18 +135,18 @@ def test_case_counts_unless_the_tokenizer_has_none(tokenizer):
     assert _writes_small(tokenizer) and not _writes_small(train_tokenizer(['A Dog'], 60, form='seq2seq',
                                                                           lowercase=False))
 
-def test_without_sacrebleu_the_line_that_installs_it_is_named(monkeypatch, trained, pairs, tokenizer):
+def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch, trained, pairs, tokenizer):
     monkeypatch.setitem(sys.modules, 'sacrebleu', None)
     with pytest.raises(ImportError, match=r"pip install 'salviz\[claims\]'"): bleu(['a'], ['a'])
     few = pairs['test'].select(range(2))
     scores = translation_scores(trained, tokenizer, few, with_bleu=False)
     assert set(scores) == {'exact_match', 'ended'}
 
-def test_what_cannot_be_scored_is_refused(trained, pairs, tokenizer, tiny_bert):
-    with pytest.raises(ValueError, match='models of the task seq2seq, got BertForSequenceClassification'):
+def test_invalid_translations_are_rejected(trained, pairs, tokenizer, tiny_bert):
+    with pytest.raises(ValueError, match='a model for the task seq2seq, got BertForSequenceClassification'):
         translations(tiny_bert(), tokenizer, ['a'])
     with pytest.raises(ValueError, match='data must have targets'):
         translation_scores(trained, tokenizer, ['the dog sees a house .'])
     with pytest.raises(ValueError, match='beams'): translations(trained, tokenizer, pairs['test'], beams=0)
-    with pytest.raises(ValueError, match='made without targets'): bleu(pd.DataFrame(dict(translation=['a'])))
+    with pytest.raises(ValueError, match='have no targets'): bleu(pd.DataFrame(dict(translation=['a'])))
     with pytest.raises(ValueError, match='at least one translation'): bleu([], [])

@@ -1,5 +1,5 @@
-"""Images that a vision transformer is looked at with: what is shown is what the model computes, of each family; and
-labels stand for the classes that they name."""
+"""Vision transformers on images: what is shown equals what each model family computes, and labels are matched to the
+classes by name."""
 import numpy as np
 import pytest
 import torch
@@ -18,7 +18,7 @@ families = dict(vit=(ViTForImageClassification, ViTConfig, {}, 1), deit=(DeiTFor
                 beit=(BeitForImageClassification, BeitConfig, {}, 1),
                 registers=(Dinov2WithRegistersForImageClassification, Dinov2WithRegistersConfig,
                            dict(num_register_tokens=3, image_size=12), 4),
-                bare=(Dinov2Model, Dinov2Config, dict(image_size=12), 1)) # transformers makes these for squares
+                bare=(Dinov2Model, Dinov2Config, dict(image_size=12), 1)) # only square images in transformers
 
 def made(family, **more):
     kind, config, own, _ = families[family]
@@ -29,7 +29,7 @@ def made(family, **more):
 def pixels(): return np.random.default_rng(0).normal(size=(2, 3, 12, 16)).astype(np.float32)
 
 @pytest.mark.parametrize('family', families)
-def test_attention_of_each_family_is_what_transformers_says_and_its_patches_are_counted(family, pixels):
+def test_attention_of_each_family_equals_transformers_and_patches_are_counted(family, pixels):
     model, square = made(family), 'image_size' in families[family][2]
     if square: pixels = np.ascontiguousarray(pixels[..., :12])
     seen = _explain_images(model, pixels, saliency=None, attribution=False)
@@ -42,7 +42,7 @@ def test_attention_of_each_family_is_what_transformers_says_and_its_patches_are_
         assert bool(s.info['explains']) == (family != 'bare') and s.info.get('pooled_row') == (
             0 if family in ('vit', 'deit') else None)
 
-def test_saliency_is_integrated_gradients_from_zeros_of_the_class_that_is_explained(pixels):
+def test_saliency_is_integrated_gradients_of_the_explained_class_from_zeros(pixels):
     model, wanted = made('deit').double(), np.zeros((12, 16))
     s, = _explain_images(model, pixels[:1], target=2, steps=5, attribution=False)
     x = torch.tensor(pixels[:1], dtype=torch.float64)
@@ -52,7 +52,7 @@ def test_saliency_is_integrated_gradients_from_zeros_of_the_class_that_is_explai
         wanted += (at.grad*x)[0].mean(0).numpy()/5
     assert np.allclose(s.arrays['saliency_map'], wanted, atol=1e-6, rtol=1e-5)
 
-def test_a_model_in_half_precision_is_looked_at_in_its_own_numbers(pixels):
+def test_a_model_in_half_precision_is_explained_in_half_precision(pixels):
     s, = _explain_images(made('vit').bfloat16(), torch.tensor(pixels[0]).bfloat16(), steps=2)
     assert np.allclose(s.arrays['attention'].sum(-1), 1, atol=.02) and np.isfinite(s.arrays['saliency_map']).all()
 
@@ -60,19 +60,19 @@ def test_a_model_in_half_precision_is_looked_at_in_its_own_numbers(pixels):
     ({}, 1, ['cat', 'dog', 'ship'], False),
     (dict(id2label={0: 'ship', 1: 'cat', 2: 'dog'}), 2, ['ship', 'cat', 'dog'], False),
     (dict(id2label={0: 'a', 1: 'b', 2: 'c'}), None, ['a', 'b', 'c'], True)])
-def test_labels_of_the_data_go_by_the_names_that_the_model_knows(named, label, classes, left_out, pixels):
+def test_labels_of_the_data_are_matched_by_the_models_class_names(named, label, classes, left_out, pixels):
     data = Dataset.from_dict(dict(pixel_values=pixels, label=[1, 0])).cast_column(
         'label', ClassLabel(names=['cat', 'dog', 'ship']))
     for rows in (data, data.select([0])):
         s = _explain_images(made('vit', **named), rows, saliency=None, attribution=False)[0]
-        assert (s.label, s.classes) == (label, classes) and any('left out' in n for n in s.info['notes']) == left_out
+        assert (s.label, s.classes) == (label, classes) and any('not shown' in n for n in s.info['notes']) == left_out
 
-def test_a_new_head_is_said_to_be_new(pixels):
+def test_a_new_head_gets_a_note(pixels):
     model = made('vit')
     model.has_new_head = True
-    assert any('learned nothing' in note for note in _explain_images(model, pixels[0], steps=1)[0].info['notes'])
+    assert any('new and untrained' in note for note in _explain_images(model, pixels[0], steps=1)[0].info['notes'])
 
-def test_maps_between_196_patches_travel_whole_and_those_of_a_long_text_do_not():
+def test_maps_of_196_patches_are_sent_in_full_and_those_of_a_long_text_are_not():
     attention = np.full((1, 2, 197, 197), 1/197, np.float32)
     grid = dict(modality='image', patches=dict(rows=14, columns=14, first=1))
     image = Snapshot(0, 0., 0, dict(attention=attention, input=np.ones((1, 14, 14))), info=grid)
@@ -81,7 +81,7 @@ def test_maps_between_196_patches_travel_whole_and_those_of_a_long_text_do_not()
     assert shapes[0][-2:] == [197, 197] and shapes[1][-1] < 128
 
 @pytest.mark.parametrize('missing', [-1, None])
-def test_an_image_without_a_label_is_not_given_that_of_the_last_class(missing, pixels):
+def test_an_image_without_a_label_does_not_get_the_last_class(missing, pixels):
     model, names = made('vit', id2label=dict(enumerate('abc')), label2id=dict(a=0, b=1, c=2)), ['b', 'c', 'a']
     rows = Dataset.from_dict(dict(pixel_values=list(pixels), label=[2, missing]))
     named = rows.cast_column('label', ClassLabel(names=names))

@@ -1,4 +1,4 @@
-"Remove and retrain: what is left of each example against loops, and a study that is stopped and goes on"
+"Remove and retrain: replaced data against loops, and a study that is interrupted and resumed"
 import math
 
 import numpy as np
@@ -27,11 +27,11 @@ def net(data, seed=0):
     return small_net('digit-cnn' if images else 'tcn', data, seed=seed, **more)
 
 def slow(x, saliency, share, background, ranking):
-    "`x` of one example without its top share, one after the other"
+    "`x` of one example with its top fraction replaced, one by one"
     x, s = np.array(x, np.float32), np.array(saliency, np.float64)
     if ranking == 'magnitude': s = np.abs(s)
     places = [(i, j) for i in range(s.shape[0]) for j in range(s.shape[1])]
-    places.sort(key=lambda at: -s[at])  # stable: of equal ones the earlier
+    places.sort(key=lambda at: -s[at])  # stable: the earlier one for equal values
     background = np.broadcast_to(np.asarray(background, np.float32), x.shape)
     for i, j in places[:math.ceil(share*len(places) - 1e-9)]:
         x[..., i, j] = background[..., i, j]
@@ -40,7 +40,7 @@ def slow(x, saliency, share, background, ranking):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', ['digits', 'series'])
 @pytest.mark.parametrize('ranking,share', [('signed', .3), ('magnitude', .5), ('signed', 0.), ('signed', 1.)])
-def test_every_split_loses_what_a_loop_takes_away(kind, ranking, share, request):
+def test_replacement_in_every_split_equals_a_loop(kind, ranking, share, request):
     data = request.getfixturevalue(kind)
     model, name = net(data), 'pixel_values' if kind == 'digits' else 'values'
     info = signal_info(data)
@@ -56,7 +56,7 @@ def test_every_split_loses_what_a_loop_takes_away(kind, ranking, share, request)
         assert made[split].features == part.features and list(made[split]['label']) == list(part['label'])
         assert made[split].info.dataset_name == part.info.dataset_name
 
-def test_what_was_given_is_left_alone_and_the_random_ranking_comes_from_its_seed(digits):
+def test_the_data_are_not_changed_and_the_random_ranking_depends_on_the_seed(digits):
     model = net(digits)
     before = np.array(digits['test']['pixel_values'])
     def rows(**more): return np.array(RemovedData(model, digits, **more)(.5, 'random')['test']['pixel_values'])
@@ -67,7 +67,7 @@ def test_the_background_can_be_chosen(digits):
     made = RemovedData(net(digits), digits, background=7.)(1., 'random')
     assert (np.array(made['validation']['pixel_values']) == 7).all()
 
-def test_each_method_is_asked_once_for_each_split(digits, monkeypatch):
+def test_each_method_runs_once_per_split(digits, monkeypatch):
     asked = []
     def explain(model, data, **options):
         asked.append(options['method'])
@@ -83,7 +83,7 @@ def study_of(folder, data, model):
                  progress=False, epochs=1, batch_size=8, snapshots=0, learning_rate=1e-2)
 
 @pytest.mark.slow
-def test_a_study_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, series, monkeypatch):
+def test_an_interrupted_study_resumes_and_equals_an_uninterrupted_one(tmp_path, series, monkeypatch):
     model = net(series)
     whole = study_of(tmp_path/'whole', series, model).run()
     stopped, calls, finish = study_of(tmp_path/'stopped', series, model), [], Study._finish
@@ -99,7 +99,7 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path,
     pd.testing.assert_frame_equal(whole[keys], again[keys])
     assert len(whole) == 8 and whole.test_accuracy.notna().all()
 
-def test_the_table_compares_within_share_and_seed():
+def test_the_table_compares_within_fraction_and_seed():
     rows = [('FT', s, share, seed, acc) for s, share, seed, acc in
             [('gradient', .5, 0, .4), ('gradient', .5, 1, .6), ('gradient', .9, 0, .3), ('random', .5, 0, .9),
              ('random', .5, 1, .7), ('random', .9, 0, .2)]]
@@ -108,7 +108,7 @@ def test_the_table_compares_within_share_and_seed():
     np.testing.assert_allclose(table.difference, [((.9 - .4) + (.7 - .6))/2, -.1])
     np.testing.assert_allclose(table[['test_accuracy', 'random']], [[.5, .8], [.3, .2]])
 
-def test_what_cannot_be_done_is_refused(digits, tiny_data):
+def test_invalid_settings_are_rejected(digits, tiny_data):
     with pytest.raises(ValueError, match='DatasetDict of images or series'): RemovedData(net(digits), tiny_data)
     with pytest.raises(ValueError, match='DatasetDict of images or series'): RemovedData(net(digits), digits['test'])
     with pytest.raises(ValueError, match="ranking must be 'signed' or 'magnitude'"):

@@ -1,4 +1,4 @@
-"Attention against a teacher's target: every number against float64 loops over single texts, without padding"
+"KL divergence of attention from a teacher's target, against float64 loops over single texts without padding"
 import copy
 import math
 
@@ -22,7 +22,7 @@ def double(model):
     return wide
 
 def slow_kl(model, teacher, row, share, binarised, layers, per_head):
-    "KL of one text, from the equation; None where there is no target"
+    "KL divergence of one text, from the equation; None without a target"
     ids = torch.tensor([row['input_ids']])
     e = teacher.get_input_embeddings()(ids).detach().requires_grad_()
     slope, = torch.autograd.grad(teacher(inputs_embeds=e).logits[0, row['labels']], e)
@@ -48,10 +48,10 @@ def slow_kl(model, teacher, row, share, binarised, layers, per_head):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('binarised', [True, False])
 @pytest.mark.parametrize('layers,per_head', [((-1,), False), ((0, 1), False), ((-1,), True)])
-def test_each_number_is_the_equation_for_its_text_alone(tiny_bert, tiny_data, tiny_tokenizer, binarised, layers,
+def test_each_divergence_equals_the_equation_for_its_text(tiny_bert, tiny_data, tiny_tokenizer, binarised, layers,
                                                         per_head):
     model, teacher, data = tiny_bert().eval(), tiny_bert(seed=5).eval(), tiny_data['test']
-    with torch.no_grad():  # random weights at their small scale make all attention alike
+    with torch.no_grad():  # small random weights make attention almost uniform
         for m in (model, teacher):
             for p in m.parameters(): p.mul_(3)
     how = dict(top_fraction=.3, binarised=binarised)
@@ -67,12 +67,12 @@ def test_each_number_is_the_equation_for_its_text_alone(tiny_bert, tiny_data, ti
                      per_head=per_head, **how)
     assert mean == pytest.approx(np.nanmean(np.array(expected, float)), rel=2e-4)
 
-def test_the_size_of_a_batch_changes_nothing(tiny_bert, tiny_data, tiny_tokenizer):
+def test_batch_size_does_not_matter(tiny_bert, tiny_data, tiny_tokenizer):
     frames = [target_divergences(tiny_bert().eval(), tiny_data['test'], tiny_tokenizer, steps=3, batch_size=n)
               for n in (1, 16)]
     np.testing.assert_allclose(frames[0], frames[1], rtol=1e-4)
 
-def test_uniform_is_how_far_equal_attention_is(tiny_bert, tiny_data, tiny_tokenizer):
+def test_uniform_is_the_divergence_of_uniform_attention(tiny_bert, tiny_data, tiny_tokenizer):
     model = tiny_bert().eval()
     with torch.no_grad():  # all scores 0: every token gets the same attention
         for layer in model.bert.encoder.layer:
@@ -82,8 +82,8 @@ def test_uniform_is_how_far_equal_attention_is(tiny_bert, tiny_data, tiny_tokeni
                                    binarised=binarised)
         np.testing.assert_allclose(frame.kl, frame.uniform, rtol=1e-4, atol=1e-6)
 
-def test_a_text_without_a_target_has_no_number_and_no_part_in_the_mean(tiny_bert, tiny_tokenizer):
-    def saliency(model, batch, classes):  # nothing positive in texts of three tokens
+def test_a_text_without_a_target_is_nan_and_excluded_from_the_mean(tiny_bert, tiny_tokenizer):
+    def saliency(model, batch, classes):  # no positive values in texts of three tokens
         x = torch.arange(batch['input_ids'].shape[1]).float().expand(batch['input_ids'].shape) + 1
         return torch.where(batch['attention_mask'].sum(1, keepdim=True) == 3, -x, x)
     data = Dataset.from_dict(dict(text=['film', 'a film and a plot', 'a story'], label=[0, 1, 0]))
@@ -92,7 +92,7 @@ def test_a_text_without_a_target_has_no_number_and_no_part_in_the_mean(tiny_bert
     assert frame.kl.isna().tolist() == frame.uniform.isna().tolist() == [True, False, False]
     assert target_kl(tiny_bert().eval(), data, tiny_tokenizer, **how) == pytest.approx(frame.kl[1:].mean())
 
-def test_models_and_random_numbers_are_left_as_they_were(tiny_bert, tiny_data, tiny_tokenizer):
+def test_models_and_random_generators_are_restored(tiny_bert, tiny_data, tiny_tokenizer):
     model, teacher = tiny_bert().train(), tiny_bert(seed=5).train()
     before = torch.get_rng_state(), weights_checksum(model), weights_checksum(teacher)
     target_kl(model, tiny_data['test'], tiny_tokenizer, teacher, steps=2)
@@ -100,19 +100,19 @@ def test_models_and_random_numbers_are_left_as_they_were(tiny_bert, tiny_data, t
     assert (weights_checksum(model), weights_checksum(teacher)) == before[1:]
     assert model.training and teacher.training and all(p.grad is None for p in model.parameters())
 
-def test_teachers_and_settings_that_do_not_fit_are_refused(tiny_bert, make_tiny_bert, tiny_data, tiny_tokenizer):
+def test_invalid_teachers_and_settings_are_rejected(tiny_bert, make_tiny_bert, tiny_data, tiny_tokenizer):
     def ask(teacher=None, **settings):
         return target_kl(tiny_bert(), tiny_data['test'], tiny_tokenizer, teacher, **settings)
     with pytest.raises(ValueError, match='classification with 3 outputs, the model for classification with 2'):
         ask(make_tiny_bert(num_labels=3))
     other = tiny_bert()
     other.resize_token_embeddings(50)
-    with pytest.raises(ValueError, match='another vocabulary'): ask(other)
+    with pytest.raises(ValueError, match='a different vocabulary'): ask(other)
     with pytest.raises(ValueError, match='no setting is called loss'): ask(loss='mse')
     with pytest.raises(ValueError, match='top_fraction must be above 0'): ask(top_fraction=0)
 
 @pytest.mark.slow
-def test_a_study_measures_its_arms_with_the_explanations_of_its_own_teacher(tmp_path, tiny_bert, tiny_data,
+def test_a_study_measures_each_condition_with_its_teachers_explanations(tmp_path, tiny_bert, tiny_data,
                                                                             tiny_tokenizer):
     def attention_to_target(run, model, tokenizer, data):
         return target_kl(model, data['test'], tokenizer, teacher_of(run), steps=2)
@@ -136,4 +136,4 @@ def test_a_teacher_is_found_after_its_study_was_moved(tmp_path, tiny_bert, tiny_
     (tmp_path/'here').rename(tmp_path/'there')
     assert teacher_of(tmp_path/'there'/'S') == tmp_path/'there'/'FT'
     (tmp_path/'there'/'FT').rename(tmp_path/'away')
-    with pytest.raises(FileNotFoundError, match='name a run with teacher='): teacher_of(tmp_path/'there'/'S')
+    with pytest.raises(FileNotFoundError, match='pass a run with teacher='): teacher_of(tmp_path/'there'/'S')

@@ -29,10 +29,10 @@ from salviz.models.loading import forked_random
 from salviz.models.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
-IN_FLOAT32 = 'gpt2', 'llama', 'modernbert', 't5' # take a softmax, a norm or the angles of their positions in float32
+IN_FLOAT32 = 'gpt2', 'llama', 'modernbert', 't5' # compute a softmax, a norm or rotary angles in float32
 
 def close(kind):
-    "A float64 model agrees with itself on other shapes to ten digits or so, and to those of float32 where it rounds so"
+    "Tolerance: about ten digits for a float64 model, or those of float32 where a model rounds to float32"
     return dict(rtol=1e-3, atol=1e-5) if kind in IN_FLOAT32 else dict(rtol=1e-8, atol=1e-11)
 
 
@@ -71,7 +71,7 @@ def uneven_batch(side='right'):
 
 
 def sentences(batch):
-    "Each example's ids without padding, and where they stand in the batch"
+    "Each example's ids without padding, and their positions in the batch"
     for i, mask in enumerate(batch['attention_mask']):
         at = mask.nonzero().squeeze(1)
         yield i, at, batch['input_ids'][i, at]
@@ -115,7 +115,7 @@ ENCODERS, DECODERS = ('bert', 'roberta', 'distilbert', 'electra', 'albert', 'mod
                          [(k, 'right', m) for k in ('bert', 'distilbert', 'gpt2', 'llama') for m in METHODS]
                          + [('llama', 'left', m) for m in ('gradient', *METHODS)]
                          + [(k, 'right', 'input_x_gradient') for k in ENCODERS[1:]])
-def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equation(kind, side, method):
+def test_saliency_of_a_padded_batch_equals_the_equation_for_each_sentence(kind, side, method):
     model, batch = tiny(kind), uneven_batch(side)
     saliency = input_saliency(model, batch, method)
     for i, at, ids in sentences(batch):
@@ -126,7 +126,7 @@ def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equati
 
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('method', METHODS)
-def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alone(method, side):
+def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence(method, side):
     model, batch = tiny('llama'), uneven_batch(side)
     saliency = input_saliency(model, batch, method, score='log_probability', steps=4)
     weight = model.get_input_embeddings().weight.detach()
@@ -145,12 +145,12 @@ def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alo
     assert not torch.allclose(saliency, input_saliency(model, batch, method, steps=4), rtol=1e-2)
 
 
-def test_a_score_is_that_of_a_class_among_others():
+def test_a_log_probability_needs_several_classes():
     model, batch = tiny('bert'), uneven_batch()
     with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
         input_saliency(model, batch, 'input_x_gradient', score='probability')
     def first(outputs, rows): return outputs.logits[:, 0]
-    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; .* leave score out"):
+    with pytest.raises(ValueError, match="score='log_probability' needs a class as target; .* leave score out"):
         input_saliency(model, batch, 'input_x_gradient', first, score='log_probability')
     with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
         alone = tiny('bert')
@@ -158,7 +158,7 @@ def test_a_score_is_that_of_a_class_among_others():
         input_saliency(alone, batch, 'input_x_gradient', score='log_probability')
     saliency = input_saliency(model, batch, steps=300, score='log_probability')
     assert completeness_error(model, batch, saliency, score='log_probability').max() < 1e-3
-    assert completeness_error(model, batch, saliency).max() > 1e-2 # of the logit it is not the gain
+    assert completeness_error(model, batch, saliency).max() > 1e-2 # it is not the gain of the logit
 
 
 @pytest.mark.parametrize('method', METHODS)
@@ -179,7 +179,7 @@ def test_integrated_gradients_equal_captum_and_are_complete(kind):
                                n_steps=20,
                                additional_forward_args=(batch['attention_mask'],), method='riemann_middle')
     ours = input_saliency(model, batch, 'integrated_gradients', target)
-    # captum keeps its nodes in float32
+    # captum stores its nodes in float32
     torch.testing.assert_close(ours, captum.sum(-1)*batch['attention_mask'], rtol=1e-5, atol=1e-6)
     assert completeness_error(model, batch, input_saliency(model, batch, target=target, steps=200), target).max() < .1
 
@@ -194,14 +194,14 @@ def test_completeness_error_falls_with_the_square_of_the_steps():
 @pytest.mark.sample(10)
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('batch_size', [1, 2, 7, 1000])
-def test_internal_batching_does_not_change_the_result(method, batch_size):
+def test_batch_size_does_not_change_the_result(method, batch_size):
     model, batch = tiny('bert'), uneven_batch()
     whole = input_saliency(model, batch, method)
     torch.testing.assert_close(input_saliency(model, batch, method, batch_size=batch_size), whole, rtol=1e-10,
                                atol=1e-12)
 
 
-def test_batch_size_bounds_the_rows_of_every_forward_pass():
+def test_batch_size_limits_the_rows_of_every_forward_pass():
     model, batch, rows = tiny('bert'), uneven_batch(), []
     handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])),
                                              with_kwargs=True)
@@ -211,7 +211,7 @@ def test_batch_size_bounds_the_rows_of_every_forward_pass():
 
 
 @pytest.mark.parametrize('kind', ['bert', 'distilbert', 'gpt2'])
-def test_the_literal_sum_is_refused_by_name_where_a_layernorm_makes_it_zero(kind):
+def test_the_gradient_sum_is_rejected_where_a_layernorm_makes_it_zero(kind):
     model = tiny(kind)
     with pytest.raises(ValueError,
                        match=f"method='gradient'.*identically zero for {type(model).__name__}.*use 'input_x_gradient'"):
@@ -226,11 +226,11 @@ def test_the_literal_sum_is_refused_by_name_where_a_layernorm_makes_it_zero(kind
     (dict(target=torch.zeros(3)), r'got torch.float32 \[3\]'),
     (dict(steps=0), 'steps must be a whole number of at least 1, got 0'),
     (dict(batch_size=0), 'batch_size must be a whole number of at least 1, got 0')])
-def test_wrong_arguments_are_refused_in_one_sentence(kwargs, message):
+def test_wrong_arguments_raise_errors_of_one_sentence(kwargs, message):
     with pytest.raises(ValueError, match=message): input_saliency(tiny('bert'), uneven_batch(), **kwargs)
 
 
-def test_integrated_gradients_without_a_pad_token_are_refused():
+def test_integrated_gradients_without_a_padding_token_are_rejected():
     model = tiny('gpt2')
     model.config.pad_token_id = None
     one = {k: v[:1] for k, v in uneven_batch().items()}
@@ -248,7 +248,7 @@ LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m
 
 
 @pytest.mark.parametrize('look', LOOKS)
-def test_looking_leaves_no_trace(look):
+def test_attribution_has_no_side_effects(look):
     model, batch = tiny('bert', dropout=.3), uneven_batch()
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -261,7 +261,7 @@ def test_looking_leaves_no_trace(look):
 
 
 @pytest.mark.parametrize('look', LOOKS)
-def test_looking_leaves_no_trace_after_an_error_either(look):
+def test_attribution_has_no_side_effects_after_an_error(look):
     model, batch = tiny('bert', dropout=.3), uneven_batch()
     model.train()
     def fail(module, args, output): raise RuntimeError('broken head')
@@ -282,7 +282,7 @@ def test_frozen_parameters_and_a_surrounding_no_grad_change_nothing():
 
 
 def reference_attribution(model, ids, c=None):
-    """dF_c/dA of one sentence alone, from the model's own eager attention, and where that may attend:
+    """dF_c/dA of one sentence, from the model's eager attention, and where it may attend:
     [layers][heads, n, n], [layers][n, n]"""
     old = model.config._attn_implementation
     model.set_attn_implementation('eager')
@@ -295,9 +295,9 @@ def reference_attribution(model, ids, c=None):
 
 
 @pytest.mark.parametrize('kind, side', [(k, 'right') for k in ENCODERS + DECODERS] + [('llama', 'left')])
-def test_attention_attribution_of_a_padded_batch_is_the_gradient_of_each_sentence_alone(kind, side):
+def test_attention_attribution_of_a_padded_batch_is_the_gradient_of_each_sentence(kind, side):
     model, batch = tiny(kind), uneven_batch(side)
-    if side == 'left': model.float() # a double Llama takes its softmax in float32, where a row without any key is NaN
+    if side == 'left': model.float() # a float64 Llama computes its softmax in float32: NaN in rows without keys
     attribution, allowed = attention_attribution(model, batch)
     for i, at, ids in sentences(batch):
         for l, (reference, may_attend) in enumerate(zip(*reference_attribution(model, ids))):
@@ -310,7 +310,7 @@ def test_attention_attribution_of_a_padded_batch_is_the_gradient_of_each_sentenc
             assert (attribution[l][i][:, ~real] == 0).all()
 
 
-def test_attention_attribution_is_signed_and_follows_the_given_class_and_layers():
+def test_attention_attribution_is_signed_and_uses_the_given_class_and_layers():
     model, batch, target = tiny('bert'), uneven_batch(), torch.tensor([0, 1, 2])
     attribution, allowed = attention_attribution(model, batch, target, layers=[-1, 0])
     assert set(attribution) == set(allowed) == {0, 2}
@@ -328,7 +328,7 @@ def test_rows_that_the_head_never_reads_have_exactly_zero_attribution():
     assert (attribution[1][0] != 0).all()
 
 
-def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
+def test_attribution_in_training_mode_depends_only_on_the_seed():
     model, batch = tiny('bert', dropout=.3), uneven_batch()
     look = lambda seed: attention_attribution(model, batch, training=True, seed=seed)[0][0]
     first = look(1)
@@ -349,7 +349,7 @@ def attention_dropout(model, rate, shape, seed):
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('method', ['gradient', 'attention'])
 @pytest.mark.parametrize('after', [False, True])
-def test_in_train_mode_the_map_is_that_before_dropout_or_after_it_from_the_weights_of_a_bert(after, method, side):
+def test_the_map_before_or_after_dropout_equals_a_loop_over_the_weights_of_a_bert(after, method, side):
     model, batch = tiny('bert'), uneven_batch(side)
     noise = attention_dropout(model, .3, (3, 4, 7, 7), seed=8)
     found, allowed = attention_attribution(model, batch, method=method, training=True, seed=8, after_dropout=after)
@@ -360,22 +360,22 @@ def test_in_train_mode_the_map_is_that_before_dropout_or_after_it_from_the_weigh
             logits, A = bert_by_hand(model, ids, mask, l, 1., own, after)
             b = torch.autograd.grad(logits[c], A)[0] if method == 'gradient' else A.detach()
             torch.testing.assert_close(found[l][i], torch.where(real, b, 0.), rtol=1e-8, atol=1e-11)
-            assert torch.equal(allowed[l][i, 0], real) # what is dropped out may be attended all the same
+            assert torch.equal(allowed[l][i, 0], real) # dropped positions are still allowed
     gone = (noise[0] == 0) & allowed[0]
     assert gone.any() and (found[0][gone] == 0).all() == (after == (method == 'attention'))
 
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(training=True, method='integrated_gradients'),
-     "after_dropout=True does nothing with method='integrated_gradients'"),
-    (dict(training=False), 'after_dropout=True does nothing in eval mode'),
+     "after_dropout=True has no effect with method='integrated_gradients'"),
+    (dict(training=False), 'after_dropout=True has no effect in eval mode'),
     (dict(after_dropout='yes'), "after_dropout must be True or False, got 'yes'")])
-def test_the_map_after_dropout_is_refused_where_nothing_is_dropped_out(kwargs, message):
+def test_the_map_after_dropout_is_rejected_without_dropout(kwargs, message):
     with pytest.raises(ValueError, match=message):
         attention_attribution(tiny('bert'), uneven_batch(), **{'after_dropout': True, **kwargs})
 
 
-def test_an_unknown_attribution_method_is_refused():
+def test_an_unknown_attribution_method_is_rejected():
     with pytest.raises(ValueError,
                        match="method must be one of 'gradient', 'integrated_gradients', 'attention', got 'rollout'"):
         attention_attribution(tiny('bert'), uneven_batch(), method='rollout')
@@ -429,7 +429,7 @@ def test_attention_attribution_of_a_function_is_the_gradient_of_its_score():
             torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected[l][0], rtol=1e-8, atol=1e-11)
 
 
-def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
+def test_a_given_token_is_the_baseline_of_a_model_without_a_padding_token():
     model, batch = tiny('bert'), uneven_batch()
     one = {k: v[:1] for k, v in batch.items()}
     expected = input_saliency(model, one, baseline=PAD)
@@ -441,17 +441,17 @@ def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
 
 
 @pytest.mark.parametrize('target, message', [
-    ('predicted', r'has logits of shape \[\d+, 7, 60\] and so no class to explain; say what the score is with target='),
+    ('predicted', r'has logits of shape \[\d+, 7, 60\] and so no class to explain; define the score with target='),
     (lambda outputs, rows: outputs.logits[:, 0], r'target must return one score for each of \d+ rows, got \[\d+, 60\]'),
     (lambda outputs, rows: 1., r'target must return one score for each of \d+ rows, got float')])
 @pytest.mark.parametrize('look', [input_saliency, attention_attribution])
-def test_a_score_that_is_none_is_refused_in_one_sentence(look, target, message):
+def test_invalid_scores_raise_errors_of_one_sentence(look, target, message):
     with pytest.raises(ValueError, match=message): look(masked('bert'), uneven_batch(), target=target)
 
 
 # Attention: integrated gradients and A itself
 
-# what the reference attention below does in the next pass: number of the call to scale, its factor, and then the A of
+# state of the reference attention below: number of the call to scale, its factor, and then the A of
 # that call
 PATH = {}
 
@@ -530,7 +530,7 @@ def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of_a_bert(side, reading):
+def test_integrated_attention_equals_equation_three_node_by_node(side, reading):
     model, batch = tiny('bert'), uneven_batch(side)
     attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=6,
                                                  batch_size=7)
@@ -553,7 +553,7 @@ def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'llama'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_integrated_attention_scales_one_layer_at_a_time_also_where_layers_share_a_module_or_are_causal(kind, reading):
+def test_integrated_attention_scales_one_layer_at_a_time_in_every_architecture(kind, reading):
     model, batch = tiny(kind), uneven_batch()
     attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=5)
     for i, at, ids in sentences(batch):
@@ -572,7 +572,7 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
     there = model(**batch).logits.argmax(-1)
     at_first_node = [scaled_pass(model, dict(input_ids=ids[None]), 0, .05)[0].logits.argmax().item()
                      for _, _, ids in sentences(batch)]
-    assert at_first_node != there.tolist() # the node itself would say other classes
+    assert at_first_node != there.tolist() # the nodes predict other classes
     for l, b in attention_attribution(model, batch, method='integrated_gradients')[0].items():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
 
@@ -581,7 +581,7 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 @pytest.mark.parametrize('batch_size', [1, 7, None])
-def test_the_class_of_each_step_is_that_of_this_step_where_it_is_taken_anew(side, reading, batch_size):
+def test_pseudo_labels_of_each_step_are_predicted_at_that_step(side, reading, batch_size):
     model, batch = tiny('bert'), uneven_batch(side)
     how = dict(method='integrated_gradients', reading=reading, steps=6, batch_size=batch_size)
     attribution, _ = attention_attribution(model, batch, pseudo_label='each_step', **how)
@@ -589,7 +589,7 @@ def test_the_class_of_each_step_is_that_of_this_step_where_it_is_taken_anew(side
         real = (mask[:, None] & mask).bool()
         for l in range(3):
             total, labels = 0., []
-            for k in range(1, 7): # every layer anew from the weights: nothing that lies below is kept
+            for k in range(1, 7): # all layers are computed from the weights; nothing is cached
                 logits, A = bert_by_hand(model, ids, mask, l, k/6)
                 labels.append(logits.argmax().item())
                 gradient = torch.autograd.grad(logits[labels[-1]], A)[0]
@@ -597,7 +597,7 @@ def test_the_class_of_each_step_is_that_of_this_step_where_it_is_taken_anew(side
             torch.testing.assert_close(attribution[l][i], total.masked_fill(~real, 0.), rtol=1e-7, atol=1e-10)
 
 
-def test_a_label_at_each_step_needs_a_path_and_a_prediction():
+def test_pseudo_labels_of_each_step_need_a_path_and_a_prediction():
     model, batch = tiny('bert'), uneven_batch()
     anew = dict(pseudo_label='each_step')
     with pytest.raises(ValueError, match="pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
@@ -610,7 +610,7 @@ def test_a_label_at_each_step_needs_a_path_and_a_prediction():
 
 
 @pytest.mark.slow
-def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_does():
+def test_standard_integrated_attention_of_a_layer_is_complete():
     model, batch = tiny('bert'), uneven_batch()
     errors = []
     for steps in (50, 100, 200):
@@ -623,14 +623,14 @@ def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_
                 there, gone = (scaled_pass(model, dict(input_ids=ids[None]), l, f)[0].logits[0, c] for f in (1., 0.))
                 gain = there - gone
                 np.testing.assert_allclose(errors[-1][l][i].item(), abs((b[i].sum() - gain)/gain).item(), rtol=1e-5)
-    for l in range(3): # the right ends of the steps: half the error for twice the steps, and so none in the end
+    for l in range(3): # right ends of the steps: half the error for twice the steps, so extrapolation removes it
         np.testing.assert_allclose(errors[1][l]/errors[2][l], 2, rtol=.1)
         assert (2*errors[2][l] - errors[1][l]).abs().max() < .01
     paper, _ = attention_attribution(model, batch, method='integrated_gradients', steps=200)
     assert attention_completeness_error(model, batch, paper)[0].max() > .1
 
 
-def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pass_in_train_mode():
+def test_the_path_has_no_dropout_and_the_prediction_uses_training_mode():
     model, batch, target = tiny('bert', dropout=.3), uneven_batch(), torch.tensor([2, 0, 1])
     look = lambda target, **kw: attention_attribution(model, batch, target, layers=1, method='integrated_gradients',
                                                       steps=4, **kw)[0][1]
@@ -639,14 +639,14 @@ def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pa
     assert torch.equal(look(target), still)
     assert torch.equal(look(target, training=True, seed=1), still)
     assert model.training
-    # with dropout some seed predicts other classes, and then something else is explained
+    # with dropout, some seed predicts other classes, so the attribution differs
     assert not all(torch.equal(look('predicted', training=True, seed=seed), look('predicted')) for seed in range(8))
     assert torch.equal(look('predicted', training=True, seed=5), look('predicted', training=True, seed=5))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('batch_size', [1, 2, 4, 1000])
-def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(batch_size):
+def test_nodes_are_batched_within_limits_without_changing_the_result(batch_size):
     model, batch, rows = tiny('bert'), uneven_batch(), []
     whole = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7)[0]
     handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])),
@@ -654,12 +654,12 @@ def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(bat
     parts = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7,
                                   batch_size=batch_size)[0]
     handle.remove()
-    assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3 + 3 # and one pass for what lies below the layers
+    assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3 + 3 # and one pass for the lower layers
     for l in whole: torch.testing.assert_close(parts[l], whole[l], rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize('kind, side', [(k, 'right') for k in ENCODERS + DECODERS])
-def test_attention_as_attribution_is_the_models_own_attention(kind, side):
+def test_attention_as_attribution_equals_eager_attention(kind, side):
     model, batch = tiny(kind), uneven_batch(side)
     attribution, allowed = attention_attribution(model, batch, method='attention', layers=[0, -1])
     assert not any(b.requires_grad for b in attribution.values())
@@ -667,21 +667,21 @@ def test_attention_as_attribution_is_the_models_own_attention(kind, side):
     for i, at, ids in sentences(batch):
         own = model(input_ids=ids[None], output_attentions=True).attentions
         for l, b in attribution.items():
-            # some take their softmax in float32
+            # some compute their softmax in float32
             torch.testing.assert_close(b[i][:, at][:, :, at], own[l][0], rtol=1e-5, atol=1e-6)
             assert (b[i][:, ~allowed[l][i, 0]] == 0).all()
 
 
 @pytest.mark.parametrize('kwargs, message',
                          [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
-    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'),
+    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they represent, got 21'),
     (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
     (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not supported'),
     (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'),
     (dict(batch_size=True), 'batch_size must be'),
     (dict(layers=3), 'has the layers 0 to 2'),
     (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
-def test_wrong_arguments_of_integrated_attention_are_refused(kwargs, message):
+def test_wrong_arguments_of_integrated_attention_are_rejected(kwargs, message):
     with pytest.raises(ValueError, match=message):
         attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)
 
@@ -708,7 +708,7 @@ def discrete_gauss(m, n):
 
 
 @pytest.mark.parametrize('m, n', [(20, 5), (20, 1), (20, 4), (7, 3), (2, 1), (50, 6)])
-def test_the_rule_is_that_of_the_orthogonal_polynomials_of_the_sum(m, n):
+def test_the_rule_follows_from_the_orthogonal_polynomials_of_the_sum(m, n):
     points, weights = path_rule(m, n)
     expected = discrete_gauss(m, n)
     order = points.argsort()
@@ -727,7 +727,7 @@ def test_the_rule_is_that_of_the_orthogonal_polynomials_of_the_sum(m, n):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_integrated_attention_at_gauss_nodes_is_their_weighted_sum_from_the_weights_of_a_bert(side, reading):
+def test_integrated_attention_at_gauss_nodes_equals_their_weighted_sum(side, reading):
     model, batch = tiny('bert'), uneven_batch(side)
     attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=12,
                                                  nodes=3, batch_size=7)
@@ -745,7 +745,7 @@ def test_integrated_attention_at_gauss_nodes_is_their_weighted_sum_from_the_weig
 
 
 @pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'modernbert'])
-def test_a_layer_alone_gets_what_it_gets_among_all(kind):
+def test_a_layer_alone_gets_the_same_attribution_as_among_all(kind):
     model, batch = tiny(kind), uneven_batch()
     how = dict(method='integrated_gradients', steps=8, nodes=3)
     whole = attention_attribution(model, batch, **how)[0]
@@ -754,7 +754,7 @@ def test_a_layer_alone_gets_what_it_gets_among_all(kind):
                                    atol=1e-12)
 
 
-def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_computed_once():
+def test_each_node_needs_one_pass_and_lower_layers_are_computed_once():
     model, batch, ran = tiny('bert'), uneven_batch(), []
     for l, layer in enumerate(model.bert.encoder.layer):
         layer.attention.self.register_forward_hook(lambda m, args, output, l=l: ran.append((l, len(args[0]))))
@@ -763,7 +763,7 @@ def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_compu
     ran.clear()
     attention_attribution(model, batch, torch.tensor([0, 1, 2]), layers=0, method='integrated_gradients', steps=20,
                           nodes=5)
-    assert ran == [(l, 15) for l in range(3)] # nothing lies below the first layer
+    assert ran == [(l, 15) for l in range(3)] # no layers are below the first
 
 
 @pytest.mark.parametrize('kind', ['bert', 'llama']) # a Llama casts its attention back to bfloat16
@@ -783,7 +783,7 @@ def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method, 
         assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .5*x.norm()
 
 
-def test_no_parameter_takes_a_gradient_in_an_attribution_pass():
+def test_no_parameter_gets_a_gradient_in_an_attribution_pass():
     model, batch, seen = tiny('bert'), uneven_batch(), []
     model.bert.encoder.layer[2].register_forward_hook(
         lambda m, args, output: seen.append([p.requires_grad for p in m.parameters()]))
@@ -828,9 +828,9 @@ def first_token(outputs, rows): return outputs.logits[:, 1].log_softmax(-1)[:, 9
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 @pytest.mark.parametrize('one_module', [False, True])
 @pytest.mark.parametrize('method', METHODS)
-def test_the_saliency_of_a_translation_is_that_of_its_source_tokens_alone(kind, one_module, method):
+def test_the_saliency_of_a_translation_is_that_of_its_source_tokens(kind, one_module, method):
     model, batch = translator(kind), pairs()
-    # as after resizing: encoder and decoder read with one and the same module
+    # as after resizing: encoder and decoder use the same embedding module
     if one_module: model.set_input_embeddings(model.get_input_embeddings())
     saliency = input_saliency(model, batch, method, target=first_token, steps=4, batch_size=5)
     weight, times = model.get_input_embeddings().weight.detach(), 24**.5 if kind == 'marian' else 1.
@@ -890,10 +890,10 @@ def test_the_other_parts_of_a_translation_have_target_tokens_as_queries():
         torch.testing.assert_close(cross[0][i, :, :n].sum(-1), torch.ones(4, n, dtype=torch.float64))
 
 
-# Images, series, and texts that no LayerNorm reads
+# Images, series, and texts without a LayerNorm
 
 class Colours(nn.Module):
-    "Three channels, with a BatchNorm"
+    "A net for three channels, with a BatchNorm"
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(4*4*5, 3))
@@ -913,7 +913,7 @@ def signals(kind):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', ['colours', 'digits', 'series'])
 @pytest.mark.parametrize('method', ['gradient', 'input_x_gradient', 'integrated_gradients'])
-def test_the_saliency_of_pixels_and_cells_is_that_of_each_signal_alone_by_the_equation(kind, method):
+def test_the_saliency_of_pixels_and_cells_equals_the_equation_for_each_signal(kind, method):
     model, batch = signals(kind)
     (name, x), = batch.items()
     saliency = input_saliency(model, batch, method, steps=3, batch_size=2)
@@ -929,7 +929,7 @@ def test_the_saliency_of_pixels_and_cells_is_that_of_each_signal_alone_by_the_eq
     assert completeness_error(model, batch, input_saliency(model, batch, steps=200)).max() < .02
 
 
-def test_looking_at_a_signal_leaves_no_trace():
+def test_attribution_of_a_signal_has_no_side_effects():
     model, batch = signals('colours')
     model.train()
     buffers = {k: v.clone() for k, v in model.state_dict().items()}
@@ -942,7 +942,7 @@ def test_looking_at_a_signal_leaves_no_trace():
     assert not batch['pixel_values'].requires_grad
 
 
-def test_a_function_explains_what_it_says_of_a_signal():
+def test_a_function_as_target_explains_its_value_for_a_signal():
     model, batch = signals('series')
     saliency = input_saliency(model, batch, 'gradient', target=lambda o, rows: o.logits[:, 2] - o.logits[:, 0])
     x = batch['values'].clone().requires_grad_()
@@ -957,16 +957,16 @@ def test_a_function_explains_what_it_says_of_a_signal():
 @pytest.mark.parametrize('kwargs, message', [
     (dict(method='gradient_norm'),
      "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', .* for values, got 'gradient_norm'"),
-    (dict(baseline=3), 'baseline names a token, but values are no tokens'),
+    (dict(baseline=3), 'baseline is a token id, but values have no tokens'),
     (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
-def test_what_a_signal_cannot_be_asked_is_refused(kwargs, message):
+def test_invalid_arguments_for_signals_are_rejected(kwargs, message):
     model, batch = signals('series')
     with pytest.raises(ValueError, match=message): input_saliency(model, batch, **{'method': 'gradient', **kwargs})
-    with pytest.raises(ValueError, match='inputs must hold one of input_ids, pixel_values, values'):
+    with pytest.raises(ValueError, match='inputs must contain one of input_ids, pixel_values, values'):
         input_saliency(model, dict(labels=torch.zeros(3)))
 
 
-def test_the_literal_sum_is_there_where_no_layernorm_follows_the_embeddings():
+def test_the_gradient_sum_works_if_no_layernorm_follows_the_embeddings():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = TextLSTM(TextLSTMConfig(vocab_size=60, num_labels=3, pad_token_id=PAD)).double().eval()
@@ -982,8 +982,8 @@ def test_the_literal_sum_is_there_where_no_layernorm_follows_the_embeddings():
 
 @pytest.mark.parametrize('kind, cancels', [('bert', False), ('gpt2', False), ('deberta-v2', True),
                                            ('modernbert', True)])
-def test_embedding_times_gradient_that_cancels_is_said_to(kind, cancels, recwarn):
-    "A model that normalises a word's embedding and nothing with it does not notice its length"
+def test_embedding_times_gradient_that_cancels_gives_a_warning(kind, cancels, recwarn):
+    "A model that normalises the embedding of each word alone does not depend on its length"
     sizes = dict(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                  num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     own = dict(position_biased_input=False, layer_norm_eps=1e-12) if kind == 'deberta-v2' else dict(norm_eps=1e-12)

@@ -1,5 +1,5 @@
-"""What explains a model, on a card: every tensor is where the model is, and the numbers are those of the processor.
-Emulated (emulated_card.py), or with SALVIZ_DEVICE=cuda a real card."""
+"""Explanations on a GPU: every tensor is on the device of the model, and the results are those of the CPU.
+The GPU is emulated (emulated_card.py), or real with SALVIZ_DEVICE=cuda."""
 import copy
 
 import numpy as np
@@ -30,7 +30,7 @@ def batch(tiny_tokenizer, tiny_data):
     return Collator(tiny_tokenizer)([rows[i] for i in range(4)])
 
 def on_both(model, batch, act):
-    "What `act(model, batch)` gives on the processor and on a card, as arrays"
+    "The results of `act(model, batch)` on the CPU and on a GPU, as arrays"
     here = act(model, batch)
     with training_on_card() as card:
         there = act(copy.deepcopy(model).to(card), {k: v.to(card) for k, v in batch.items()})
@@ -38,20 +38,20 @@ def on_both(model, batch, act):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('name', [n for n in registered_attributions('input_ids')
-                                  if n != 'gradient']) # whose sum over a BERT's embedding is zero
-def test_an_attribution_on_a_card_is_that_of_the_processor(name, model, batch):
+                                  if n != 'gradient']) # its sum over a BERT's embedding is zero
+def test_attributions_on_a_gpu_equal_those_on_the_cpu(name, model, batch):
     options = {k: v for k, v in few.items() if k in registered_attributions()[name].options}
     np.testing.assert_allclose(*on_both(model, batch, lambda m, b: explain(m, b, name, **options).values),
                                rtol=1e-8, atol=1e-10)
 
 @pytest.mark.parametrize('name', _attentions)
-def test_attention_is_attributed_on_a_card(name, model, batch):
+def test_attention_is_attributed_on_a_gpu(name, model, batch):
     def act(m, b):
         maps, allowed = attention_attribution(m, b, method=name, **(dict(steps=3) if name.startswith('int') else {}))
         return torch.stack([torch.where(allowed[l], x, -1.) for l, x in maps.items()])
     np.testing.assert_allclose(*on_both(model, batch, act), rtol=1e-8, atol=1e-10)
 
-def test_attention_is_observed_dropped_and_scaled_on_a_card(model, batch):
+def test_attention_is_observed_dropped_and_scaled_on_a_gpu(model, batch):
     def act(m, b):
         n, device = b['input_ids'].shape[1], b['input_ids'].device
         drop = {0: torch.ones(1, 1, n, n, dtype=torch.bool, device=device).triu(1)}
@@ -64,7 +64,7 @@ def test_attention_is_observed_dropped_and_scaled_on_a_card(model, batch):
     np.testing.assert_allclose(*on_both(model, batch, scores), rtol=1e-8)
 
 @pytest.mark.slow
-def test_what_is_measured_over_data_is_the_same_on_a_card(model, tiny_tokenizer):
+def test_analyses_of_data_are_the_same_on_a_gpu(model, tiny_tokenizer):
     def measured(m):
         found = faithfulness_data(m, texts, ['input_x_gradient', 'random'], tiny_tokenizer, progress=False)
         values = [v[k] for v in found.values() for k in ('aopc_comprehensiveness', 'flip_fraction')]
@@ -77,7 +77,7 @@ def test_what_is_measured_over_data_is_the_same_on_a_card(model, tiny_tokenizer)
     np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-8)
     assert same == as_there
 
-def test_a_text_is_explored_on_a_card(model, tiny_tokenizer):
+def test_a_text_is_explored_on_a_gpu(model, tiny_tokenizer):
     def explored(m):
         opened = explore(m, tiny_tokenizer, texts[0], steps=2)
         opened.settle(60)
@@ -88,7 +88,7 @@ def test_a_text_is_explored_on_a_card(model, tiny_tokenizer):
     assert here.keys() == there.keys()
     for name, x in here.items(): np.testing.assert_allclose(there[name], x, rtol=1e-5, atol=1e-6, err_msg=name)
 
-def test_the_emulated_card_refuses_what_a_card_refuses():
+def test_the_emulated_gpu_rejects_what_a_gpu_rejects():
     with training_on_card() as card:
         x = torch.ones(3, device=card)
         with pytest.raises(RuntimeError, match='same device'): x + torch.ones(3)
@@ -96,7 +96,7 @@ def test_the_emulated_card_refuses_what_a_card_refuses():
         with pytest.raises(RuntimeError, match='same device'): torch.ones(3).index_select(0, first)
         with pytest.raises(TypeError, match='numpy'): x.numpy()
         transfers.clear()
-        assert (x + torch.tensor(2.))[torch.tensor([1])].cpu().tolist() == [3.] # as on a card
+        assert (x + torch.tensor(2.))[torch.tensor([1])].cpu().tolist() == [3.] # as on a GPU
         if card.type == 'card':
             assert len(transfers) == 1
             assert x.sum().item() == 3 and len(transfers) == 2

@@ -1,4 +1,4 @@
-"Explanations by name, against cases worked out by hand, loops in float64 straight from the equations, and captum"
+"Explanations by name, against manual examples, float64 loops from the equations, and captum"
 import ast
 import copy
 from pathlib import Path
@@ -137,7 +137,7 @@ def signal(name, n=3):
     ('gradient_shap', dict(baselines=[0], samples=3)), ('deep_shap', dict(baselines=[0])), ('occlusion', {}),
     ('occlusion', dict(replacement='zeros')),
     ('occlusion', dict(replacement='removal')), ('occlusion', dict(replacement=0))])
-def test_in_a_linear_model_every_contribution_is_that_of_the_token(method, options):
+def test_contributions_in_a_linear_model_are_exact(method, options):
     model, batch = seeded(LinearText), sentences('linear')
     batch['input_ids'] %= 12
     batch['input_ids'][batch['attention_mask'].bool() & (batch['input_ids'] == 0)] = 4
@@ -153,7 +153,7 @@ def test_in_a_linear_model_every_contribution_is_that_of_the_token(method, optio
     torch.testing.assert_close(explain(model, batch, 'gradient', 1).values[0, 0], model.head.weight[1].sum().detach())
 
 
-# against what exists
+# comparison with existing implementations
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left'), ('marian', 'right')])
 def test_gradient_methods_equal_input_saliency(kind, side):
@@ -173,7 +173,7 @@ def test_gradient_methods_equal_input_saliency(kind, side):
 
 
 @pytest.mark.parametrize('name', ['digit-cnn', 'tcn'])
-def test_the_same_for_images_and_series(name):
+def test_gradient_methods_equal_input_saliency_for_images_and_series(name):
     net, batch = signal(name)
     for method in ('gradient', 'input_x_gradient', 'integrated_gradients'):
         e = explain(net, batch, method)
@@ -181,9 +181,9 @@ def test_the_same_for_images_and_series(name):
     torch.testing.assert_close(e.completeness_error, completeness_error(net, batch, e.values), rtol=1e-6, atol=1e-9)
 
 
-# methods that draw
+# methods with random numbers
 
-def test_smoothgrad_has_noise_of_the_given_share_of_the_range():
+def test_smoothgrad_noise_is_the_given_fraction_of_the_range():
     net, x = Numbers(lambda x: (x**2).sum((1, 2))), seeded(lambda: torch.rand(2, 60, 50).double() * 6 - 1)
     values = explain(net, dict(values=x), 'smoothgrad', 0, samples=16, noise=.1).values
     for i in range(2):                                                       # gradient at x + noise: 2x + 2 noise
@@ -197,7 +197,7 @@ def test_smoothgrad_has_noise_of_the_given_share_of_the_range():
 
 
 @pytest.mark.slow
-def test_gradient_shap_is_in_expectation_what_a_quadratic_owes_to_each_cell():
+def test_gradient_shap_has_the_expected_value_for_a_quadratic():
     a = torch.linspace(-1, 2, 12).double().view(3, 4)
     net, x = Numbers(lambda x: (a * x**2).sum((1, 2))), seeded(lambda: torch.randn(2, 3, 4).double())
     baselines = seeded(lambda: torch.randn(2, 3, 4).double(), 5)
@@ -205,13 +205,13 @@ def test_gradient_shap_is_in_expectation_what_a_quadratic_owes_to_each_cell():
     owed = a * (x**2 - (baselines**2).mean(0))
     assert (e.values - owed).abs().max() < .5 and np.corrcoef(e.values.flatten(), owed.flatten())[0, 1] > .99
     assert (e.completeness_error < .3).all()
-    # noise with the example's mean and spread in each feature
+    # noise with the example's mean and standard deviation in each feature
     free = explain(net, dict(values=x), 'gradient_shap', 0, samples=800, batch_size=1000)
     owed = a * (x**2 - x.mean(1, keepdim=True)**2 - x.var(1, keepdim=True, correction=0))
     assert (free.values - owed).abs().max() < .8 and np.corrcoef(free.values.flatten(), owed.flatten())[0, 1] > .99
 
 
-def test_what_is_drawn_depends_on_the_seed_alone():
+def test_random_numbers_depend_only_on_the_seed():
     model, batch = tiny('bert'), sentences('bert')
     for method in ('smoothgrad', 'gradient_shap', 'deep_shap', 'random'):
         first, again, other = (explain(model, batch, method, seed=s, **few(method)).values for s in (0, 0, 1))
@@ -242,7 +242,7 @@ def test_deeplift_of_a_network_of_two_layers_by_the_rescale_rule():
         assert found[j].item() == pytest.approx((m * (x[0, j] - b[0, j])).item(), rel=1e-9)
 
 
-def test_a_product_owes_each_factor_its_shapley_value_and_a_maximum_its_larger_place():
+def test_products_give_shapley_values_and_maxima_go_to_the_larger_position():
     x, b = torch.tensor([[[3., 5.]]]).double(), torch.tensor([[1., 2.]]).double()
     deeplift = lambda f, x, b: explain(Numbers(f), dict(values=x), 'deeplift', 0, baseline=b).values[0, 0].tolist()
     assert deeplift(lambda v: v[:, 0, 0] * v[:, 0, 1], x, b) == [(3 - 1) * (5 + 2) / 2, (5 - 2) * (3 + 1) / 2]
@@ -271,7 +271,7 @@ def test_deeplift_is_complete_for_every_family(kind):
         assert (e.completeness_error < 1e-4).all() and e.values.abs().amax(tuple(range(1, e.values.dim()))).min() > 0
 
 
-def test_deeplift_of_an_lstm_is_the_same_in_one_kernel_and_in_modules():
+def test_deeplift_of_a_fused_lstm_equals_that_of_modules():
     batch = signal('lstm')[1]
     fused, modules = (explain(small_net('lstm', shape=(6, 4), cell=cell).double(), batch, 'deeplift').values
                       for cell in ('fused', 'modules'))
@@ -303,14 +303,14 @@ def test_deeplift_and_deep_shap_equal_captum_where_captum_is_right():
                                DeepLift(pooled).attribute(series, base[None], target=1).detach(), rtol=1e-7, atol=1e-12)
 
 
-def test_what_captum_gets_wrong_is_refused_by_name():
+def test_incomplete_results_of_captum_are_rejected_by_name():
     for name in ('tcn', 'lstm', 'transformer'):
         net, batch = signal(name)
         with pytest.raises(ValueError, match=f"Captum's contributions of {type(net).__name__} do not add up"):
             explain(net, batch, 'deeplift', 1, rules='captum')
 
 
-def test_deeplift_refuses_what_it_has_no_rule_for_and_what_it_cannot_see():
+def test_deeplift_rejects_operations_without_rules_and_incomplete_results():
     x = dict(values=torch.tensor([[[3., 5.]]]).double())
     with pytest.raises(ValueError, match='deeplift has no rule for the operation .*prod'):
         explain(Numbers(lambda v: v.cumprod(-1)[:, 0, 1]), x, 'deeplift', 0)
@@ -326,7 +326,7 @@ def test_deeplift_refuses_what_it_has_no_rule_for_and_what_it_cannot_see():
 
 @pytest.mark.parametrize('replacement', ['baseline', 'zeros', 31, 'removal'])
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
-def test_occlusion_takes_one_token_after_the_other(kind, side, replacement):
+def test_occlusion_removes_one_token_after_the_other(kind, side, replacement):
     model, batch = tiny(kind), sentences(kind, side)
     e = explain(model, batch, 'occlusion', 2, replacement=replacement, batch_size=7)
     weight = model.get_input_embeddings().weight.detach()
@@ -356,14 +356,14 @@ def test_occlusion_of_patches_equals_captum(window, stride):
 # attention
 
 def eager(model, batch):
-    "Maps with their graph, from the model's own eager attention"
+    "Maps with their graph, from the model's eager attention"
     model.set_attn_implementation('eager')
     out = model(**batch, output_attentions=True)
     return out.logits, out.attentions
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
-def test_attention_methods_by_loops_over_the_models_own_maps(kind, side):
+def test_attention_methods_equal_loops_over_eager_maps(kind, side):
     model, batch = tiny(kind), sentences(kind, side)
     found = {m: explain(model, batch, m, 1, **o).values
              for m, o in dict(attention={}, rollout={}, gradient_x_attention=dict(layers=[0, 1]),
@@ -391,7 +391,7 @@ def test_attention_methods_by_loops_over_the_models_own_maps(kind, side):
         assert all(found[m][i, j] == 0 for m in found for j in range(6) if j not in at)
 
 
-def test_integrated_attention_is_complete_in_the_standard_reading_alone():
+def test_integrated_attention_is_complete_only_in_the_standard_reading():
     model, batch = tiny('bert'), sentences('bert')
     rough, fine = (explain(model, batch, 'attention_integrated_gradients', 1, layers=[0, 1], steps=s)
                    for s in (10, 200))
@@ -410,7 +410,7 @@ def test_integrated_attention_is_complete_in_the_standard_reading_alone():
     assert paper.completeness_error is None and not torch.allclose(paper.values, rough.values)
 
 
-def test_an_encoder_decoder_shows_its_encoders_attention():
+def test_attention_methods_use_the_encoder_of_an_encoder_decoder():
     model, batch = tiny('marian'), sentences('marian')
     A = explain(model, batch, 'attention', next_is_nine).values
     torch.testing.assert_close(A.sum(1), torch.ones(3).double())                # the mean of rows that sum to one
@@ -419,7 +419,7 @@ def test_an_encoder_decoder_shows_its_encoders_attention():
         explain(model, batch, 'attention', next_is_nine, row='pooled')
 
 
-# every method alike
+# all methods
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
@@ -465,7 +465,7 @@ def test_each_class_has_an_axis_and_shares_the_passes_forward(method):
 @pytest.mark.sample(9)
 @pytest.mark.parametrize('method', [m for m in NAMES if registered_attributions()[m].is_one_pass])
 @pytest.mark.parametrize('kind', ['bert', 'llama'])
-def test_what_reads_once_is_asked_and_scored_by_the_pass_that_it_reads(kind, method):
+def test_one_pass_methods_get_target_and_score_from_their_pass(kind, method):
     model, batch = tiny(kind), sentences(kind)
     examples, read = len(batch['input_ids']), []
     labels = torch.arange(examples) % 3
@@ -484,7 +484,7 @@ def test_what_reads_once_is_asked_and_scored_by_the_pass_that_it_reads(kind, met
             torch.testing.assert_close(made.values, torch.stack(ones))
         else:
             assert torch.equal(made.target, asked)
-            expected = logits.gather(1, asked[:, None])[:, 0] # Llama reckons its norms in float32
+            expected = logits.gather(1, asked[:, None])[:, 0] # Llama computes its norms in float32
             torch.testing.assert_close(made.score, expected, rtol=1e-5, atol=1e-6)
     handle.remove()
 
@@ -540,7 +540,7 @@ def words_and_model():
         initializer_range=.3))).double().eval()
 
 
-def test_texts_come_back_as_words_and_data_in_their_order():
+def test_texts_are_returned_as_words_and_data_in_order():
     tokenizer, model = words_and_model()
     e = explain(model, SENTENCES, 'occlusion', 'each', tokenizer=tokenizer)
     assert [w.shape for w in e.words()] == [w.shape for w in e.pooled()] == [(3, 5), (3, 1), (3, 3)]
@@ -554,7 +554,7 @@ def test_texts_come_back_as_words_and_data_in_their_order():
     assert [list(w.index) for w in pairs.words('max')] == [['one', 'two', 'six'], ['two', 'three', 'four']]
 
 
-def test_a_text_is_a_list_of_one_and_its_words_stand_beside_their_numbers():
+def test_a_text_is_treated_as_a_list_of_one_and_its_words_are_listed():
     tokenizer, model = words_and_model()
     one, listed = (explain(model, x, 'occlusion', tokenizer=tokenizer) for x in ('six two two', ['six two two']))
     assert same(one.values, listed.values) and same(one.score, listed.score) and one.score.shape == (1,)
@@ -567,7 +567,7 @@ def test_a_text_is_a_list_of_one_and_its_words_stand_beside_their_numbers():
     batch = Collator(tokenizer)(list(encode_texts(SENTENCES, tokenizer)))
     for inputs, known in ((split, SENTENCES[0].split()), (batch, [*range(5)])):
         assert list(explain(model, inputs, 'random', tokenizer=tokenizer).words()[0].index) == known
-    assert len(explain(model, 'six ' * 50, 'random', tokenizer=tokenizer).words()[0]) == 18 # cut, with [CLS] and [SEP]
+    assert len(explain(model, 'six ' * 50, 'random', tokenizer=tokenizer).words()[0]) == 18 # 20 with [CLS] and [SEP]
 
 
 @pytest.mark.parametrize('text', ['six <|user|> two', '這部 電影 two', 'สวัสดี six', '<|user|>電影', 'two ... six'])
@@ -601,14 +601,14 @@ def test_a_model_with_lora_is_explained_with_its_adapters():
 
 
 @pytest.mark.parametrize('kind', ['gpt2', 'llama'])
-def test_what_a_model_does_not_take_is_left_out(kind):
+def test_inputs_that_a_model_does_not_take_are_left_out(kind):
     model, batch = tiny(kind), sentences(kind)
     typed = batch | dict(token_type_ids=torch.zeros_like(batch['input_ids']))
     for method in ('integrated_gradients', 'occlusion', 'attention'):
         assert same(explain(model, typed, method, 1).values, explain(model, batch, method, 1).values)
     bert, types = tiny('bert'), torch.ones_like(batch['input_ids'])
     assert not same(explain(bert, batch | dict(token_type_ids=types), target=1).values,
-                    explain(bert, batch, target=1).values) # where types mean something they are read
+                    explain(bert, batch, target=1).values) # models that use types read them
 
 
 def test_a_data_set_of_series_is_explained_as_it_was_loaded():
@@ -653,11 +653,11 @@ def test_encoder_decoder_classifiers_read_the_text_on_both_sides(kind):
             np.testing.assert_allclose(e.examples()[i], alone, rtol=1e-6, atol=1e-9)
             np.testing.assert_allclose(whole[i], alone, rtol=1e-6, atol=1e-9)
     assert (explain(model, SENTENCES, 'deeplift', 1, tokenizer=tokenizer).completeness_error < 1e-4).all()
-    with pytest.raises(ValueError, match="'removal' would take away the end token"):
+    with pytest.raises(ValueError, match="'removal' would remove the end token"):
         explain(model, SENTENCES, 'occlusion', tokenizer=tokenizer, replacement='removal')
 
 
-def test_the_same_input_means_the_same_everywhere():
+def test_inputs_are_interpreted_in_the_same_way_everywhere():
     tokenizer, model = words_and_model()
     def ids(inputs): return as_batch(model, inputs, tokenizer)['input_ids'].tolist()
     pair = Collator(tokenizer)(list(encode_texts(['one two'], tokenizer, ['six'])))['input_ids'].tolist()
@@ -682,7 +682,7 @@ def test_the_same_input_means_the_same_everywhere():
     assert as_batch(net, {k: v.float() for k, v in batch.items()})['values'].dtype == torch.float64
 
 
-def test_a_data_set_as_words_and_with_what_else_is_known():
+def test_a_data_set_is_explained_in_words_and_with_details():
     tokenizer, model = words_and_model()
     labels = torch.tensor([0, 2, 1])
     for target in ('each', labels):
@@ -700,7 +700,7 @@ def test_a_data_set_as_words_and_with_what_else_is_known():
     assert plain.target.tolist() == explain(model, SENTENCES, 'random', tokenizer=tokenizer).target.tolist()
 
 
-def test_other_heads_are_explained_for_what_they_say_and_for_their_labels():
+def test_other_heads_are_explained_for_predictions_and_labels():
     sizes = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=20,
                  pad_token_id=0, initializer_range=.3)
     batch, real = sentences('bert'), sentences('bert')['attention_mask'].bool()
@@ -736,17 +736,17 @@ def test_other_heads_are_explained_for_what_they_say_and_for_their_labels():
                                    logp.gather(2, words[..., None])[..., 0].mean(1), rtol=1e-5, atol=1e-6)
 
 
-def test_memory_is_bounded_without_being_told():
+def test_memory_is_limited_by_default():
     model, tokens = tiny('bert'), []
     model.bert.encoder.register_forward_hook(lambda m, args, out: tokens.append(args[0].shape[:2].numel()))
     many = {k: v.repeat(90, 1) for k, v in sentences('bert').items()}
     for method in ('input_x_gradient', 'deeplift', 'occlusion'): explain(model, many, method)
     assert max(tokens) <= 1024 < many['attention_mask'].sum()
-    # 590 MiB as one map a window
+    # 590 MiB as one map per window
     assert [tuple(x.shape) for x in _windows((224, 224), (4, 4), None, 'cpu')] == [(111, 224), (111, 224)]
 
 
-def test_completeness_of_nothing_is_said():
+def test_completeness_without_a_gain_is_nan_or_infinite():
     values, gain = torch.tensor([[[1., 1.], [0., 0.], [1., 0.]]]), torch.tensor([[4., 0., 0.]])
     found = completeness(values, gain, 1)[0]
     assert found[0] == .5 and found[1].isnan() and found[2].isinf()
@@ -755,7 +755,7 @@ def test_completeness_of_nothing_is_said():
     assert completeness(values[:, :1], layers, 1).item() == .5
 
 
-def test_numpys_whole_numbers_are_whole_numbers():
+def test_numpy_integers_are_accepted():
     model, batch = tiny('bert'), sentences('bert')
     one, two = (explain(model, batch, 'attention', kind(1), heads=kind(2), seed=kind(3)) for kind in (int, np.int64))
     assert torch.equal(one.values, two.values) and one.target.tolist() == two.target.tolist() == [1, 1, 1]
@@ -763,7 +763,7 @@ def test_numpys_whole_numbers_are_whole_numbers():
                    baselines=[0, 5]).options == dict(baselines=[0, 5], rules='salviz', seed=0)
 
 
-# refusals
+# errors
 
 @pytest.mark.parametrize('kwargs, said', [
     (dict(method='lime'), "method must be one of 'gradient'"),
@@ -772,30 +772,30 @@ def test_numpys_whole_numbers_are_whole_numbers():
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(seed=.5), 'seed must be a whole number'),
     (dict(seed=-1), 'from 0 to 4294967295'), (dict(batch_size=.5), 'batch_size must be a whole number'),
-    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a share'),
-    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a share'),
+    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a fraction'),
+    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a fraction'),
     (dict(method='deep_shap', baselines=[0], samples=3), 'leave one of them out'),
     (dict(method='deep_shap', baselines=[0, 60]), 'the id of a token, 0 to 59'),
     (dict(method='gradient_shap', baselines=[-1]), 'the id of a token, 0 to 59'),
     (dict(baseline=60), 'the id of a token, 0 to 59'),
-    (dict(method='occlusion', replacement=60), 'replacement of occlusion is the id of a token, 0 to 59'),
+    (dict(method='occlusion', replacement=60), 'replacement of occlusion must be the id of a token, 0 to 59'),
     (dict(method='smoothgrad', samples=0), 'samples must be a whole number'),
     (dict(method='smoothgrad', base='integrated_gradients'), 'base must be one of'),
     (dict(method='smoothgrad', base='gradient'), 'identically zero'),
     (dict(method='deeplift', rules='lrp'), 'rules must be one of'),
-    (dict(method='deeplift', baseline=.5), 'baseline of a text .None: the pad token. is the id of a token'),
+    (dict(method='deeplift', baseline=.5), 'baseline of a text .None: the pad token. must be the id of a token'),
     (dict(method='occlusion', replacement='nothing'), 'replacement must be'),
     (dict(method='occlusion', window=3), 'window is for images and series'),
     (dict(method='attention', row='first'), "row must be 'pooled', 'mean' or None"),
-    (dict(method='attention', heads=9), 'there are the heads 0 to 3'),
+    (dict(method='attention', heads=9), 'heads must be from 0 to 3'),
     (dict(method='attention', layers=5), 'has the layers 0 to 1'),
     (dict(method='attention_integrated_gradients', reading='x'), 'reading must be'),
     (dict(method='random', steps=3), 'random has no option steps')])
-def test_bad_arguments_are_refused_in_a_sentence(kwargs, said):
+def test_bad_arguments_raise_errors_of_one_sentence(kwargs, said):
     with pytest.raises(ValueError, match=said): explain(tiny('bert'), sentences('bert'), **kwargs)
 
 
-def test_bad_inputs_are_refused_in_a_sentence():
+def test_bad_inputs_raise_errors_of_one_sentence():
     tokenizer, model = words_and_model()
     for inputs, said in ((['one', ('two', 'six')], 'a list of pairs, str'),
                          ([], 'data is empty'), ([('one', 'two', 'six')], 'got a list of tuple'),
@@ -805,9 +805,9 @@ def test_bad_inputs_are_refused_in_a_sentence():
             with pytest.raises(ValueError, match=said): ask(model, inputs, 'random', tokenizer=tokenizer)
     for ask in (explain, explain_data):
         with pytest.raises(ValueError, match='texts need their tokenizer'): ask(model, SENTENCES, 'random')
-    with pytest.raises(ValueError, match='one for each is needed'):
+    with pytest.raises(ValueError, match='pass one for each'):
         explain_data(model, encode_texts(SENTENCES, tokenizer), 'random', torch.tensor([0]), tokenizer=tokenizer)
-    with pytest.raises(ValueError, match='leaves nothing of a text of one token'):
+    with pytest.raises(ValueError, match='needs at least two tokens in every text'):
         explain(model, dict(input_ids=torch.tensor([[6, 5], [7, 0]]), attention_mask=torch.tensor([[1, 1], [1, 0]])),
                 'occlusion', replacement='removal')
     net, batch = signal('digit-cnn')
@@ -816,9 +816,9 @@ def test_bad_inputs_are_refused_in_a_sentence():
         explain(net, batch, 'occlusion', replacement='zeros')
     with pytest.raises(ValueError, match=r'baselines must be an array \[K, 2, 8, 8\]'):
         explain(net, batch, 'deep_shap', baselines=torch.zeros(3))
-    with pytest.raises(ValueError, match='words: nothing says which word'): explain(net, batch, 'random').words()
+    with pytest.raises(ValueError, match='words: it is unknown which word'): explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
-                       match="'predicted' of seq2seq needs labels.*say what the score is with target=function"):
+                       match="'predicted' of seq2seq needs labels.*define the score with target=function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,
@@ -827,7 +827,7 @@ def test_bad_inputs_are_refused_in_a_sentence():
 
 
 @pytest.mark.slow
-def test_the_table_of_a_models_explainers_is_true():
+def test_explainers_is_correct():
     for model in (tiny('bert'), tiny('gpt2'), tiny('marian'),
                   small_net('text-lstm', vocab_size=60, embedding_size=4, hidden_size=3)):
         table = explainers(model)
@@ -839,7 +839,7 @@ def test_the_table_of_a_models_explainers_is_true():
 
 
 def imports(path, seen):
-    "Names of all packages that a module of salviz imports when it is imported, by way of other modules of salviz too"
+    "All packages that a module of salviz imports, directly or through other modules of salviz"
     if path in seen or not path.exists(): return set()
     seen.add(path)
     found = set()
@@ -857,7 +857,7 @@ def imports(path, seen):
     return found
 
 
-def test_importing_the_rooms_that_compute_brings_neither_captum_nor_anything_that_draws():
+def test_computing_modules_do_not_import_captum_or_plotting_libraries():
     seen, found = set(), set()
     for room in ('attribution/explanations', 'analysis/faithfulness', 'analysis/corpus', 'analysis/antecedents'):
         found |= imports(package/f'{room}.py', seen)

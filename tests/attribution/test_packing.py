@@ -1,4 +1,4 @@
-"Pairs of example and point, packed into passes: each once, within the bounds, with the numbers of one after the other"
+"Examples and points packed into passes: each once, within the limits, with the same results as one by one"
 import numpy as np
 import pytest
 import torch
@@ -26,7 +26,7 @@ kinds = dict(
     t5=lambda: T5ForSequenceClassification(
         T5Config(vocab_size=60, num_labels=3, pad_token_id=0, eos_token_id=1, d_model=24, num_layers=2, num_heads=4,
                  d_kv=6, d_ff=32, decoder_start_token_id=0)))
-in_float32 = 'gpt2', 'llama', 't5' # take a softmax, a norm or the angles of their positions in float32
+in_float32 = 'gpt2', 'llama', 't5' # compute a softmax, a norm or rotary angles in float32
 
 
 def made(build):
@@ -45,7 +45,7 @@ def sentences(lengths, side='right'):
     return dict(input_ids=ids, attention_mask=mask)
 
 def path_by_hand(model, name, x, start, target, inputs, steps):
-    "Integrated gradients of one example, one point after the other"
+    "Integrated gradients of one example, point by point"
     total = torch.zeros_like(x)
     for k in range(steps):
         at = (start + (k + .5) / steps * (x - start)).detach().requires_grad_()
@@ -67,13 +67,13 @@ def test_packed_integrated_gradients_equal_one_sentence_and_one_point_at_a_time(
     torch.testing.assert_close(explain(model, batch, target=target, steps=steps).values, values, rtol=0, atol=0)
     for i, n in enumerate(lengths):
         real = batch['attention_mask'][i].bool()
-        # a decoder with padding in front counts its places: what it reads there is what it read in the batch
+        # a decoder with left padding counts its positions, so it must read the same row as in the batch
         ids = batch['input_ids'][i:i + 1] if side == 'left' else batch['input_ids'][i:i + 1, real]
         mask = batch['attention_mask'][i:i + 1] if side == 'left' else torch.ones_like(ids)
         x = embed(ids).detach()
         start = embed(torch.zeros_like(ids)).detach()
         rest = dict(attention_mask=mask)
-        if kind in ('gpt2', 'llama'): # find the pooled token by their ids, which they do not have here
+        if kind in ('gpt2', 'llama'): # these find the pooled token by ids, which are not available here
             by_hand = path_by_embedding(model, ids, mask, x, start, target[i], steps)
         else: by_hand = path_by_hand(model, 'inputs_embeds', x, start, target[i], rest, steps)
         mine = by_hand.sum(-1)[0]
@@ -81,7 +81,7 @@ def test_packed_integrated_gradients_equal_one_sentence_and_one_point_at_a_time(
         assert (values[i, ~real] == 0).all()
 
 def path_by_embedding(model, ids, mask, x, start, target, steps):
-    "The same where the model needs its ids: a hook stands in for the embeddings"
+    "The same for models that need ids: a hook replaces the embeddings"
     total, at = torch.zeros_like(x), None
     handle = model.get_input_embeddings().register_forward_hook(lambda module, args, out: at)
     for k in range(steps):
@@ -107,7 +107,7 @@ def test_packed_integrated_gradients_of_images_equal_one_image_and_one_point_at_
 
 @pytest.mark.parametrize('copies', [1, 2, 20])
 @pytest.mark.parametrize('seed', range(5))
-def test_every_example_is_packed_once_and_only_a_lone_one_is_larger_than_a_pass(copies, seed):
+def test_every_example_is_packed_once_and_only_single_ones_exceed_a_pass(copies, seed):
     lengths = np.random.default_rng(seed).integers(1, 600, 80)
     packs = packed(lengths, copies, lambda n: max(1, 1024 // n))
     assert sorted(np.concatenate(packs).tolist()) == list(range(80))
@@ -131,7 +131,7 @@ def test_every_pair_of_sentence_and_point_is_read_once_within_the_tokens_of_a_pa
 @pytest.mark.parametrize('attention', ['sdpa', 'eager'])
 @pytest.mark.parametrize('tokens', [8, 300])
 @pytest.mark.parametrize('kind', [*kinds, 'lm', 'vit'])
-def test_a_row_keeps_no_more_for_its_way_back_than_it_is_said_to(kind, tokens, attention):
+def test_the_memory_estimate_of_a_row_is_an_upper_bound(kind, tokens, attention):
     own = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, patch_size=2,
                image_size=16 if tokens == 8 else 32, num_channels=1)
     more = dict(lm=lambda: GPT2LMHeadModel(GPT2Config(vocab_size=500, n_embd=24, n_layer=2, n_head=4)),
@@ -155,10 +155,10 @@ def test_a_row_keeps_no_more_for_its_way_back_than_it_is_said_to(kind, tokens, a
     assert sum(size for at, (size, _) in kept.items() if at not in weights) <= _row_bytes(model, tokens)
     assert rows_at_once(model, tokens) * _row_bytes(model, tokens) <= packing._most_bytes
 
-def test_occlusion_reads_each_text_once_for_each_token_and_next_to_no_padding():
+def test_occlusion_reads_each_text_once_per_token_and_almost_no_padding():
     model, lengths, passes = made(kinds['bert']), (40, 38, 35, 33, 30, 12, 12, 5), []
     batch, target = sentences(lengths), torch.zeros(8, dtype=torch.long)
     model.register_forward_pre_hook(lambda m, args, kwargs: passes.append(kwargs['attention_mask']), with_kwargs=True)
     input_saliency(model, batch, 'occlusion', target)
-    needed = sum(n*(n + 1) for n in lengths) # each token away, and none
+    needed = sum(n*(n + 1) for n in lengths) # each token removed, and none
     assert needed <= sum(mask.numel() for mask in passes) <= 1.05*needed

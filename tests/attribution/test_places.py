@@ -19,7 +19,7 @@ from salviz.models.places import _output_layer, logits_at
 from salviz.models.tasks import attribution_target, tasks
 
 def alike(ours, theirs, size=64):
-    "As in `helpers`, for Llama and GPT-2, which take norms and softmaxes in float32 even in a float64 model"
+    "As in `helpers`, for Llama and GPT-2, which compute norms and softmaxes in float32 even in a float64 model"
     return alike_in_float64(ours, theirs, size, torch.float32)
 
 class OldForCausalLM(LlamaForCausalLM):
@@ -28,7 +28,7 @@ class OldForCausalLM(LlamaForCausalLM):
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
 
 class TiedForCausalLM(OldForCausalLM):
-    "One whose output layer is no module that is called"
+    "A model whose output layer is not called as a module"
     def forward(self, **inputs):
         outputs = self.model(**inputs)
         outputs.logits = F.linear(outputs.last_hidden_state, self.lm_head.weight)
@@ -52,7 +52,7 @@ def model(request): return model_of(request.param)
 
 @pytest.fixture
 def batch():
-    "Texts of three lengths, padded on the left, on the right and not at all"
+    "Texts of three lengths: padded on the left, on the right, and without padding"
     ids = torch.tensor([[0, 0, 5, 6, 7, 8], [9, 10, 11, 0, 0, 0], [12, 13, 14, 15, 16, 17]])
     return dict(input_ids=ids, attention_mask=(ids != 0).long())
 
@@ -63,7 +63,7 @@ def all_logits(model, batch, i, embeddings):
     return model(inputs_embeds=embeddings[None], attention_mask=batch['attention_mask'][i:i + 1]).logits[0]
 
 def expected(model, batch, i):
-    "The word that `model` expects after text `i`"
+    "The word that `model` predicts after text `i`"
     embeddings = model.get_input_embeddings()(batch['input_ids'][i])
     return int(all_logits(model, batch, i, embeddings)[last[i]].argmax())
 
@@ -79,7 +79,7 @@ def slow_path(model, batch, i, token, steps):
     return (total/steps*(x - start)).sum(-1)*batch['attention_mask'][i]
 
 def slow_occlusion(model, batch, i, token):
-    "What log p(`token`) after text `i` loses with the pad token in each place, one at a time, with all logits"
+    "The drop of log p(`token`) after text `i` with the padding token at each position in turn, with all logits"
     embed = model.get_input_embeddings()
     x, fill = embed(batch['input_ids'][i]).detach(), embed(torch.tensor(0)).detach()
     def score(embeddings): return all_logits(model, batch, i, embeddings).log_softmax(-1)[last[i], token]
@@ -92,7 +92,7 @@ def slow_occlusion(model, batch, i, token):
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('target', ['predicted', 4])
-def test_explanations_of_a_causal_model_are_those_of_all_its_logits(target, model, batch):
+def test_explanations_of_a_causal_model_equal_those_with_all_logits(target, model, batch):
     paths = explain(model, batch, 'integrated_gradients', target, steps=4).values
     losses = explain(model, batch, 'occlusion', target).values
     for i in range(3):
@@ -101,7 +101,7 @@ def test_explanations_of_a_causal_model_are_those_of_all_its_logits(target, mode
         alike(losses[i], slow_occlusion(model, batch, i, token))
 
 def seen_by_head(model, act):
-    "The shapes of what goes into the output layer of `model` while `act` runs"
+    "The shapes of the inputs of the output layer of `model` while `act` runs"
     shapes = []
     with _output_layer(model).register_forward_hook(lambda module, args, output: shapes.append(tuple(args[0].shape))):
         act()
@@ -116,7 +116,7 @@ def test_an_explanation_of_the_next_token_computes_the_logits_of_one_position(ki
     shapes = seen_by_head(model, lambda: explain(model, batch, method, 4))
     assert shapes and {tokens for _, tokens, _ in shapes} == {1}
 
-def test_rows_that_ask_for_different_numbers_of_positions_get_their_logits(model, batch):
+def test_rows_with_different_numbers_of_positions_get_their_logits(model, batch):
     labels = torch.full((3, 6), -100)
     labels[0, 2], labels[1, 0], labels[1, 2], labels[2] = 3, 4, 5, torch.arange(6)
     labels[2, 5] = -100
@@ -162,7 +162,7 @@ def test_a_masked_model_computes_the_logits_of_its_labels(batch):
     alike_in_float64(found[0], (gradient*x).sum(-1).detach()*batch['attention_mask'])
 
 @pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients'])
-def test_ad_drop_of_the_last_position_computes_its_logits_alone(attribution, batch):
+def test_ad_drop_of_the_last_position_computes_only_its_logits(attribution, batch):
     model = model_of('llama')
     labels = torch.where(batch['attention_mask'].bool(), batch['input_ids'], -100).roll(-1, 1)
     labels[:, -1] = -100
@@ -180,7 +180,7 @@ def test_ad_drop_of_the_last_position_computes_its_logits_alone(attribution, bat
         attributed, allowed = found[0]
         for l, gradient in enumerate(gradients): alike(attributed[l], torch.where(allowed[l], gradient, 0.))
 
-def test_a_function_of_ones_own_is_given_all_logits(batch):
+def test_a_custom_function_gets_all_logits(batch):
     model, seen = model_of('llama'), []
     def score(outputs, rows):
         seen.append(outputs.logits.shape[1])
@@ -189,7 +189,7 @@ def test_a_function_of_ones_own_is_given_all_logits(batch):
     explain(model, batch, 'input_x_gradient', score)
     assert set(seen) == {6}
 
-def test_rows_of_a_pass_are_bounded_by_the_bytes_of_their_logits():
+def test_rows_of_a_pass_are_limited_by_the_bytes_of_their_logits():
     model = model_of('llama')
     model.config.vocab_size = 50_000
     assert _logit_bytes(model, 100) == 100*50_000*8 and _logit_bytes(model, 100, 1) == 50_000*8

@@ -1,4 +1,4 @@
-"An attribution that is registered once is known to whoever offers attributions, without a second table"
+"An attribution that is registered once is available everywhere"
 from collections import namedtuple
 
 import numpy as np
@@ -27,10 +27,10 @@ TEXTS = ['the film is dull .', 'a fine plot']
 
 @pytest.fixture
 def by_place():
-    "Registered for one test alone"
+    "Registered for one test only"
     @attribution('by_place', cite=ENTRY, says='weight', trains_on=('input_ids',))
     def by_place(reading, *, first=1.):
-        "The number of each real token, whatever is asked"
+        "The number of each real token, for any target"
         return (first + reading.real.cumsum(1)).expand(len(reading.targets), -1, -1)
     yield lambda count: 1. + np.arange(1, count + 1)
     del registry.attributions['by_place']
@@ -40,7 +40,7 @@ Seen = namedtuple('Seen', 'snapshot run')
 def in_a_frame(snapshot): return split_frame(pack_frame(snapshot))[0]['info']
 
 
-def test_one_registration_is_known_to_explain_and_to_both_methods_that_take_a_saliency(
+def test_one_registration_is_used_by_explain_and_both_saliency_methods(
     by_place, make_tiny_bert, tiny_tokenizer, tiny_data):
     model = make_tiny_bert().eval()
     told = explain(model, TEXTS, 'by_place', tokenizer=tiny_tokenizer, first=3.)
@@ -67,7 +67,7 @@ def test_one_registration_is_known_to_explain_and_to_both_methods_that_take_a_sa
 
 
 @pytest.mark.slow
-def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_registration(
+def test_a_run_records_the_meaning_of_its_values(
     by_place, make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     model = make_tiny_bert().eval()
     feed = feed_for(model, tiny_tokenizer)
@@ -89,12 +89,12 @@ def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_regi
     assert explorer.runs[0].snapshot(0, 1).info['saliency_says'] == 'weight'
 
 
-def test_afterwards_nothing_of_it_is_left(make_tiny_bert):
+def test_the_registration_is_removed_afterwards(make_tiny_bert):
     assert 'by_place' not in registered_attributions()
     with pytest.raises(ValueError, match="saliency must be one of"): SalLM(saliency='by_place')
 
 
-def test_what_ships_is_there_without_its_rooms_being_asked_for_and_says_what_it_is():
+def test_packaged_attributions_are_registered_with_their_properties():
     known = registered_attributions()
     assert list(known)[0] == 'gradient' and len(known) == 16
     assert [k for k, a in known.items() if a.of_gradient] == ['gradient', 'gradient_norm', 'gradient_abs',

@@ -383,7 +383,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous_with_a_warning(name, harm
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     assert f'checkpoints/checkpoint-10/{name}' in [d.file for d in Run(copy.path).check()]
     with pytest.warns(UserWarning,
-                      match='goes on from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
+                      match='resumes from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
                       f'{name} '):
         run = resume(copy)
     assert same_run(unbroken, run) and run.state['passed_over'][0].startswith(f'checkpoint-10: {name} ')
@@ -394,8 +394,8 @@ def test_run_without_a_complete_checkpoint_is_not_resumed(name, harm, copy, resu
     for step in (5, 10): harm(copy.path/'checkpoints'/f'checkpoint-{step}'/name)
     before = {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if not p.name.startswith('.')}
     with pytest.raises(ValueError,
-                       match=f'none of its checkpoints is whole .checkpoint-10: {name} .*; checkpoint-5: {name}.*begin '
-                       'anew'):
+                       match=f'all of its checkpoints are damaged .checkpoint-10: {name} .*; checkpoint-5: {name}.*start '
+                       'from the beginning'):
         resume(copy)
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if p in before} == before
     assert 'passed_over' not in copy.state
@@ -411,7 +411,7 @@ def test_damaged_best_checkpoint_is_detected_before_training(copy, resume, unbro
         write_manifest(state.parent, rows=0)
     flip(copy.path/'checkpoints'/'checkpoint-5'/'model.safetensors')
     with pytest.raises(ValueError,
-                       match='checkpoint-10: the best one so far, checkpoint-5: model.safetensors does not '
+                       match='checkpoint-10: the best checkpoint so far, checkpoint-5: model.safetensors does not '
                        'match its checksum'):
         resume(copy)
 
@@ -436,7 +436,7 @@ def test_checkpoint_of_an_earlier_version_is_checked_as_far_as_possible(name, ha
     assert list(Run(copy.path).checkpoints) == [5, 10]
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
     with pytest.warns(UserWarning,
-                      match='goes on from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
+                      match='resumes from checkpoint-5, because a later checkpoint is damaged .checkpoint-10: '
                       f'{name} '):
         run = resume(copy)
     assert rows_of(run) == rows_of(unbroken)
@@ -701,7 +701,7 @@ def test_code_in_a_run_folder_is_never_run(unbroken, tmp_path, monkeypatch):
     for name in (None, [], ['Trainer'], ['os'], [3], ['PreTrainedConfig'], 'BertModel'):
         (folder/'config.json').write_text(json.dumps({**config, 'architectures': name}))
         write_manifest(folder)
-        with pytest.raises(ValueError, match='does not say which class the model is of|which is no model of'):
+        with pytest.raises(ValueError, match='does not name the class of the model|which is not a model of'):
             load_model(run, 15)
 
 

@@ -49,10 +49,10 @@ def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, coun
 
 def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_tokenizer):
     model, tokenizer = writer
-    with pytest.raises(ValueError, match='BertForSequenceClassification does not write on'):
+    with pytest.raises(ValueError, match='BertForSequenceClassification cannot generate text'):
         _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
     for bad in (0, -1, True, 'five', 2.5):
-        with pytest.raises(ValueError, match='generate must be the number of tokens to write'):
+        with pytest.raises(ValueError, match='generate must be the number of tokens to generate'):
             _explain_texts(model, tokenizer, 'a film', generate=bad)
     with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
         _explain_texts(model, tokenizer, 'a film', generate=30)

@@ -232,7 +232,7 @@ def test_what_is_wrong_is_said_beside_the_field(opened):
     assert said() == 'Type at least one word, then press Enter.' and kernel.asked() == []
     ask(page, 'film ' * 300)
     kernel.answer()
-    assert 'make it shorter' in said() and page.get_attribute('.sv-own', 'aria-busy') is None
+    assert 'shorten it' in said() and page.get_attribute('.sv-own', 'aria-busy') is None
     ask(page, other)
     kernel.answer()
     assert said() == '' and page.is_visible('.sv-own-answer')

@@ -105,8 +105,8 @@ def test_other_kinds_are_refused_by_name_before_a_run_is_opened(tmp_path, tiny_b
     two.add_adapter('second', LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query']))
     quantised = with_lora(tiny_bert())
     unwrapped(quantised).is_quantized = True
-    refused = {'ADALORA adds a loss of its own': ada, 'has the adapters default, second': two,
-               'give the model that get_peft_model returned': unwrapped(with_lora(tiny_bert()))}
+    refused = {'ADALORA adds its own loss': ada, 'has the adapters default, second': two,
+               'pass the model that get_peft_model returned': unwrapped(with_lora(tiny_bert()))}
     if not torch.cuda.is_available(): refused['is quantised, which needs a CUDA device'] = quantised
     for said, model in refused.items():
         with pytest.raises(ValueError, match=said):
@@ -210,7 +210,7 @@ def test_a_damaged_checkpoint_of_an_adapter_is_passed_over(tmp_path, tiny_bert, 
     (last/adapter_file).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(ValueError, match=f'{adapter_file} does not match its checksum'):
         load_model(tmp_path/'run', 10, base=tiny_bert())
-    with pytest.warns(UserWarning, match='goes on from checkpoint-5'):
+    with pytest.warns(UserWarning, match='resumes from checkpoint-5'):
         assert train(with_lora(tiny_bert()), tiny_tokenizer, tiny_data, method, resume=True, **how).finished
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_a_checkpoint_of_an_adapter_is_small_and_a_finished_run_keeps_no_more_of
         sizes[name] = sum(p.stat().st_size for p in run.best_checkpoint.glob('*.safetensors'))
         assert [*run.checkpoints.values()] == [run.best_checkpoint] and not run.check()
     assert sizes['adapter'] < sizes['whole'] / 4
-    with pytest.raises(ValueError, match='holds a whole model and no adapter, leave base out'):
+    with pytest.raises(ValueError, match='contains a whole model, not an adapter; leave base out'):
         load_model(tmp_path/'whole', base=tiny_bert())
 
 def test_a_run_says_which_base_its_adapter_was_put_into_and_finds_it_there(tmp_path, tiny_bert, tiny_tokenizer,
@@ -242,7 +242,7 @@ def test_a_run_says_which_base_its_adapter_was_put_into_and_finds_it_there(tmp_p
     with pytest.raises(ValueError, match='does not have the weights that the adapter was trained on .* pass base='):
         load_model(run)
     (tmp_path/'base').rename(tmp_path/'elsewhere')
-    with pytest.raises(ValueError, match="the base '.*base' of this adapter is not here .* pass base="): load_model(run)
+    with pytest.raises(ValueError, match="the base '.*base' of this adapter cannot be found .* pass base="): load_model(run)
     assert load_model(run, base=tiny_bert())
 
 def trained_by_many(folder, out, batch_size):

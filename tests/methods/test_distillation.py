@@ -334,7 +334,7 @@ def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
     with pytest.warns(UserWarning, match='right about 50% of 16 validation examples, no more than the largest class'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'one', **{**quick, 'snapshots': 0})
     teacher.has_new_head = True
-    with pytest.warns(UserWarning, match='the teacher is untrained. The head is new'):
+    with pytest.warns(UserWarning, match='the teacher is untrained. The head is new and untrained'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'two', **{**quick, 'snapshots': 0})
 
 @pytest.mark.parametrize('kwargs, words', [
@@ -381,7 +381,7 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     images, net = examples('image_classification', tiny_data), small_net(DigitCNN, num_labels=2, shape=(3, 8, 8))
     refuses("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
     refuses("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
-    refuses('was made for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
+    refuses('was built for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
     words, model = examples('causal_lm', tiny_data), model_for('causal_lm', 'gpt2', tiny_data, tokens)
     refuses("the head of causal_lm reads every row; take rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
             explanation='attention')

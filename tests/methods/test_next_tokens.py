@@ -256,7 +256,7 @@ def test_why_this_next_token_is_what_explain_answers_without_labels(tiny_tokeniz
             score = p.max() if target == 'predicted' else p[target]
             expected = (torch.autograd.grad(score, x)[0] * x).sum(-1)[0].detach()
             assert alike(made.score[i], score.detach()) and alike(made.values[i, :ids.shape[1]], expected, size=4096)
-    with pytest.raises(ValueError, match='the id of the token that may come after the text'):
+    with pytest.raises(ValueError, match='the id of a possible next token'):
         explain(model, texts, target=-1, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="target='gold' of causal_lm needs labels"):
         explain(model, texts, target='gold', tokenizer=tokenizer)

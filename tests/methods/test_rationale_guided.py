@@ -426,7 +426,7 @@ def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_tr
     refuses('heads: the model has heads 0 to 3', RationaleGuided(heads=[4]))
     refuses('layers', RationaleGuided(layers=[7]))
     net = small_net('text-lstm', num_labels=2, tokenizer=tiny_tokenizer)
-    refuses("cannot be observed|holds no transformers model.*teach a saliency", RationaleGuided(), model=net)
+    refuses("cannot be observed|contains no transformers model.*teach a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
     refuses('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))

@@ -1,4 +1,4 @@
-"What looks at a model looks at the one inside of peft's, with its adapter: merged or not, the same numbers."
+"All analyses use the model inside the wrapper of peft with its adapter, and equal those of the merged model."
 import copy
 import inspect
 
@@ -35,7 +35,7 @@ models = dict(bert=lambda **kw: BertForSequenceClassification(BertConfig(
                   **kw)))
 
 def adapted(kind, tokenizer, model='bert'):
-    "A model in float64 whose adapter has learnt something, and the same merged"
+    "A model in float64 with a trained adapter, and the merged model"
     with torch.random.fork_rng():
         torch.manual_seed(0)
         wrapped = get_peft_model(models[model](vocab_size=len(tokenizer), initializer_range=.3), kinds[kind]()).double()
@@ -55,7 +55,7 @@ def batch(tiny_tokenizer, tiny_data):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('model', models)
 @pytest.mark.parametrize('kind', kinds)
-def test_merged_or_not_the_maps_and_attributions_are_the_same(kind, model, tiny_tokenizer, batch):
+def test_maps_and_attributions_of_adapted_and_merged_models_are_equal(kind, model, tiny_tokenizer, batch):
     wrapped, merged = adapted(kind, tiny_tokenizer, model)
     base = copy.deepcopy(wrapped).unload().eval()
     before, seen = state(wrapped), []
@@ -76,7 +76,7 @@ def flat(x):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', kinds)
-def test_every_room_that_looks_sees_through_the_wrapper(kind, tiny_tokenizer, tiny_data, batch):
+def test_every_module_works_on_the_wrapped_model(kind, tiny_tokenizer, tiny_data, batch):
     wrapped, merged = adapted(kind, tiny_tokenizer)
     assert (task_of(wrapped), head_of(wrapped)) == (task_of(merged), head_of(merged)) == ('classification', 'sequence')
     assert (_layer_count(wrapped), head_count(wrapped)) == (2, 2)
@@ -96,7 +96,7 @@ def test_every_room_that_looks_sees_through_the_wrapper(kind, tiny_tokenizer, ti
     for a, b in zip(*(_explain_texts(m, tiny_tokenizer, texts) for m in (wrapped, merged))):
         for k in a.arrays: np.testing.assert_allclose(a.arrays[k], b.arrays[k], rtol=1e-5, atol=1e-6)
 
-def test_a_twin_shares_the_weights_of_an_adapted_model_and_notices_when_they_change(tiny_tokenizer, batch):
+def test_a_twin_shares_the_weights_of_an_adapted_model_and_detects_changes(tiny_tokenizer, batch):
     wrapped, _ = adapted('lora', tiny_tokenizer)
     copied, version = twin(wrapped), weights_version(wrapped)
     inputs = model_inputs(batch, wrapped)
@@ -107,8 +107,8 @@ def test_a_twin_shares_the_weights_of_an_adapted_model_and_notices_when_they_cha
         assert torch.equal(copied(**inputs).logits, wrapped(**inputs).logits)
     assert weights_version(wrapped) != version
 
-def test_prompts_are_refused_by_every_door_that_sees_through(tiny_tokenizer):
+def test_prompt_adapters_are_rejected_everywhere(tiny_tokenizer):
     model = get_peft_model(models['bert'](vocab_size=len(tiny_tokenizer)),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
     for door in (unwrapped, _layer_count, task_of, head_of, lambda m: explain(m, texts, tokenizer=tiny_tokenizer)):
-        with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'): door(model)
+        with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'): door(model)

@@ -1,4 +1,4 @@
-"Model, tokenizer and data are checked against each other: aligned where names prove what is meant, else an error."
+"Model, tokenizer and data are checked against each other: aligned if names show what is meant, else an error."
 import re
 
 import numpy as np
@@ -45,16 +45,16 @@ def test_prompt_and_answer_have_one_begin_token_and_one_end_token(pair):
     for longest in range(6, 10):
         t, = align_answers(tokenizer, ['the film was moving and'], ['very good very good'], longest)
         assert len(t) == longest and t.tokens.count('<s>') == t.tokens.count('</s>') == 1 and t.tokens[-1] == '</s>'
-        assert t.truncated == 9 + 2 - longest # nothing is cut that would have fitted
+        assert t.truncated == 9 + 2 - longest # nothing is truncated that would have fitted
 
 
-def test_a_separator_that_is_no_begin_token_stays_between_prompt_and_answer():
+def test_a_separator_that_is_not_a_begin_token_stays_between_prompt_and_answer():
     tokenizer = words_tokenizer('$A', '$A [SEP] $B')
     assert align_answers(tokenizer, ['the film'], ['good'])[0].tokens == ['the', 'film', '[SEP]', 'good', '</s>']
 
 
 def bert(*names, task=BertForSequenceClassification, **config):
-    "A tiny model whose outputs are called `names`"
+    "A tiny model whose classes are called `names`"
     torch.manual_seed(0)
     model = task(BertConfig(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
                             intermediate_size=8, max_position_embeddings=32, num_labels=len(names) or 2, pad_token_id=2,
@@ -69,7 +69,7 @@ def split(labels, names, texts=('the film was good', 'bad plot')):
 
 
 def splits(train=('bad', 'good'), validation=('bad', 'good'), test=('bad', 'good')):
-    "Splits with the same classes by name, whatever the order in which each lists them"
+    "Splits with the same class names in any order"
     said = ['good', 'bad', 'bad', 'good']
     return DatasetDict({name: split([list(names).index(x) for x in said], names)
                         for name, names in dict(train=train, validation=validation, test=test).items()})
@@ -83,7 +83,7 @@ quick = dict(epochs=1, batch_size=4, learning_rate=1e-9, probes=2, snapshots=2, 
              progress=False)
 
 
-def test_labels_are_renumbered_to_the_order_of_the_model_and_everything_recorded_goes_by_it(tmp_path):
+def test_labels_and_recordings_use_the_class_order_of_the_model(tmp_path):
     model, tokenizer = bert('good', 'bad'), words_tokenizer()
     with pytest.warns(UserWarning, match='data list the classes bad, good, the model good, bad'):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
@@ -108,7 +108,7 @@ def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_p
         train(model, tokenizer, splits(*[('good', 'bad')]*3), run_dir=tmp_path/'other', **quick)
 
 
-def test_classes_of_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
+def test_classes_with_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
     for names, message in ((('bad', 'fine'), 'the model are bad, fine, those of the data bad, good'),
                            (('bad', 'so', 'good'), 'has 2 classes .bad, good. but .* head has 3 .bad, so, good')):
         with pytest.raises(ValueError, match=message):
@@ -116,7 +116,7 @@ def test_classes_of_other_names_or_another_number_are_rejected_with_both_lists(t
     assert not (tmp_path/'run').exists()
 
 
-def test_splits_and_probes_that_list_their_classes_differently_keep_their_classes_by_name(tmp_path):
+def test_splits_and_probes_with_different_class_orders_are_matched_by_name(tmp_path):
     data, notes = agreed_data(bert('good', 'bad'), splits(validation=('good', 'bad')))
     assert [by_name(part) for part in data.values()] == [['good', 'bad', 'bad', 'good']]*3 and len(notes) == 1
     with pytest.warns(UserWarning, match='validation lists the classes good, bad, train bad, good'):
@@ -130,7 +130,7 @@ def test_splits_and_probes_that_list_their_classes_differently_keep_their_classe
     assert [run.snapshot(0, probe).label for probe in (0, 1)] == [1, 0]
 
 
-def test_tags_go_by_name_too():
+def test_tags_are_matched_by_name():
     names = ['O', 'B-PER', 'I-PER']
     types = Features(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
     part = Dataset.from_dict(dict(words=[['the', 'film'], ['plot']], tags=[[0, 1], [2]]), types)
@@ -147,25 +147,25 @@ def test_tags_go_by_name_too():
 def test_a_trained_head_keeps_its_order_when_it_is_loaded_with_names(tmp_path):
     bert('good', 'bad').save_pretrained(tmp_path)
     words_tokenizer().save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match='the order of the head is kept'):
+    with pytest.warns(UserWarning, match='the order of the head is used'):
         model, _ = load_classifier(tmp_path, labels=['bad', 'good'])
     assert class_names(model) == ['good', 'bad']
-    with pytest.raises(ValueError, match='trained head for the classes good, bad, and labels names bad, fine'):
+    with pytest.raises(ValueError, match='trained head for the classes good, bad, but labels are bad, fine'):
         load_classifier(tmp_path, labels=['bad', 'fine'])
 
 
-def test_a_run_of_an_earlier_version_is_loaded_with_the_names_that_it_was_trained_with(tmp_path, monkeypatch):
+def test_a_run_of_an_earlier_version_is_loaded_with_its_training_class_names(tmp_path, monkeypatch):
     model = bert('good', 'bad')
-    with monkeypatch.context() as earlier: # which trained on the numbers of the data, whatever the config said
+    with monkeypatch.context() as earlier: # it trained on the numbers of the data, whatever its config was
         earlier.setattr(job, 'agreed_data', lambda model, data: (data, []))
         earlier.setattr(feed, 'check_classes', lambda model, task, data: task.class_names(data['train'].features))
         run = train(model, words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad']
-    with pytest.warns(UserWarning, match='the model has the names of the run'):
+    with pytest.warns(UserWarning, match='the names of the run are used'):
         assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
 
 
-def test_labels_that_are_not_read_need_not_fit_the_model():
+def test_unused_labels_need_not_match_the_model():
     model, tokenizer = bert('bad', 'good'), words_tokenizer()
     five = split([0, 4], [*'abcde'])
     assert len(explain_data(model, five, 'input_x_gradient', tokenizer=tokenizer, progress=False)) == 2
@@ -203,10 +203,10 @@ def test_a_text_scores_the_same_alone_and_in_a_batch_whatever_the_padding_token_
         for x, y in zip(made, single): assert alike(torch.tensor(x), torch.tensor(y), size=4096)
 
 
-def test_a_batch_that_was_padded_with_another_token_is_read_at_its_last_token():
+def test_a_batch_padded_with_another_token_is_read_at_its_last_real_token():
     model, tokenizer = llama(1), words_tokenizer()
     batch = tokenizer(TEXTS, padding=True, return_tensors='pt')
-    with pytest.warns(UserWarning, match='padded with other tokens than that of the model'):
+    with pytest.warns(UserWarning, match='not padded with the padding token of the model'):
         score = explain(model, dict(batch), 'input_x_gradient', target=1).score
     assert alike(score, alone(model, tokenizer), size=4096)
 
@@ -221,19 +221,19 @@ def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
 
 
 def test_tokens_that_the_model_does_not_embed_are_rejected_before_a_run_exists(tmp_path):
-    tokenizer = words_tokenizer(pad_token='<new>') # id 14, behind the vocabulary
+    tokenizer = words_tokenizer(pad_token='<new>') # id 14, after the vocabulary
     with pytest.raises(ValueError, match="'<new>' .id 14.*embeds 14 tokens. .*resize_token_embeddings"):
         train(llama(2), tokenizer, splits(), run_dir=tmp_path/'run', **quick)
-    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+    with pytest.raises(ValueError, match='ids up to 13, but LlamaForSequenceClassification embeds only 12 tokens'):
         train(llama(2, 12), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
-    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+    with pytest.raises(ValueError, match='ids up to 13, but LlamaForSequenceClassification embeds only 12 tokens'):
         explain(llama(2, 12), TEXTS[1:2], tokenizer=words_tokenizer())
     assert not (tmp_path/'run').exists()
 
 
-def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so(tmp_path):
+def test_training_sets_the_padding_token_of_the_model_and_reports_it(tmp_path):
     model, tokenizer = llama(1), words_tokenizer()
-    with pytest.warns(UserWarning, match="config of the model had the id 1; it is that of the tokenizer now"):
+    with pytest.warns(UserWarning, match="config of the model had the id 1; it was set to that of the tokenizer"):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config
@@ -252,7 +252,7 @@ def test_every_attribution_reads_a_model_in_bfloat16(method):
     assert list(got.index) == list(expected.index) and np.isfinite(got).all() and got.abs().max() > 0
 
 
-def test_in_bfloat16_an_explanation_is_the_gradient_of_that_very_model():
+def test_in_bfloat16_an_explanation_is_the_gradient_of_the_bfloat16_model():
     model, tokenizer = llama(2).bfloat16(), words_tokenizer()
     x = model.get_input_embeddings()(tokenizer(TEXTS[0], return_tensors='pt')['input_ids']).detach().requires_grad_()
     gradient, = torch.autograd.grad(model(inputs_embeds=x).logits[0, 1], x)
@@ -262,7 +262,7 @@ def test_in_bfloat16_an_explanation_is_the_gradient_of_that_very_model():
     assert ((got - expected).abs() <= 2*rounded).all() # each product and the sum are rounded once
 
 
-def test_every_reader_takes_a_model_in_bfloat16():
+def test_every_analysis_accepts_a_model_in_bfloat16():
     model, tokenizer = llama(2).bfloat16(), words_tokenizer()
     made = explain_data(model, TEXTS, 'integrated_gradients', 'each', tokenizer=tokenizer, details=True, steps=2)
     assert made.score.shape == (2, 3) == made.completeness_error.shape
@@ -277,7 +277,7 @@ def test_every_reader_takes_a_model_in_bfloat16():
     assert {'attention', 'saliency', 'attention_attribution', 'probabilities'} <= {*s.arrays}
 
 
-def test_training_weights_in_bfloat16_is_an_error_or_a_named_conversion(tmp_path):
+def test_training_bfloat16_weights_needs_an_explicit_conversion(tmp_path):
     model, tokenizer = llama(2).bfloat16(), words_tokenizer()
     with pytest.raises(ValueError, match="in bfloat16, which rounds away most updates .*weights_dtype='float32'"):
         train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)

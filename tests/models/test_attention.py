@@ -73,15 +73,15 @@ builders = dict(
                                                                         position_buckets=6, share_att_key=True,
                                                                         conv_kernel_size=3, conv_act='gelu')),
     t5_encoder=lambda: T5ForTokenClassification(T5Config(**t5_sizes)))
-decoders, own_forward = ('gpt2', 'llama'), ('deberta', 'deberta2') # the latter do not ask the registry
+decoders, own_forward = ('gpt2', 'llama'), ('deberta', 'deberta2') # the latter do not use the registry
 any_side = *decoders, *own_forward, 't5_encoder'
 cases = [(a, p) for a in builders for p in (('right', 'left', 'none') if a in any_side else ('right', 'none'))]
 
 
 @pytest.fixture(autouse=True)
 def finite_reference(monkeypatch):
-    """In float64 the own attention of Llama and ModernBERT is NaN in rows that see pads only, since their mask is
-    -inf once rounded to float32"""
+    """In float64 the eager attention of Llama and ModernBERT is NaN in rows that attend only to padding, since their
+    mask becomes -inf when rounded to float32"""
     def mask(*args, **kwargs):
         x = eager_mask(*args, **kwargs)
         return None if x is None else x.clamp(min=torch.finfo(torch.float32).min) if x.dtype == torch.float64 else x
@@ -98,7 +98,7 @@ def built(arch, dtype=torch.float32, seed=0):
 
 
 def coarsest(arch, dtype):
-    "In which dtype a model of `dtype` rounds on its way: some take the softmax, or a norm, in float32 whatever comes"
+    "The dtype in which a model of `dtype` rounds: some compute the softmax, or a norm, always in float32"
     in_float32 = 'gpt2', 'llama', 'modernbert', 'deberta', 't5_encoder', 't5', 'gpt2_cross'
     return torch.float32 if dtype == torch.float64 and arch in in_float32 else dtype
 
@@ -125,17 +125,17 @@ def noise(x, seed):
 
 
 def loss_of(logits, maps, real):
-    "Something that every logit and every real query's row of every map takes part in"
+    "A scalar that depends on every logit and on every real query's row of every map"
     loss = (logits * noise(logits, 7)).sum()
     for i, A in enumerate(maps): loss = loss + (A * noise(A, i) * real[:, None, :, None]).sum()
     return loss
 
 
 def own_mask(arch, attention_mask, layer, b, i, j):
-    "May query i attend key j? From the definition of each architecture"
+    "Return whether query i may attend to key j, from the definition of each architecture"
     ok = bool(attention_mask[b, j])
     if arch in decoders: ok = ok and j <= i
-    if arch in own_forward: ok = ok and bool(attention_mask[b, i]) # its pads do not look around
+    if arch in own_forward: ok = ok and bool(attention_mask[b, i]) # its padding attends to nothing
     if arch == 'modernbert' and layer % 2 == 1: ok = ok and abs(i - j) <= 3 # local_attention=6: three to each side
     return ok
 
@@ -144,7 +144,7 @@ def own_mask(arch, attention_mask, layer, b, i, j):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16],
                          ids=['float64', 'float32', 'bfloat16'])
 @pytest.mark.parametrize('arch,padding', cases)
-def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(arch, padding, dtype):
+def test_maps_logits_and_gradients_equal_eager_attention(arch, padding, dtype):
     coarse = coarsest(arch, dtype)
     model, inputs = built(arch, dtype), batch(padding)
     eager = as_eager(model)
@@ -163,7 +163,7 @@ def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(a
 
 @pytest.mark.sample(7)
 @pytest.mark.parametrize('arch', builders)
-def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
+def test_with_dropout_and_the_same_seed_the_step_equals_eager_attention(arch):
     coarse = coarsest(arch, torch.float64)
     model, inputs = built(arch, torch.float64).train(), batch()
     eager = as_eager(model)
@@ -187,7 +187,7 @@ def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
 
 
 @pytest.mark.parametrize('arch', ['bert', 'gpt2', 'llama', 'deberta2', 't5_encoder'])
-def test_under_bfloat16_autocast_maps_and_logits_are_the_eager_ones(arch):
+def test_under_bfloat16_autocast_maps_and_logits_equal_eager_attention(arch):
     model, inputs = built(arch), batch()
     with torch.autocast('cpu', torch.bfloat16):
         with observe(model) as maps: logits = model(**inputs).logits
@@ -198,7 +198,7 @@ def test_under_bfloat16_autocast_maps_and_logits_are_the_eager_ones(arch):
 
 @pytest.mark.sample(10)
 @pytest.mark.parametrize('arch', builders)
-def test_a_model_loaded_with_eager_attention_is_observed_as_well_and_stays_eager(arch):
+def test_a_model_with_eager_attention_can_be_observed_and_stays_eager(arch):
     model, inputs = as_eager(built(arch)), batch()
     theirs = model(**inputs, output_attentions=True)
     with observe(model) as maps: logits = model(**inputs).logits
@@ -210,7 +210,7 @@ def test_a_model_loaded_with_eager_attention_is_observed_as_well_and_stays_eager
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize('arch,padding', cases)
-def test_pads_causality_and_sliding_window_are_kept_and_reported(arch, padding):
+def test_padding_causality_and_sliding_windows_are_respected_and_reported(arch, padding):
     model, inputs = built(arch), batch(padding)
     with observe(model) as maps: model(**inputs)
     for l in maps:
@@ -226,7 +226,7 @@ def test_pads_causality_and_sliding_window_are_kept_and_reported(arch, padding):
 
 
 @pytest.mark.parametrize('arch', [a for a in builders if a not in own_forward])
-def test_layers_that_nobody_observes_are_computed_by_the_fused_kernel(arch, monkeypatch):
+def test_unobserved_layers_use_the_fused_kernel(arch, monkeypatch):
     model, inputs, calls, fused = built(arch), batch(), [], F.scaled_dot_product_attention
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
     expected = model(**inputs).logits
@@ -239,7 +239,7 @@ def test_layers_that_nobody_observes_are_computed_by_the_fused_kernel(arch, monk
 
 
 def reference_attention(module, hidden, real, drop, causal=False):
-    "Loops over the equation in float64, with the rule that no row loses all its keys: (A, A V)"
+    "Compute (A, A V) by loops over the equation in float64, with the rule that no row loses all its keys"
     size, heads = module.attention_head_size, module.num_attention_heads
     Q, K, V = ((hidden @ w.weight.T + w.bias).detach().numpy() for w in (module.query, module.key, module.value))
     B, n, _ = Q.shape
@@ -259,7 +259,7 @@ def reference_attention(module, hidden, real, drop, causal=False):
     return torch.from_numpy(A), torch.from_numpy(out)
 
 
-def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
+def test_dropping_equals_a_loop_and_protects_rows():
     model, inputs = built('bert', torch.float64), batch(n=7, lengths=(7, 4, 1))
     drop = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(2)) < .6
     drop[0, 1, 2], drop[1, :, 3, :4] = True, True # rows that would lose every real key
@@ -274,7 +274,7 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
     torch.testing.assert_close(seen['out'], out, atol=1e-13, rtol=1e-12)
     with observe(model, 1) as plain: model(**inputs)
     assert torch.equal(maps[1][0, 1, 2], plain[1][0, 1, 2]) and torch.equal(maps[1][1, :, 3], plain[1][1, :, 3])
-    assert torch.equal(maps.allowed(1), plain.allowed(1)) # what the model allows, not what was dropped
+    assert torch.equal(maps.allowed(1), plain.allowed(1)) # the keys that the model allows, not the dropped ones
     assert not torch.equal(maps[1], plain[1])
 
 
@@ -282,13 +282,13 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
 @pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right'),
                                           ('deberta', 'left'), ('deberta2', 'right'),
                                           ('t5_encoder', 'left')])
-def test_dropping_goes_together_with_causality_windows_and_left_pads(arch, padding):
+def test_dropping_works_with_causality_windows_and_left_padding(arch, padding):
     model, inputs = built(arch, torch.float64), batch(padding)
     drop = torch.rand(3, 4, 14, 14, generator=torch.Generator().manual_seed(3)) < .7
     with observe(model) as plain: model(**inputs)
     with observe(model, drop={l: drop for l in range(3)}) as maps: logits = model(**inputs).logits
     assert torch.isfinite(logits).all()
-    # layer 0 sees the same input in both passes: renormalise what is left, row by row
+    # layer 0 reads the same input in both passes: renormalise the remaining keys, row by row
     A, allowed = plain[0], plain.allowed(0)
     for b in range(3):
         for h in range(4):
@@ -301,7 +301,7 @@ def test_dropping_goes_together_with_causality_windows_and_left_pads(arch, paddi
                 torch.testing.assert_close(maps[0][b, h, i], expected, atol=1e-6, rtol=1e-6)
 
 
-def test_gradients_with_dropping_are_those_of_minus_infinity():
+def test_gradients_with_dropping_equal_those_with_minus_infinity():
     model, inputs = built('bert', torch.float64), batch(n=6, lengths=(6, 4, 2))
     drop = torch.rand(3, 4, 6, 6, generator=torch.Generator().manual_seed(4)) < .4
     drop[..., 0] = False # so that no row needs protection and -inf is safe
@@ -325,7 +325,7 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
 
 
 @pytest.mark.parametrize('arch', ['deberta', 'deberta2', 't5_encoder'])
-def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monkeypatch):
+def test_dropping_equals_minus_infinity_before_the_eager_softmax(arch, monkeypatch):
     coarse = coarsest(arch, torch.float64)
     model, inputs = built(arch, torch.float64).base_model, batch(n=8, lengths=(8, 5, 2))
     drop, real = torch.rand(3, 4, 8, 8,
@@ -349,7 +349,7 @@ def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monk
 
 
 @pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta', 'deberta2', 't5_encoder'])
-def test_gradients_wrt_the_unscaled_map_carry_the_factor_of_scale(arch):
+def test_gradients_of_the_unscaled_map_include_the_factor_of_scale(arch):
     model, inputs = built(arch, torch.float64), batch()
     for layer in (0, 2):
         alpha = torch.tensor([.3, .7, 1.], dtype=torch.float64)[:, None, None,
@@ -360,7 +360,7 @@ def test_gradients_wrt_the_unscaled_map_carry_the_factor_of_scale(arch):
         with observe(model, layer) as plain: model(**inputs)
         assert torch.equal(maps[layer], plain[layer])
 
-        # softmax or norms are rounded to float32: too coarse for differences
+        # softmax or norms are rounded to float32, which is too coarse for differences
         if arch in ('llama', 't5_encoder', 'deberta'): continue
         def f(a):
             with torch.no_grad(), observe(model, layer, scale={layer: a}):
@@ -380,7 +380,7 @@ def test_scale_keeps_the_dtype_of_a_bfloat16_model_and_broadcasts_over_heads():
 
 
 def run_alternately(jobs):
-    "Run the functions in threads of their own that wait for one another in every round; their results"
+    "Run the functions in separate threads that wait for one another in every round, and return their results"
     results, errors, barrier = [None] * len(jobs), [], threading.Barrier(len(jobs))
 
     def work(i):
@@ -431,7 +431,7 @@ def test_two_models_in_two_threads_do_not_disturb_each_other(shared, implementat
     assert first.config._attn_implementation == second.config._attn_implementation == implementation
 
 
-def test_a_model_that_shares_the_config_of_an_observed_one_runs_as_always():
+def test_a_model_that_shares_the_config_of_an_observed_one_is_not_affected():
     model = as_eager(built('bert'))
     twin, inputs = BertForSequenceClassification(model.config).eval(), batch()
     expected = twin(**inputs, output_attentions=True)
@@ -444,7 +444,7 @@ def test_a_model_that_shares_the_config_of_an_observed_one_runs_as_always():
     assert all(torch.equal(a, b) for a, b in zip(got.attentions, expected.attentions))
 
 
-def test_a_second_observation_of_the_same_model_is_refused_also_through_a_part_a_wrapper_or_another_thread():
+def test_a_second_observation_of_a_model_is_rejected_in_every_form():
     model, inputs = built('bert'), batch()
     wrapper = nn.ModuleDict(dict(inner=model))
     with observe(model, 0) as maps:
@@ -461,7 +461,7 @@ def test_a_second_observation_of_the_same_model_is_refused_also_through_a_part_a
 
 
 def everything(model):
-    "What could have been changed: every attribute and hook of every module by identity, and the config's contents"
+    "Everything that may change: attributes and hooks of every module by identity, and the contents of the config"
     state = [(id(m), {k: id(v) for k, v in m.__dict__.items()},
               [list(v) for k, v in m.__dict__.items() if k.endswith('_hooks')])
              for m in model.modules()]
@@ -470,7 +470,7 @@ def everything(model):
 
 
 @pytest.mark.parametrize('arch', builders)
-def test_leaving_restores_the_model_exactly_also_after_exceptions(arch):
+def test_the_model_is_restored_exactly_also_after_exceptions(arch):
     model, inputs = built(arch), batch()
     before, expected = everything(model), model(**inputs).logits
     with observe(model, [0]): model(**inputs)
@@ -485,7 +485,7 @@ def test_leaving_restores_the_model_exactly_also_after_exceptions(arch):
     assert torch.equal(model(**inputs).logits, expected)
 
 
-def test_a_pass_cut_short_by_an_exception_does_not_shift_the_layers_of_the_next():
+def test_an_exception_in_a_pass_does_not_shift_the_layers_of_the_next():
     model, inputs = built('albert'), batch()
     with observe(model) as expected: model(**inputs)
     group, failing = model.albert.encoder.albert_layer_groups[0], []
@@ -532,12 +532,12 @@ def test_the_encoder_inside_a_classifier_and_a_wrapper_around_it_can_be_observed
         with observe(observed) as maps: called(**inputs)
         for l in range(3): assert torch.equal(maps[l], expected[l])
     assert _layer_count(wrapped) == 3 and head_count(wrapped) == 4 and attention_stack(wrapped) is model.bert
-    with pytest.raises(ValueError, match='BertEncoder holds no transformers model'), observe(model.bert.encoder): pass
+    with pytest.raises(ValueError, match='BertEncoder contains no transformers'), observe(model.bert.encoder): pass
     with pytest.raises(ValueError, match='several transformers models'), observe(nn.ModuleList([model, built('gpt2')])):
         pass
 
 
-def test_two_passes_in_one_observation_leave_the_maps_of_the_last():
+def test_after_two_passes_the_maps_are_those_of_the_last():
     model, inputs = built('bert'), batch()
     short = {k: v[:1, :5] for k, v in inputs.items()}
     with observe(model, [0, 2]) as maps:
@@ -547,10 +547,10 @@ def test_two_passes_in_one_observation_leave_the_maps_of_the_last():
     with observe(model, [0, 2]) as alone: model(**short)
     assert first.shape == (3, 4, 14, 14) and torch.equal(maps[0], alone[0]) and torch.equal(maps[-1], alone[-1])
     assert maps.allowed(0).shape == (1, 1, 5, 5)
-    first.sum().backward() # the graph of the first pass is the caller's as long as the map is
+    first.sum().backward() # the caller keeps the graph of the first pass alive with its map
 
 
-def test_maps_know_their_layers_and_say_what_is_missing():
+def test_maps_list_their_layers_and_report_missing_ones():
     model, inputs = built('bert'), batch()
     with observe(model, [2, 0]) as maps:
         with pytest.raises(RuntimeError, match='run the model inside'): maps[0]
@@ -565,10 +565,10 @@ def test_maps_know_their_layers_and_say_what_is_missing():
     maps.clear()
     gc.collect()
     assert graph() is None
-    with pytest.raises(RuntimeError, match='or any more'): maps[0]
+    with pytest.raises(RuntimeError, match='or it was cleared'): maps[0]
 
 
-def test_scaled_layers_are_observed_too_and_dropped_ones_where_they_are_asked_for():
+def test_scaled_layers_are_observed_and_dropped_ones_only_on_request():
     model, inputs, drop = built('bert'), batch(), {-1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}
     with observe(model, 0, drop=drop, scale={np.int64(1): .5}) as maps: model(**inputs)
     assert maps.layers == (0, 1) and maps.stacked().shape[1] == 2
@@ -590,7 +590,7 @@ def test_maps_take_gradients_when_every_parameter_is_frozen(arch):
 
 
 @pytest.mark.parametrize('arch', ['bert', 'deberta2'])
-def test_without_gradients_maps_carry_no_graph(arch):
+def test_without_gradients_maps_have_no_graph(arch):
     model, inputs = built(arch), batch()
     with observe(model) as expected: model(**inputs)
     for mode in (torch.no_grad, torch.inference_mode):
@@ -598,7 +598,7 @@ def test_without_gradients_maps_carry_no_graph(arch):
         assert all(not maps[l].requires_grad and alike(maps[l], expected[l]) for l in maps)
 
 
-def test_an_attention_loss_trains_the_model_as_the_loop_over_eager_does():
+def test_an_attention_loss_trains_the_model_like_a_loop_with_eager_attention():
     model, inputs = built('llama', torch.float64).train(), batch('left')
     eager = as_eager(model)
     for net in (model, eager):
@@ -618,7 +618,7 @@ def test_an_attention_loss_trains_the_model_as_the_loop_over_eager_does():
     assert all_alike(model.parameters(), eager.parameters(), dtype=torch.float32)
 
 
-def test_second_derivatives_go_through_observed_attention():
+def test_observed_attention_has_second_derivatives():
     model, inputs = built('bert', torch.float64), batch()
     with observe(model) as maps: score = model(**inputs).logits[:, 0].sum()
     first, = torch.autograd.grad(score, maps[0], create_graph=True)
@@ -642,7 +642,7 @@ def test_second_derivatives_go_through_observed_attention():
     (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model',
      'other values than a softmax of masked scores .because of softcap'),
 ], ids=['funnel', 'longformer', 'mpnet', 'fnet', 'led', 'gemma2'])
-def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(build, name, reason):
+def test_unsupported_models_are_rejected_by_name_with_the_reason(build, name, reason):
     model = build().eval()
     before = everything(model)
     for refused in (check_observable, lambda m: observe(m).__enter__()):
@@ -651,14 +651,14 @@ def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(buil
     assert everything(model) == before
 
 
-def test_nets_without_attention_are_refused_by_name():
+def test_nets_without_attention_are_rejected_by_name():
     for thing in (nn.LSTM(2, 2), nn.Linear(2, 2), 'minilm', None):
-        with pytest.raises(ValueError, match=f'{type(thing).__name__} holds no transformers model'):
+        with pytest.raises(ValueError, match=f'{type(thing).__name__} contains no transformers model'):
             check_observable(thing)
 
 
-def test_checkpointing_and_data_parallel_replicas_are_refused(monkeypatch):
-    # as where there is no card, whether or not another test has registered the emulated one
+def test_checkpointing_and_data_parallel_replicas_are_rejected(monkeypatch):
+    # as without a GPU, whether or not another test has registered the emulated one
     monkeypatch.setattr(sys.modules['torch.nn.parallel.data_parallel'], '_get_available_device_type', lambda: None)
     model = built('bert')
     model.gradient_checkpointing_enable()
@@ -671,18 +671,18 @@ def test_checkpointing_and_data_parallel_replicas_are_refused(monkeypatch):
 
 
 class Fixed(nn.Module):
-    "In place of an attention block: asks nobody"
+    "Replaces an attention block, without the registry"
     def forward(self, hidden_states, *args, **kwargs): return hidden_states, None
 
 
-def test_layers_keep_their_numbers_where_another_one_has_no_attention():
+def test_layers_keep_their_numbers_if_another_one_has_no_attention():
     for arch, change, layers in (
             ('bert', lambda m: setattr(m.bert.encoder.layer[0].attention, 'self', Fixed()), (1, 2)),
             ('distilbert', lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0]),
              (0, 1, 2, 3)),
             ('deberta2', lambda m: m.deberta.encoder.layer.__delitem__(1), (0, 1))):
         model, inputs = built(arch), batch()
-        with observe(model): model(**inputs) # what was found for it before its change counts no more
+        with observe(model): model(**inputs) # the cached trial of the unchanged model is not used
         change(model)
         with observe(model) as maps: model(**inputs)
         assert attention_layers(model) == check_layers(model) == maps.layers == layers
@@ -696,7 +696,7 @@ def test_layers_keep_their_numbers_where_another_one_has_no_attention():
         check_layers(model, 1)
 
 
-def test_a_part_called_past_the_whole_model_cannot_pass_for_a_second_pass():
+def test_calling_only_a_part_does_not_count_as_a_second_pass():
     model = built('bert')
     hidden = torch.randn(2, 5, 16)
     with observe(model) as maps:
@@ -712,7 +712,7 @@ def test_nothing_to_observe_leaves_any_model_untouched():
         with pytest.raises(KeyError, match='observed: none'): maps[0]
 
 
-def test_wrong_arguments_are_named_in_one_sentence():
+def test_wrong_arguments_raise_errors_of_one_sentence():
     model, no = built('bert'), torch.zeros(3, 4, 14, 14, dtype=torch.bool)
     wrong = [(dict(layers=3),
               r'layers: BertForSequenceClassification has the layers 0 to 2 \(or -3 to -1 from the end\), got 3'),
@@ -767,7 +767,7 @@ def test_copies_and_pickles_of_an_observed_model_are_ordinary_models(arch, paddi
         assert all(torch.equal(again[l], maps[l]) for l in maps)
 
 
-def test_what_is_written_into_the_config_while_observed_stays_there():
+def test_changes_of_the_config_while_observed_persist():
     model = built('bert')
     with observe(model):
         model.bert.config.note = 'kept'
@@ -789,13 +789,13 @@ def test_an_observation_is_freed_when_its_maps_are():
 
 
 @pytest.mark.parametrize('arch', ['bert', 'deberta2', 't5_encoder'])
-def test_attentions_that_the_model_returns_are_those_of_the_observed_layers(arch):
+def test_attentions_returned_by_the_model_equal_the_maps(arch):
     model, inputs = built(arch), batch()
     with observe(model) as maps: out = model(**inputs, output_attentions=True)
     assert len(out.attentions) == 3 and all(torch.equal(out.attentions[l], maps[l]) for l in maps)
 
 
-def test_a_boolean_mask_for_every_query_is_followed_and_a_float_one_refused():
+def test_a_bool_mask_for_every_query_is_used_and_a_float_one_rejected():
     model = built('bert')
     ids, ok = batch('none')['input_ids'], torch.rand(3, 1, 14, 14, generator=torch.Generator().manual_seed(0)) < .7
     ok = ok | torch.eye(14, dtype=torch.bool)
@@ -829,7 +829,7 @@ def test_grouped_query_heads_give_one_map_for_each_query_head():
     assert maps[0].shape[1] == 4 and not torch.equal(maps[0][:, 0], maps[0][:, 1])
 
 
-def test_long_inputs_of_modernbert_see_their_window_and_nothing_else():
+def test_long_inputs_of_modernbert_attend_only_within_their_window():
     model = built('modernbert', torch.float64)
     inputs = batch(n=30, lengths=(30, 21, 12))
     with observe(model) as maps: logits = model(**inputs).logits
@@ -876,14 +876,14 @@ def pair_batch(padding='right', n=9, lengths=(9, 4, 6), arch='marian', dtype=tor
 
 
 def kind_of(path):
-    "Which kind of attention the module at `path` computes, from the model files"
+    "The type of attention that the module at `path` computes, from the model files"
     if any(name in path for name in ('encoder_attn', 'EncDecAttention', 'crossattention')): return 'cross'
     return 'encoder' if path.startswith(('model.encoder.', 'encoder.block')) else 'decoder'
 
 
 class OnlyPartEager:
-    """A copy of `model` in which `part` runs the model file's own eager attention, and all the rest the fused
-    kernel; `seen` collects what it returns"""
+    """A copy of `model` in which `part` runs the eager attention of the model file, and everything else the fused
+    kernel; `seen` collects the maps"""
     def __init__(self, model, part):
         self.model, self.part, self.seen = copy.deepcopy(model), part, []
         self.kinds = {m: kind_of(name) for name, m in self.model.named_modules()}
@@ -896,7 +896,7 @@ class OnlyPartEager:
         n, k = query.shape[2], key.shape[2]
         if mask is None and self.part == 'decoder' and n > 1:
             mask = torch.ones(n, k, dtype=torch.bool).tril()[None, None]
-        dtype = next(self.model.parameters()).dtype # not the query's: under autocast that is another one
+        dtype = next(self.model.parameters()).dtype # not the dtype of the query, which differs under autocast
         least = torch.finfo(torch.float32 if dtype == torch.float64 else dtype).min
         added = None if mask is None else torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, least)
         out, A = sys.modules[type(module).__module__].eager_attention_forward(
@@ -918,7 +918,7 @@ def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hi
                                            (torch.bfloat16, 'left')], ids=str)
 @pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts]
                          + [(a, p) for a in builders_of_pairs for p in parts[1:]])
-def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch, part, dtype, padding):
+def test_each_part_of_an_encoder_decoder_equals_eager_attention(arch, part, dtype, padding):
     coarse = coarsest(arch, dtype)
     model, inputs = pair(arch, dtype), pair_batch(padding, arch=arch, dtype=dtype)
     reference = OnlyPartEager(model, part)
@@ -929,7 +929,7 @@ def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch,
     shape = 3, head_count(model, part), *dict(encoder=(14, 14), decoder=(9, 9), cross=(9, 14))[part]
     for l in maps: assert maps[l].shape == shape and alike(maps[l], reference.seen[l], dtype=coarse)
     target = inputs['attention_mask' if arch in builders_of_pairs else 'decoder_attention_mask']
-    # a row without keys passes no gradient here, a meaningless one in eager attention
+    # a row without keys passes no gradient here, but a meaningless one in eager attention
     score = lambda x: (x * noise(x, 7) * target[..., None]).sum()
     gradients = torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True)
     expected = torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)
@@ -941,7 +941,7 @@ def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch,
 
 
 @pytest.mark.parametrize('arch', seq2seq)
-def test_the_three_parts_are_what_the_whole_eager_model_calls_so(arch):
+def test_the_three_parts_equal_the_outputs_of_the_eager_model(arch):
     model, inputs = pair(arch), pair_batch()
     theirs = as_eager(model)(**inputs, output_attentions=True)
     for part in parts:
@@ -955,7 +955,7 @@ def test_the_three_parts_are_what_the_whole_eager_model_calls_so(arch):
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', seq2seq)
-def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(arch, part):
+def test_dropout_in_an_encoder_decoder_equals_eager_attention(arch, part):
     model, inputs = pair(arch).train(), pair_batch()
     reference = OnlyPartEager(model, part)
     for after in (False, True):
@@ -979,7 +979,7 @@ def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(ar
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', ['bart', 't5'])
-def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
+def test_encoder_decoders_under_bfloat16_autocast_equal_eager_attention(arch, part):
     model, inputs = pair(arch), pair_batch()
     reference = OnlyPartEager(model, part)
     with torch.autocast('cpu', torch.bfloat16):
@@ -991,7 +991,7 @@ def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
 @pytest.mark.sample(8)
 @pytest.mark.parametrize('padding', ['right', 'left', 'none'])
 @pytest.mark.parametrize('arch', [*seq2seq, *builders_of_pairs])
-def test_each_part_reports_its_own_pads_and_causality(arch, padding):
+def test_each_part_reports_its_padding_and_causality(arch, padding):
     model, inputs = pair(arch), pair_batch(padding, arch=arch)
     target, source = (inputs[k] for k in (('attention_mask', 'encoder_attention_mask') if arch in builders_of_pairs else
                                           ('decoder_attention_mask', 'attention_mask')))
@@ -1028,7 +1028,7 @@ def test_dropping_in_a_part_renormalises_its_rows_and_protects_them(arch, part):
 
 
 @pytest.mark.parametrize('part', parts)
-def test_scaling_a_part_puts_its_factor_between_map_and_output(part):
+def test_scaling_a_part_multiplies_between_map_and_output(part):
     model, inputs = pair('marian', torch.float64), pair_batch()
 
     def f(alpha):
@@ -1045,7 +1045,7 @@ def test_scaling_a_part_puts_its_factor_between_map_and_output(part):
 
 
 @pytest.mark.parametrize('arch', seq2seq)
-def test_layers_and_parts_that_nobody_observes_stay_on_the_fused_kernel(arch, monkeypatch):
+def test_unobserved_layers_and_parts_use_the_fused_kernel(arch, monkeypatch):
     model, inputs, calls, fused = pair(arch), pair_batch(), [], F.scaled_dot_product_attention
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
     expected = model(**inputs).logits
@@ -1060,7 +1060,7 @@ def test_layers_and_parts_that_nobody_observes_stay_on_the_fused_kernel(arch, mo
 
 
 @pytest.mark.parametrize('arch', seq2seq)
-def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(arch):
+def test_the_encoder_is_the_default_part_and_works_alone(arch):
     model, inputs = pair(arch), pair_batch()
     source = {k: inputs[k] for k in ('input_ids', 'attention_mask')}
     encoder = model.get_encoder()
@@ -1077,14 +1077,14 @@ def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(a
         _layer_count(encoder, 'encoder')
 
 
-def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_default():
+def test_a_decoder_alone_has_two_parts_and_defaults_to_self_attention():
     torch.manual_seed(0)
     model, inputs = BartForCausalLM(BartConfig(**bart_sizes)).eval(), batch('left')
     theirs = as_eager(model)(**inputs, output_attentions=True)
     with observe(model) as maps: logits = model(**inputs).logits
     assert _layer_count(model) == 2 and head_count(model) == 2 and alike(logits, theirs.logits)
     for l in maps: assert alike(maps[l], theirs.attentions[l])
-    with observe(model) as maps: # pass after pass, although the model goes past its wrapper
+    with observe(model) as maps: # in several passes, although the model bypasses its wrapper
         for _ in range(3): model(**inputs)
     with observe(model, part='cross') as maps:
         with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\): 2 layers have attention, but'):
@@ -1096,7 +1096,7 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     assert all(torch.equal(maps[l], expected[l]) for l in range(2)) and _layer_count(decoder) == 2
 
 
-def test_two_models_joined_to_one_translate_with_three_observable_parts():
+def test_a_model_of_two_joined_models_has_three_observable_parts():
     torch.manual_seed(0)
     sides = [BertConfig(**{**sizes, 'num_hidden_layers': n}, is_decoder=n == 2, add_cross_attention=n == 2)
              for n in (3, 2)]
@@ -1111,7 +1111,7 @@ def test_two_models_joined_to_one_translate_with_three_observable_parts():
 
 @pytest.mark.parametrize('build', [lambda: BartForSequenceClassification(BartConfig(**bart_sizes)),
                                    lambda: T5ForSequenceClassification(T5Config(**t5_sizes))], ids=['bart', 't5'])
-def test_classifiers_that_are_encoder_decoders_give_their_encoders_maps_with_gradients(build):
+def test_encoder_decoder_classifiers_have_encoder_maps_with_gradients(build):
     torch.manual_seed(0)
     model, inputs = build().eval(), batch('none')
     inputs['input_ids'][:, -1] = 3
@@ -1139,11 +1139,11 @@ def test_generate_leaves_the_maps_of_the_last_pass_of_each_part(arch, beams):
             assert maps[l].shape == last[l].shape == (3 if part == 'encoder' else 3 * beams, head_count(model, part),
                                                       *last[l].shape[2:])
             torch.testing.assert_close(maps[l], last[l], atol=1e-5, rtol=1e-4)
-            assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # the first source has no pads
+            assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # no padding in source 0
         assert not maps[0].requires_grad
 
 
-def test_generate_with_dropped_positions_works_in_the_encoder_and_is_refused_in_words_where_shapes_grow():
+def test_generate_with_dropped_positions_works_only_in_the_encoder():
     model, source = pair('marian'), batch()
     how = dict(max_new_tokens=5, min_new_tokens=5, do_sample=False)
     drop = torch.zeros(3, 4, 14, 14, dtype=torch.bool)
@@ -1168,7 +1168,7 @@ def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_on
     for inner in parts[1:]:
         with observe(model) as read, observe(model, part=inner) as written: model(**inputs)
         assert all(torch.equal(read[l], alone['encoder'][l]) for l in read)
-        # behind another encoder kernel
+        # after a different encoder kernel
         for l in written: torch.testing.assert_close(written[l], alone[inner][l], atol=1e-5, rtol=1e-4)
     for first, second in (('decoder', 'cross'), ('cross', 'decoder'), ('cross', 'cross')):
         with observe(model, part=first) as maps:
@@ -1187,7 +1187,7 @@ def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_on
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', seq2seq)
-def test_leaving_an_encoder_decoder_restores_it_also_after_exceptions(arch, part):
+def test_an_encoder_decoder_is_restored_also_after_exceptions(arch, part):
     model, inputs = pair(arch), pair_batch()
     before, expected = everything(model), model(**inputs).logits
     with observe(model, [0], part=part): model(**inputs)
@@ -1219,7 +1219,7 @@ def test_copies_of_an_observed_encoder_decoder_are_ordinary_models(tmp_path):
 
 
 @pytest.mark.parametrize('build', [lambda: pair('t5'), lambda: built('deberta2')], ids=['t5', 'deberta2'])
-def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(build):
+def test_models_that_share_a_config_do_not_affect_each_other(build):
     model = build()
     twin = type(model)(model.config).eval()
     inputs = pair_batch() if model.config.is_encoder_decoder else batch('left')
@@ -1236,7 +1236,7 @@ def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(bu
 @pytest.mark.slow
 @pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)],
                          ids=['marian', 'deberta2'])
-def test_checkpointing_is_refused_here_too_and_what_is_compiled_is_observed_as_it_was_written(build, inputs):
+def test_checkpointing_is_rejected_and_compiled_models_are_observed(build, inputs):
     model = build()
     part = 'cross' if model.config.is_encoder_decoder else None
     model.gradient_checkpointing_enable()
@@ -1250,7 +1250,7 @@ def test_checkpointing_is_refused_here_too_and_what_is_compiled_is_observed_as_i
     assert torch.equal(maps.stacked(), expected.stacked())
 
 
-def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
+def test_skipped_layers_raise_an_error_instead_of_shifting_the_others():
     torch.manual_seed(0)
     model = BartForConditionalGeneration(BartConfig(**bart_sizes, encoder_layerdrop=1.))
     with observe(model): model.eval()(**pair_batch())
@@ -1259,7 +1259,7 @@ def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
         model.train()(**pair_batch())
 
 
-def test_parts_that_a_model_does_not_have_are_named():
+def test_missing_parts_raise_an_error():
     model, plain = pair('t5'), built('bert')
     for wrong in ('self', 0, ['encoder'], True):
         for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: _layer_count(model, wrong),
@@ -1283,13 +1283,13 @@ def test_parts_that_a_model_does_not_have_are_named():
         maps[2]
 
 
-# The layers below, computed once
+# Cached layers
 
 def twice(inputs): return {k: v.repeat(2, *[1] * (v.dim() - 1)) for k, v in inputs.items()}
 
 
 def looked_at(model, inputs, layer, part=None):
-    "States, map and gradient of a pass with `layer` scaled, which begins where the block around it says"
+    "States, map and gradient of a pass with `layer` scaled, which starts where the surrounding block selects"
     for p in model.parameters(): p.requires_grad_(False)
     factor = torch.linspace(.2, .9, 6)[:, None, None, None]
     with observe(model, layer, scale={layer: factor}, part=part) as maps:
@@ -1298,18 +1298,18 @@ def looked_at(model, inputs, layer, part=None):
 
 
 def same_pass(ours, theirs):
-    "Weights this large make a rounding below a layer grow tenfold or more until it comes out in a gradient"
+    "With weights this large, rounding errors below a layer grow tenfold or more in a gradient"
     for a, b in zip(ours, theirs, strict=True): alike(a, b, size=1024)
 
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize('layer', [0, 1, 2])
 @pytest.mark.parametrize('arch,padding', cases)
-def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
+def test_a_pass_that_starts_at_a_layer_equals_the_whole_pass(arch, padding, layer):
     model, inputs = built(arch), batch(padding)
     whole = looked_at(model, inputs, layer)
     with cached_layers(model, inputs) as start:
-        for l in (2, layer): start(l) # back to a lower one, too
+        for l in (2, layer): start(l) # also back to a lower one
         same_pass(looked_at(model, inputs, layer), whole)
     same_pass(looked_at(model, inputs, layer), whole)
 
@@ -1317,7 +1317,7 @@ def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts]
                          + [(a, p) for a in builders_of_pairs for p in parts[1:]])
-def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(arch, part):
+def test_a_pass_that_starts_at_a_layer_of_an_encoder_decoder_equals_the_whole_pass(arch, part):
     model, inputs = pair(arch), pair_batch('right', arch=arch)
     for layer in range(_layer_count(model, part)):
         whole = looked_at(model, inputs, layer, part)
@@ -1340,7 +1340,7 @@ def test_layers_below_do_not_run_again(arch):
         for h in hooks: h.remove()
 
 
-def test_with_its_decoder_observed_an_encoder_does_not_run_again():
+def test_the_encoder_does_not_run_again_if_its_decoder_is_observed():
     model, inputs, ran = pair('marian'), pair_batch('right'), []
     with cached_layers(model, inputs, 'cross') as start:
         for m in model.model.encoder.layers: m.self_attn.register_forward_pre_hook(lambda m, args: ran.append(m))
@@ -1349,10 +1349,10 @@ def test_with_its_decoder_observed_an_encoder_does_not_run_again():
     assert not ran
 
 
-def test_a_block_of_kept_layers_leaves_nothing_behind_after_an_exception_or_with_forwards_of_their_own():
+def test_cached_layers_restores_forwards_also_after_an_exception():
     model, inputs = built('bert'), batch('right')
     layer, hooks = model.bert.encoder.layer[1], len(model.bert._forward_pre_hooks)
-    # as accelerate's hooks do
+    # like the hooks of accelerate
     own = layer.forward = (lambda forward: lambda *args, **kwargs: forward(*args, **kwargs))(layer.forward)
     with pytest.raises(ZeroDivisionError):
         with cached_layers(model, inputs) as start: 1 / 0
@@ -1362,7 +1362,7 @@ def test_a_block_of_kept_layers_leaves_nothing_behind_after_an_exception_or_with
     assert not any('forward' in m.__dict__ for m in model.modules() if m is not layer)
 
 
-def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch):
+def test_passes_run_in_full_if_layers_cannot_be_distinguished(monkeypatch):
     model, inputs = built('bert'), batch('right')
     whole = looked_at(model, inputs, 2)
     monkeypatch.setattr('salviz.models.attention.layer_modules',
@@ -1372,7 +1372,7 @@ def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch
         same_pass(looked_at(model, inputs, 2), whole)
 
 
-def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
+def test_cached_layers_needs_eval_mode_and_valid_layers():
     model, inputs = built('bert'), batch('right')
     with cached_layers(model, inputs) as start:
         start(-1)
@@ -1385,7 +1385,7 @@ def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
 
 
 def softmax_by_hand(scores, allowed):
-    "Softmax of a row in Python's own floats; the mean of all keys where none is allowed"
+    "Softmax of a row in Python floats; uniform over all keys if none is allowed"
     if not any(allowed): return [1/len(scores)]*len(scores)
     top = max(s for s, ok in zip(scores, allowed) if ok)
     weights = [math.exp(s - top) if ok else 0. for s, ok in zip(scores, allowed)]
@@ -1394,7 +1394,7 @@ def softmax_by_hand(scores, allowed):
 
 @pytest.mark.sample(15)
 @pytest.mark.parametrize('arch,padding', [(a, p) for a, p in cases if a not in own_forward])
-def test_softmax_of_queries_times_keys_is_the_observed_attention(arch, padding):
+def test_the_softmax_of_queries_times_keys_equals_the_observed_attention(arch, padding):
     model, inputs, head = built(arch, torch.float64), batch(padding), 3
     with observe(model) as maps: model(**inputs)
     for layer in maps:
@@ -1407,7 +1407,7 @@ def test_softmax_of_queries_times_keys_is_the_observed_attention(arch, padding):
             scores = [s*qk.scaling + bias[b, i, j].item() for j, s in enumerate(sums)]
             allowed = [own_mask(arch, mask, layer, b, i, j) for j in range(len(scores))]
             ours[b, i] = torch.tensor(softmax_by_hand(scores, allowed), dtype=torch.float64)
-        real = mask.bool() # rows of pads may see nothing, and models differ in what they make of that
+        real = mask.bool() # rows of padding may have no keys, and models differ in their values there
         theirs = maps[layer][:, head].to(ours.dtype)
         assert alike(ours[real], theirs[real], dtype=coarsest(arch, torch.float64))
         assert alike(qk.attention[real], theirs[real], dtype=coarsest(arch, torch.float64))
@@ -1422,17 +1422,17 @@ def test_queries_and_keys_are_the_heads_part_of_the_projections():
     assert qk.scaling == .5
 
 
-def test_grouped_query_heads_have_the_key_of_their_group_and_positions_are_rotated():
+def test_grouped_query_heads_use_the_rotated_key_of_their_group():
     model, inputs = built('llama', torch.float64), batch('none')
     one, two, three = (query_key(model, inputs, 0, head) for head in (0, 1, 2))
     assert torch.equal(one.key, two.key) and not torch.equal(one.key, three.key)
     same = dict(input_ids=torch.full((1, 5), 7), attention_mask=torch.ones(1, 5, dtype=torch.long))
     keys = query_key(model, same, 0, 0).key[0]
     assert not torch.allclose(keys[0], keys[1])
-    assert alike(keys[0].norm(), keys[4].norm(), dtype=torch.float32) # a rotation's cosines and sines are float32
+    assert alike(keys[0].norm(), keys[4].norm(), dtype=torch.float32) # the cosines and sines of rotations are float32
 
 
-def test_what_has_no_queries_and_keys_of_its_own_is_refused_by_name():
+def test_models_without_separate_queries_and_keys_are_rejected_by_name():
     with pytest.raises(ValueError, match='DebertaForSequenceClassification adds products with positions'):
         query_key(built('deberta'), batch(), 0, 0)
     with pytest.raises(ValueError, match='head: BertForSequenceClassification has the heads 0 to 3 in a layer, got 4'):
@@ -1443,7 +1443,7 @@ def test_what_has_no_queries_and_keys_of_its_own_is_refused_by_name():
         query_key(built('bert').train(), batch(), 0, 0)
 
 
-def test_asking_for_queries_and_keys_leaves_model_and_later_observations_as_they_were():
+def test_query_key_does_not_change_the_model_or_later_observations():
     model, inputs = built('bert'), batch()
     before = state(model)
     query_key(model, inputs, 0, 0)

@@ -25,11 +25,11 @@ sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_h
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('model_type', ['gemma3_text', 'modernbert-decoder', 'qwen3_5_text', 'dinov3_vit',
                                         'detr', 'videomae', 'sam3_lite_text_text_model'])
-def test_what_is_observed_of_an_architecture_is_its_own_eager_attention(model_type):
+def test_observed_attention_equals_the_eager_attention_of_every_architecture(model_type):
     assert architectures.verdict(model_type)[0] == 'correct'
 
 
-def test_t5gemma_without_a_soft_cap_is_its_own_eager_attention_in_each_part():
+def test_t5gemma_without_a_soft_cap_equals_eager_attention_in_each_part():
     side = dict(sizes, attn_logit_softcapping=None, sliding_window=4,
                 layer_types=['sliding_attention', 'full_attention'])
     torch.manual_seed(0)
@@ -43,13 +43,13 @@ def test_t5gemma_without_a_soft_cap_is_its_own_eager_attention_in_each_part():
     ('mamba', 'none of its layers is an attention layer'), ('gemma3', r'several models \(vision_tower, language_model'),
     ('glm4v_vision', 'its forward needs hidden_states, grid_thw'), ('whisper', 'its forward needs input_features'),
     ('mpnet', 'MPNetSelfAttention. does not go through')])
-def test_a_rejection_names_the_true_reason(model_type, reason):
+def test_a_rejection_states_the_actual_reason(model_type, reason):
     with pytest.raises(ValueError, match=f'cannot be observed: .*{reason}'):
         check_observable(architectures.tiny(model_type))
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_a_soft_cap_is_found_in_every_dtype_and_its_absence_too(dtype):
+def test_soft_caps_are_detected_in_every_dtype(dtype):
     for cap in (None, 50.):
         model = Gemma2Model(Gemma2Config(**sizes, attn_logit_softcapping=cap)).to(dtype)
         if cap is None: assert check_observable(model) is model
@@ -57,7 +57,7 @@ def test_a_soft_cap_is_found_in_every_dtype_and_its_absence_too(dtype):
             with pytest.raises(ValueError, match='because of softcap'): check_observable(model)
 
 
-def test_a_trial_leaves_no_trace_and_calls_no_hook_of_others():
+def test_a_trial_has_no_side_effects_and_calls_no_other_hooks():
     torch.manual_seed(0)
     model, called = BertModel(BertConfig(**{**sizes, 'max_position_embeddings': 16})).train(), []
     for m in model.modules(): m.register_forward_hook(lambda *args: called.append(1))
@@ -69,7 +69,7 @@ def test_a_trial_leaves_no_trace_and_calls_no_hook_of_others():
     assert called
 
 
-def test_a_model_is_tried_once_and_so_is_a_copy_of_it(monkeypatch):
+def test_a_model_and_its_copies_need_one_trial(monkeypatch):
     tried, own = [], attention._tried
     monkeypatch.setattr(attention, '_tried', lambda stack: tried.append(stack) or own(stack))
     model = BertModel(BertConfig(**{**sizes, 'max_position_embeddings': 19})).eval()
@@ -114,14 +114,14 @@ def test_explaining_a_hybrid_names_the_layers_that_have_attention(with_attention
     assert note in snapshot.info['notes']
 
 
-def test_a_model_that_cannot_be_observed_is_rejected_before_a_run_has_a_folder(tmp_path):
+def test_an_unsupported_model_is_rejected_before_a_run_has_a_folder(tmp_path):
     model = Gemma2ForSequenceClassification(Gemma2Config(**sizes, num_labels=2))
     with pytest.raises(ValueError, match='Gemma2Model cannot be observed: .*softcap'): trained(model, tmp_path/'run')
     assert not (tmp_path/'run').exists()
 
 
 @pytest.mark.slow
-def test_every_text_and_vision_architecture_is_correct_or_rejected_or_not_runnable():
+def test_every_text_and_vision_architecture_is_correct_rejected_or_not_runnable():
     verdicts = architectures.verdicts(architectures.model_types())
     for kind in ('rejected', 'not runnable', 'unclear'):
         print(f'{kind}:', *(f'  {t}: {why}' for t, (what, why) in verdicts.items() if what == kind), sep='\n')

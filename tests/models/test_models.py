@@ -1,4 +1,4 @@
-"Classifiers by name, the row that their heads read, and running a model without leaving a trace"
+"Classifiers by name, the row that their heads read, and running a model without side effects"
 import json, os, random, subprocess, sys
 
 import numpy as np
@@ -47,7 +47,7 @@ def tiny(kind, **config):
             AutoConfig.for_model(kind, **{**sizes, **own, 'num_labels': 3, **config})).eval()
 
 def rows_read(model, ids, mask):
-    "For each example the rows of the last hidden state that change the logits, by their gradient"
+    "For each example, the rows of the last hidden state that affect the logits, by their gradient"
     states = []
     hook = model.base_model.register_forward_hook(lambda module, args, out: states.append(out[0]))
     logits = model(input_ids=ids, attention_mask=mask).logits
@@ -84,7 +84,7 @@ def test_a_decoders_head_reads_the_last_real_row(kind, side):
     assert pooled_rows(model, dict(input_ids=x)).tolist() == [row[0] for row in expected]
 
 def logits_and_gradients(model, batch):
-    "The logits of `model`, and the gradient of what they hang on with respect to the first embedding"
+    "The logits of `model`, and the gradient of a function of them with respect to the first embedding"
     states = []
     hook = model.get_input_embeddings().register_forward_hook(lambda module, args, out: states.append(out))
     logits = model(**batch).logits
@@ -94,7 +94,7 @@ def logits_and_gradients(model, batch):
 @pytest.mark.parametrize('kind, products', [('bert', 3), ('roberta', 3), ('xlm-roberta', 3), ('camembert', 3),
     ('electra', 3), ('distilbert', 2), *((kind, 0) for kind in (
     'albert', 'modernbert', 'deberta', 'mobilebert', 'convbert', 'gpt2', 'llama'))])
-def test_a_class_hangs_on_the_first_row_of_the_last_layer_alone(kind, products):
+def test_a_class_depends_only_on_the_first_row_of_the_last_layer(kind, products):
     model, batch = tiny(kind).double(), dict(input_ids=ids, attention_mask=mask)
     cut = []
     inside = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
@@ -108,7 +108,7 @@ def test_a_class_hangs_on_the_first_row_of_the_last_layer_alone(kind, products):
     with first_row_alone(model): alone = logits_and_gradients(model, batch)
     for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
-def test_the_class_of_an_image_hangs_on_the_first_row_of_the_last_layer_alone():
+def test_the_class_of_an_image_depends_only_on_the_first_row_of_the_last_layer():
     config = AutoConfig.for_model('vit', hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                                   hidden_dropout_prob=.3,
                                   intermediate_size=32, image_size=8, patch_size=4, num_labels=3)
@@ -123,12 +123,12 @@ def test_the_class_of_an_image_hangs_on_the_first_row_of_the_last_layer_alone():
         assert not torch.allclose(other[:, 1], states[:, 1])
         for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
-def test_rows_are_left_out_only_where_one_is_known_to_be_enough():
+def test_rows_are_skipped_only_if_one_is_known_to_be_enough():
     model, batch = tiny('roberta'), dict(input_ids=ids, attention_mask=mask)
     def states():
         with first_row_alone(model): return model.base_model(**batch).last_hidden_state
     assert not torch.allclose(states()[:, 1], model.base_model(**batch).last_hidden_state[:, 1])
-    class Mean(torch.nn.Module): # a head of one's own
+    class Mean(torch.nn.Module): # a custom head
         def forward(self, states): return states.mean(1)
     own, model.classifier = model.classifier, Mean()
     with first_row_alone(model): mean = model(**batch).logits
@@ -146,8 +146,8 @@ def test_rows_are_left_out_only_where_one_is_known_to_be_enough():
 def ragged(**batch): return [{k: v[rows, :n] for k, v in batch.items()} for rows, n in (([0, 1, 2], 6), ([1, 2], 4))]
 
 @pytest.mark.parametrize('kind', ['bert', 'roberta', 'xlm-roberta', 'camembert', 'electra', 'distilbert'])
-def test_in_train_mode_the_first_row_is_what_it_is_in_a_whole_pass_with_the_same_seed(kind):
-    "Two batches of other lengths in one block; the generator ends where it does after whole passes"
+def test_in_training_mode_the_first_row_equals_that_of_a_full_pass_with_the_same_seed(kind):
+    "Two batches of different lengths in one block; the generator ends in the same state as after full passes"
     model = tiny(kind).double().train()
     batches = ragged(input_ids=ids, attention_mask=mask)
     def passed():
@@ -162,13 +162,13 @@ def test_in_train_mode_the_first_row_is_what_it_is_in_a_whole_pass_with_the_same
         for x, y in zip(pair, own): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
 @pytest.fixture
-def accelerator(): # what it is set to holds for the process
+def accelerator(): # its setting applies to the process
     AcceleratorState._reset_state(reset_partial_state=True)
     yield Accelerator(mixed_precision='bf16', cpu=True)
     AcceleratorState._reset_state(reset_partial_state=True)
 
-def test_what_accelerate_casts_to_bf16_leaves_rows_out_unless_somebody_had_changed_it(accelerator):
-    "Half a bit of bfloat16 for each of a few roundings in a row"
+def test_rows_are_skipped_under_accelerate_autocast_unless_the_model_was_changed(accelerator):
+    "Half a unit of bfloat16 for each of a few successive roundings"
     model, batch = accelerator.prepare_model(tiny('bert')), ragged(input_ids=ids, attention_mask=mask)[0]
     with forked_random(3): whole = logits_and_gradients(model, batch)
     with first_row_alone(model), forked_random(3):
@@ -188,7 +188,7 @@ def mean_of_rows(model):
     lambda model: model.bert.pooler.register_forward_pre_hook(lambda m, args: (args[0].mean(1, keepdim=True),)),
     lambda model: model.bert.encoder.layer[-1].register_forward_hook(lambda m, args, out: None),
     lambda model: model.bert.encoder.register_full_backward_hook(lambda m, grads, out: None)])
-def test_a_model_that_somebody_has_changed_works_out_all_rows(change):
+def test_a_model_with_custom_hooks_or_forwards_computes_all_rows(change):
     model, batch = tiny('bert'), dict(input_ids=ids, attention_mask=mask)
     change(model)
     whole = model(**batch, output_hidden_states=True)
@@ -196,7 +196,7 @@ def test_a_model_that_somebody_has_changed_works_out_all_rows(change):
     assert torch.equal(whole.logits, again.logits)
     assert torch.equal(whole.hidden_states[-1], again.hidden_states[-1])
 
-def test_rows_are_left_out_of_layers_that_are_kept_but_of_none_that_somebody_has_changed():
+def test_rows_are_skipped_in_cached_layers_but_not_in_changed_ones():
     model, batch = tiny('bert'), dict(input_ids=ids, attention_mask=mask)
     with cached_layers(model, batch): assert _row_products(model)
     layer = model.bert.encoder.layer[-1]
@@ -204,7 +204,7 @@ def test_rows_are_left_out_of_layers_that_are_kept_but_of_none_that_somebody_has
     layer.forward = lambda *args, **kwargs: own(*args, **kwargs)
     with cached_layers(model, batch): assert not _row_products(model)
 
-def test_rows_are_left_out_while_attention_is_observed():
+def test_rows_are_skipped_while_attention_is_observed():
     model, batch = tiny('bert').double(), dict(input_ids=ids, attention_mask=mask)
     with observe(model) as whole: expected = model(**batch).logits
     with observe(model) as maps, first_row_alone(model):
@@ -214,12 +214,12 @@ def test_rows_are_left_out_while_attention_is_observed():
 
 @pytest.mark.parametrize('options', [{}, dict(use_dora=True), dict(bias='all'), dict(lora_dropout=.3)])
 @pytest.mark.parametrize('mode', ['eval', 'train'])
-def test_a_class_of_a_model_with_adapters_hangs_on_the_first_row_alone(mode, options):
+def test_a_class_of_a_model_with_adapters_depends_only_on_the_first_row(mode, options):
     peft = pytest.importorskip('peft')
     inner = tiny('bert').double()
     model = peft.get_peft_model(inner, peft.LoraConfig(r=2, target_modules=['query', 'dense'], init_lora_weights=False,
                                                        **options)).double().train(mode == 'train')
-    inner.requires_grad_(True) # peft froze the words, whose gradient is compared
+    inner.requires_grad_(True) # peft froze the word embeddings, whose gradient is compared
     batch = dict(input_ids=ids, attention_mask=mask)
     with forked_random(2): whole = logits_and_gradients(inner, batch)
     with first_row_alone(model), forked_random(2):
@@ -231,8 +231,8 @@ def test_a_decoder_without_a_padding_token_reads_the_last_row():
     model = tiny('gpt2', pad_token_id=None)
     assert rows_read(model, ids[:1], mask[:1]) == [[5]] and pooled_rows(model, dict(input_ids=ids[:1])).tolist() == [5]
 
-def test_a_padding_token_at_the_end_of_the_text_is_passed_over_as_the_head_does():
-    "The packaged classifiers pad with the end token, which a text may also hold"
+def test_a_padding_token_at_the_end_of_a_text_is_skipped_like_in_the_head():
+    "The packaged classifiers pad with the end token, which a text may also contain"
     model = tiny('llama', pad_token_id=2)
     x = ids.masked_fill(ids == 0, 2)
     assert rows_read(model, x, torch.ones_like(x)) == [[row]
@@ -250,7 +250,7 @@ def test_a_padding_token_at_the_end_of_the_text_is_passed_over_as_the_head_does(
                   encoder_ffn_dim=16, decoder_ffn_dim=16),
      'BartForSequenceClassification is an encoder-decoder model'),
     ('fnet', {}, 'FNetForSequenceClassification is not among the heads whose pooled row is known')])
-def test_a_head_without_one_pooled_row_is_refused_by_name(kind, config, reason):
+def test_a_head_without_a_pooled_row_is_rejected_by_name(kind, config, reason):
     with pytest.raises(ValueError, match=reason): pooled_rows(tiny(kind, **config), dict(input_ids=ids))
 
 def test_every_head_of_the_table_exists():
@@ -268,7 +268,7 @@ class WithBatchNorm(torch.nn.Module):
     def forward(self, x): return self.head(self.dropout(self.norm(self.body(x))))
 
 def state(model):
-    "Everything that a block may have disturbed"
+    "Everything that a block may have changed"
     return dict(modes=[m.training for m in model.modules()], needed=[p.requires_grad for p in model.parameters()],
                 grads=[None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()],
                 values={k: v.tolist() for k, v in model.state_dict().items()},
@@ -278,7 +278,7 @@ def state(model):
 @pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('seed', [None, 0, 2**40])
 @pytest.mark.parametrize('fails', [False, True])
-def test_a_model_and_all_generators_are_as_before_after_the_block(training, seed, fails):
+def test_a_model_and_all_generators_are_restored_after_the_block(training, seed, fails):
     model = WithBatchNorm().train()
     model.dropout.eval()
     model.body.weight.requires_grad_(False)
@@ -294,7 +294,7 @@ def test_a_model_and_all_generators_are_as_before_after_the_block(training, seed
     except KeyboardInterrupt: assert fails
     assert state(model) == before
 
-def test_the_mode_inside_of_the_block_is_the_one_asked_for():
+def test_the_mode_inside_the_block_is_the_requested_one():
     model = WithBatchNorm().eval()
     with undisturbed(model, training=True): assert all(m.training for m in model.modules())
     model.head.train()
@@ -302,7 +302,7 @@ def test_the_mode_inside_of_the_block_is_the_one_asked_for():
     model.train(); model.norm.eval()
     with undisturbed(model, training=True): assert model.training and model.dropout.training and not model.norm.training
 
-def test_blocks_can_stand_inside_of_each_other():
+def test_blocks_can_be_nested():
     model = WithBatchNorm().train()
     before = state(model)
     with undisturbed(model, seed=1):
@@ -310,14 +310,14 @@ def test_blocks_can_stand_inside_of_each_other():
         assert not model.training and model.head.weight.grad is None
     assert state(model) == before
 
-def test_a_seed_repeats_what_is_random_in_the_block():
+def test_a_seed_makes_the_block_reproducible():
     model = WithBatchNorm().train()
     x = torch.rand(5, 4)
     def run(seed):
         with undisturbed(model, training=True, seed=seed): return model(x)
     assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
 
-def test_without_a_seed_the_block_starts_where_the_generators_stand():
+def test_without_a_seed_the_block_uses_the_state_of_the_generators():
     torch.manual_seed(5); expected = torch.rand(3)
     torch.manual_seed(5)
     with undisturbed(torch.nn.Identity()): assert torch.equal(torch.rand(3), expected)
@@ -348,7 +348,7 @@ def test_the_packaged_encoder_gets_a_head_with_the_named_classes():
     assert model.config.label2id == {'bad': 0, 'good': 1, 'fair': 2}
     assert tokenizer.is_fast and device_of(model) == torch.device('cpu') and model.dtype == torch.float32
 
-def test_a_head_depends_on_the_seed_and_on_nothing_else():
+def test_a_head_depends_only_on_the_seed():
     torch.manual_seed(1); np.random.seed(1); random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     first = load_classifier(num_labels=5, seed=3)[0].classifier.weight
@@ -372,14 +372,14 @@ def test_a_model_in_a_folder_is_loaded_with_its_trained_head(tmp_path):
     assert loaded.config.num_labels == 3 and torch.equal(loaded.classifier.weight, model.classifier.weight)
     assert torch.equal(loaded(ids).logits, load_classifier(str(tmp_path), labels=['x', 'y', 'z'])[0](ids).logits)
 
-def test_a_trained_head_is_replaced_only_when_asked(tmp_path):
+def test_a_trained_head_is_replaced_only_on_request(tmp_path):
     save(tmp_path)
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes=True'):
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; pass ignore_mismatched_sizes=True'):
         load_classifier(tmp_path, num_labels=5)
     assert load_classifier(tmp_path, num_labels=5, ignore_mismatched_sizes=True)[0].classifier.out_features == 5
 
 @pytest.mark.parametrize('kind', ['gpt2', 'llama'])
-def test_a_decoder_without_a_padding_token_gets_one_and_pads_do_not_change_its_logits(kind, tmp_path):
+def test_a_decoder_without_a_padding_token_gets_one_and_padding_does_not_change_its_logits(kind, tmp_path):
     save(tmp_path, kind, pad_token_id=None)
     model, tokenizer = load_classifier(tmp_path, num_labels=3)
     assert tokenizer.pad_token_id == model.config.pad_token_id == tokenizer.eos_token_id
@@ -405,23 +405,23 @@ def test_loading_the_packaged_encoder_prints_nothing_and_other_loads_still_repor
     assert 'classifier.weight' in caplog.text and 'Loading weights' in capfd.readouterr().err
 
 @pytest.mark.parametrize('arguments,error,reason', [
-    (dict(name='./nowhere'), FileNotFoundError, 'there is no folder ./nowhere'),
+    (dict(name='./nowhere'), FileNotFoundError, 'folder ./nowhere does not exist'),
     (dict(name='no such/name/at all'), ValueError, 'the Hub has no model called'),
     (dict(num_labels=3, labels=['a', 'b']), ValueError, 'labels names 2 classes, but num_labels is 3'),
     (dict(num_labels=0), ValueError, 'num_labels must be a positive number of classes, got 0'),
     (dict(num_labels=2.5), ValueError, 'num_labels must be a positive number of classes, got 2.5')])
-def test_arguments_that_cannot_work_are_refused_in_one_sentence(arguments, error, reason):
+def test_invalid_arguments_raise_errors_of_one_sentence(arguments, error, reason):
     with pytest.raises(error, match=reason) as e: load_classifier(**arguments)
     assert '\n' not in str(e.value)
 
-def test_a_folder_without_a_model_is_refused_with_the_packaged_names(tmp_path):
+def test_a_folder_without_a_model_raises_an_error_that_lists_the_packaged_models(tmp_path):
     with pytest.raises(ValueError, match='cannot be loaded: Unrecognized model .*packaged models: minilm') as e:
         load_classifier(tmp_path)
     assert '\n' not in str(e.value)
 
 @pytest.fixture
 def with_code(tmp_path, monkeypatch):
-    "(folder of a model with Python code, the file that the code writes), for a user who answers every question with y"
+    "(folder of a model with Python code, file that the code writes), for a user who answers every question with y"
     monkeypatch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path/'modules'))
     monkeypatch.setattr('builtins.input', lambda *question: 'y')
     folder, mark = tmp_path/'model', tmp_path/'code-has-run'
@@ -447,7 +447,7 @@ def test_code_in_a_models_folder_is_not_run_whatever_the_user_answers(name, with
 
 def test_code_in_a_models_folder_is_run_with_trust_remote_code(with_code):
     folder, mark = with_code
-    # the class does not fit the config, so transformers does not register it, which other tests would see
+    # the class does not match the config, so transformers does not register it, which would affect other tests
     with pytest.raises(ValueError, match='cannot be loaded: The model class'):
         load_classifier(folder, trust_remote_code=True)
     assert mark.exists()
@@ -455,19 +455,19 @@ def test_code_in_a_models_folder_is_run_with_trust_remote_code(with_code):
         with pytest.raises(ValueError, match='trust_remote_code must be True or False'):
             load_classifier(folder, trust_remote_code=value)
 
-def test_a_model_without_a_classification_head_is_refused(tmp_path):
+def test_a_model_without_a_classification_head_is_rejected(tmp_path):
     AutoConfig.for_model('vit').save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='is a vit model, for which transformers has no sequence classification head'):
         load_classifier(tmp_path)
 
 @pytest.mark.slow
-def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_models(tmp_path):
+def test_a_hub_name_without_a_network_raises_an_error_that_lists_the_packaged_models(tmp_path):
     code = ('from salviz.models.loading import load_classifier\ntry: load_classifier("someone/some-model")\nexcept '
             'ConnectionError as e: print(e)')
     env = {**os.environ, 'NO_PROXY': '*', 'HF_HOME': str(tmp_path), 'HF_ENDPOINT': 'http://127.0.0.1:9',
            'HF_HUB_OFFLINE': '0'}
     done = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be asked for it "
+    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be reached "
                                   "(ConnectError: ")
     assert done.stdout.endswith('; packaged models: minilm, movie-minilm\n')
     assert done.stdout.count('\n') == 1
@@ -476,7 +476,7 @@ def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_mo
 def test_a_hub_that_does_not_answer_leaves_only_local_copies(monkeypatch):
     asked = []
     monkeypatch.setattr('salviz.models.loading.hub_silence', lambda *args: asked.append(args) or 'ConnectError: cut')
-    with pytest.raises(ConnectionError, match='cannot be asked for it .ConnectError: cut.'):
+    with pytest.raises(ConnectionError, match='cannot be reached .ConnectError: cut.'):
         load_classifier('someone/some-model', revision='v2', cache_dir=os.devnull)
     assert asked == [('someone/some-model', 'model', 'v2')]
 
@@ -535,18 +535,18 @@ def encoder_decoder(kind, **config):
             **dict(vocab_size=40, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2),
             **config})).eval()
 
-def test_a_decoder_that_does_not_say_how_it_begins_is_refused_and_can_be_told(tmp_path):
+def test_a_decoder_without_a_start_token_is_rejected_unless_it_is_passed(tmp_path):
     save(tmp_path)
     encoder_decoder('t5', decoder_start_token_id=None).save_pretrained(tmp_path)
     with pytest.raises(ValueError,
-                       match='does not say with which token its decoder begins; pass decoder_start_token_id') as e:
+                       match='has no start token for its decoder; pass decoder_start_token_id') as e:
         load_model_for('seq2seq', tmp_path)
     assert '\n' not in str(e.value)
     assert decoder_start(load_model_for('seq2seq', tmp_path, decoder_start_token_id=0)[0]) == 0
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task', ['token_classification', 'regression', 'masked_lm'])
-def test_a_new_head_of_any_task_follows_the_seed_alone(task):
+def test_a_new_head_of_any_task_depends_only_on_the_seed(task):
     head = lambda seed: [p for n, p in load_model_for(task, seed=seed, **classes.get(task, {}))[0].named_parameters()
                          if not n.startswith('bert.')]
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
@@ -559,29 +559,29 @@ def test_a_new_head_of_any_task_follows_the_seed_alone(task):
     assert all(torch.equal(a, b) for a, b in zip(first, head(3)))
     assert not all(torch.equal(a, b) for a, b in zip(first, head(4)))
 
-def test_classification_is_what_load_classifier_gives():
+def test_load_model_for_classification_equals_load_classifier():
     a, b = load_model_for('classification', labels=['x', 'y'], seed=5)[0], load_classifier(labels=['x', 'y'], seed=5)[0]
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
     assert a.config.to_dict() == b.config.to_dict()
 
 @pytest.mark.parametrize('arguments,reason', [
     (dict(task='seq2seq'),
-     'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. '
-     'bert '
+     'is a bert model, for which transformers has no sequence-to-sequence head .model types with one: marian, bart, '
+     't5.. bert '
      'supports classification, multi_label_classification, regression'),
-    (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
-    (dict(task='image_classification'), 'has no image classification head .kinds with one: vit, deit, beit.'),
+    (dict(task='replaced_token_detection'), 'no head for replaced-token detection .model types with one: electra.'),
+    (dict(task='image_classification'), 'has no image classification head .model types with one: vit, deit, beit.'),
     (dict(task='series_classification'),
      "no head for task='series_classification'; available: classification, .*salviz.models.nets"),
-    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes, so num_labels and labels do not apply'),
+    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes; leave num_labels and labels out'),
     (dict(task='regression', num_labels=2), 'regression has no classes'),
     (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
-def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, reason):
+def test_an_unsupported_task_raises_an_error_that_lists_supported_ones(arguments, reason):
     with pytest.raises(ValueError, match=reason) as e: load_model_for(**arguments)
     assert '\n' not in str(e.value)
 
-def test_heads_are_refused_where_the_table_of_transformers_means_something_else(tmp_path):
-    "BART stands in the table of masked language models, as a writer of whole texts"
+def test_heads_with_another_meaning_in_transformers_are_rejected(tmp_path):
+    "BART is in the table of masked language models, although it generates whole texts"
     assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'multi_label_classification', 'regression',
                                                            'seq2seq', 'question_answering']
     assert tasks_of_kind(AutoConfig.for_model('vit')) == ['image_classification']
@@ -591,8 +591,8 @@ def test_heads_are_refused_where_the_table_of_transformers_means_something_else(
         load_model_for('masked_lm', tmp_path)
 
 @pytest.mark.parametrize('kind,part', [('bert', 'classifier'), ('llama', 'score')])
-def test_a_tagger_does_not_begin_with_the_head_of_a_sequence_classifier(kind, part, tmp_path):
-    "Both heads have the same name in the file, and here the same size"
+def test_a_tagger_does_not_reuse_the_head_of_a_sequence_classifier(kind, part, tmp_path):
+    "Both heads have the same name in the file and the same size here"
     saved = getattr(save(tmp_path, kind), part).weight
     first, again, other = (getattr(load_model_for('token_classification', tmp_path, num_labels=3, seed=seed)[0],
                                    part).weight for seed in (1, 1, 2))
@@ -601,20 +601,20 @@ def test_a_tagger_does_not_begin_with_the_head_of_a_sequence_classifier(kind, pa
     load_model_for('token_classification', tmp_path, num_labels=3)[0].save_pretrained(tmp_path)
     assert load_classifier(tmp_path, num_labels=7)[0].config.num_labels == 7
 
-def test_a_trained_head_of_a_tagger_or_a_scorer_is_kept_or_replaced_only_when_asked(tmp_path):
+def test_a_trained_head_of_a_tagger_or_regressor_is_replaced_only_on_request(tmp_path):
     save(tmp_path, num_labels=1)
     assert torch.equal(load_model_for('regression', tmp_path)[0].classifier.weight,
                        tiny('bert', num_labels=1).classifier.weight)
     load_model_for('token_classification', tmp_path, labels=['O', 'x', 'y'])[0].save_pretrained(tmp_path)
     assert load_model_for('token_classification', tmp_path)[0].config.id2label[2] == 'y'
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes'):
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; pass ignore_mismatched_sizes'):
         load_model_for('token_classification', tmp_path, num_labels=5)
     save(tmp_path)
     with pytest.raises(ValueError, match='has a trained head for 3 classes, not 1'):
         load_model_for('regression', tmp_path)
 
 @pytest.mark.parametrize('kind,longest', [('marian', 20), ('bart', 20), ('led', 16)])
-def test_texts_and_targets_fit_where_an_encoder_decoder_has_positions(kind, longest, tmp_path):
+def test_texts_and_targets_fit_the_positions_of_an_encoder_decoder(kind, longest, tmp_path):
     save(tmp_path)
     tokenizer, model = load_classifier(tmp_path)[1], encoder_decoder(kind)
     assert longest_input(model, tokenizer) == longest

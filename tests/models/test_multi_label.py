@@ -37,7 +37,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, probes=2, snapshots=2, 
 
 @pytest.fixture
 def data(tiny_data):
-    "Sentences that are cold or warm, and some of them long; a few with no label at all"
+    "Sentences that are cold or warm, and some of them long; a few have no label"
     feature = datasets.Sequence(datasets.ClassLabel(names=names))
     features = datasets.Features(text=datasets.Value('string'), label=feature)
     def labels(i, text, label): return [] if i % 7 == 3 else [label] + [2]*(len(text) > 40)
@@ -48,7 +48,7 @@ def data(tiny_data):
 
 @pytest.fixture
 def made(tiny_tokenizer):
-    "Function of a seed: a small model, whose weights are large enough for words to matter"
+    "A function of a seed that returns a small model with weights large enough for words to matter"
     return lambda seed=0: small_model('multi_label_classification', tiny_tokenizer, layers=1, heads=4, hidden=32,
                                       labels=names, seed=seed, initializer_range=.2)
 
@@ -57,7 +57,7 @@ def batch_of(data, tokenizer, model, count=6):
     return Collator(tokenizer, labels=task.label_collator(model))(list(rows))
 
 def by_hand(logits, label_sets):
-    "Mean binary cross-entropy of each example, one class after the other"
+    "Mean binary cross-entropy of each example, class by class"
     out = []
     for row, labels in zip(logits.tolist(), label_sets):
         p = [1/(1 + np.exp(-z)) for z in row]
@@ -66,7 +66,7 @@ def by_hand(logits, label_sets):
 
 # loss and metrics
 
-def test_the_loss_is_the_mean_of_the_classes_cross_entropies_and_padding_changes_nothing(data, made, tiny_tokenizer):
+def test_the_loss_is_the_mean_cross_entropy_of_the_classes_whatever_the_padding(data, made, tiny_tokenizer):
     model = made().double()
     batch = batch_of(data, tiny_tokenizer, model)
     with torch.no_grad(): outputs = model(batch['input_ids'], attention_mask=batch['attention_mask'])
@@ -92,7 +92,7 @@ def test_metrics_are_those_of_a_loop_over_examples_and_classes():
     assert scores['macro_f1'] == pytest.approx(sum(f1)/5)
     assert scores['subset_accuracy'] == sum(list(a) == list(b) for a, b in zip(y, p))/40
 
-def test_the_score_of_labels_is_their_mean_logit_and_the_divergence_that_of_a_loop():
+def test_the_score_of_labels_is_their_mean_logit_and_the_divergence_equals_a_loop():
     g = torch.Generator().manual_seed(0)
     a, b = (torch.randn(4, 3, generator=g, dtype=torch.float64)*3 for _ in range(2))
     holds = torch.tensor([[1., 0., 1.], [0., 1., 0.], [0., 0., 0.], [1., 1., 1.]])
@@ -106,7 +106,7 @@ def test_the_score_of_labels_is_their_mean_logit_and_the_divergence_that_of_a_lo
 
 # data
 
-def test_lists_of_labels_are_read_in_every_form_and_never_become_names_of_classes():
+def test_lists_of_labels_are_read_in_every_form_and_never_as_class_names():
     texts = [f'sentence {i}' for i in range(20)]
     by_name = [['joy', 'fear'], ['anger'], [], ['joy']]*5
     ids = [[2, 1], [0], [], [2]]*5
@@ -144,10 +144,10 @@ def test_lists_of_labels_of_a_csv_file_are_read_and_splits_are_stratified_by_the
     ([['a', None], ['b']]*10, 'a label is missing in 10 rows of train'),
     ([[.2, .8], [.5, .5]]*10, 'numbers with fractions'),
     ([['a'], ['a']]*10, 'at least two classes are needed')])
-def test_lists_that_can_be_read_in_two_ways_or_in_none_are_refused(label, said):
+def test_ambiguous_or_invalid_lists_of_labels_are_rejected(label, said):
     with pytest.raises(ValueError, match=said): load_text(pd.DataFrame(dict(text=['some text']*20, label=label)))
 
-def test_flags_in_place_of_class_numbers_are_refused_by_training(data, made, tiny_tokenizer, tmp_path):
+def test_training_rejects_flags_instead_of_class_numbers(data, made, tiny_tokenizer, tmp_path):
     feature = datasets.Features(text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('int64')))
     flags = datasets.Dataset.from_dict(dict(text=['fine film']*8, label=[[0, 1, 1]]*8), features=feature)
     with pytest.raises(ValueError, match='must be lists of distinct classes, got .0, 1, 1. in row 0 of train'):
@@ -159,7 +159,7 @@ def test_flags_in_place_of_class_numbers_are_refused_by_training(data, made, tin
 # training
 
 @pytest.mark.slow
-def test_a_run_learns_is_scored_recorded_and_shows_its_classes_without_torch(data, made, tiny_tokenizer, tmp_path):
+def test_a_run_is_trained_scored_recorded_and_shown_without_torch(data, made, tiny_tokenizer, tmp_path):
     run = train(made(), tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, 'epochs': 10, 'learning_rate': 1e-2},
                 returns='last')
     assert run.best_metric[0] == 'micro_f1' and {'micro_f1', 'macro_f1', 'subset_accuracy', 'loss'} == {*run.measures}
@@ -206,7 +206,7 @@ methods = dict(sallm=lambda model: SalLM(teacher=model, steps=2), guided=lambda 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', methods)
-def test_methods_train_and_record_it(name, data, made, tiny_tokenizer, tmp_path):
+def test_methods_train_and_record_multi_label_models(name, data, made, tiny_tokenizer, tmp_path):
     small = datasets.DatasetDict({k: part.select(range(8)) for k, part in data.items()})
     run = train(made(), tiny_tokenizer, small, methods[name](made(1)), run_dir=tmp_path/'run', **quick)
     assert all(np.isfinite(row['loss']) for row in run.train_rows)
@@ -220,12 +220,12 @@ def test_methods_train_and_record_it(name, data, made, tiny_tokenizer, tmp_path)
 @pytest.mark.parametrize('method,reason', [
     (lambda model: Distillation(teacher=model), 'one distribution over all classes'),
     (lambda model: RationaleGuided(), 'does not say for which of several')])
-def test_methods_that_do_not_define_it_say_why(method, reason, data, made, tiny_tokenizer, tmp_path):
+def test_methods_without_multi_label_support_say_why(method, reason, data, made, tiny_tokenizer, tmp_path):
     with pytest.raises(ValueError, match=f'multi_label_classification.*{reason}'):
         train(made(), tiny_tokenizer, data, method(made(1)), run_dir=tmp_path/'run', **quick)
     assert not (tmp_path/'run').exists()
 
-def test_ad_drop_explains_the_predicted_classes_and_sallm_those_that_hold(data, made, tiny_tokenizer):
+def test_ad_drop_explains_the_predicted_classes_and_sallm_the_gold_ones(data, made, tiny_tokenizer):
     model = made()
     batch = batch_of(data, tiny_tokenizer, model)
     with torch.no_grad(): outputs = model(batch['input_ids'], attention_mask=batch['attention_mask'])
@@ -253,7 +253,7 @@ def test_one_class_is_explained_and_by_default_the_most_probable_one(data, made,
     own = input_saliency(model, batch, 'input_x_gradient', lambda outputs, rows: outputs.logits[:, 1].sigmoid().log())
     assert alike(log_p, own, size=1024)
 
-def test_faithfulness_follows_the_sigmoid_of_one_class_as_a_plain_loop_does(data, made, tiny_tokenizer):
+def test_faithfulness_of_the_sigmoid_of_one_class_equals_a_loop(data, made, tiny_tokenizer):
     model = made().double()
     batch = batch_of(data, tiny_tokenizer, model)
     with torch.no_grad(): # so that decisions change: logits around zero, and far from it
@@ -288,7 +288,7 @@ def test_faithfulness_follows_the_sigmoid_of_one_class_as_a_plain_loop_does(data
             assert flips['removed'][i] == (flipped[0] if flipped else len(units))
     assert flips['flipped'].any()
 
-def test_a_model_is_loaded_for_it_and_a_study_trains_it(data, tmp_path):
+def test_multi_label_models_are_loaded_and_trained_in_a_study(data, tmp_path):
     small = datasets.DatasetDict({k: part.select(range(8)) for k, part in data.items()})
     model, tokenizer = load_model_for('multi_label_classification', 'minilm', labels=names)
     assert model.config.problem_type == 'multi_label_classification' and task_of(model) == 'multi_label_classification'

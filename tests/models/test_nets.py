@@ -1,5 +1,5 @@
-"""The nets room: every net against slow float64 loops from its equations; causality, pads, saving, seeds, gradients,
-what Captum sees"""
+"""models.nets: every net against slow float64 loops from its equations; causality, padding, saving, seeds, gradients,
+Captum"""
 import itertools
 import json
 import math
@@ -49,7 +49,7 @@ def sigmoid(x): return 1/(1 + np.exp(-x))
 def softmax(x): return np.exp(x - max(x))/sum(np.exp(x - max(x)))
 
 def close(net, x, expected):
-    "Do the net's logits for `x` agree with the float64 ones, in float32 and (closely) in float64?"
+    "Check that the net's logits for `x` agree with the float64 ones, in float32 and (closely) in float64"
     np.testing.assert_allclose(net(x).logits.detach().numpy(), expected, atol=2e-5)
     double = type(net)(net.config).double().eval()
     double.load_state_dict({k: v.double() if v.is_floating_point() else v for k, v in net.state_dict().items()})
@@ -81,7 +81,7 @@ def test_the_digit_cnn_is_two_convolutions_a_pool_and_two_linear_layers():
     assert [m.p for m in net.modules() if isinstance(m, nn.Dropout)] == [.25, .5]
 
 def warm_norms(net):
-    "Give batch norms statistics and weights that are not their defaults"
+    "Set statistics and weights of batch norms to values other than their defaults"
     for i, m in enumerate(m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
         rng = torch.Generator().manual_seed(i)
         for t, low in ((m.running_mean, -.3), (m.running_var, .5), (m.weight.data, .5), (m.bias.data, -.3)):
@@ -149,7 +149,7 @@ def summaries(series, p, hops):
 @pytest.mark.parametrize('cell', ['fused', 'modules'])
 @pytest.mark.parametrize('name,settings',
                          [('lstm', {}), ('input-cell-lstm', {}), ('input-cell-lstm', dict(attention_bias=True))])
-def test_the_lstms_are_their_equations_step_by_step(name, settings, cell):
+def test_the_lstms_equal_their_equations_step_by_step(name, settings, cell):
     net, x = net_of(name, cell=cell, **settings), example(name)['values']
     p, expected = w(net), []
     assert ('attention.first.bias' in p) == ('attention_bias' in settings) and 'attention.second.bias' not in p
@@ -158,7 +158,7 @@ def test_the_lstms_are_their_equations_step_by_step(name, settings, cell):
         expected.append(p['classifier.weight'] @ states[-1] + p['classifier.bias'])
     close(net, x, expected)
 
-def test_input_cell_attention_looks_back_and_never_ahead():
+def test_input_cell_attention_is_causal():
     net, x = small_net('input-cell-lstm', shape=(9, 4)), torch.randn(1, 9, 4, requires_grad=True)
     for t in range(9):
         slope, = torch.autograd.grad(net.attention(x)[0, t].sum(), x)
@@ -167,11 +167,11 @@ def test_input_cell_attention_looks_back_and_never_ahead():
     A = net.attention.weights(x)
     assert A.shape == (1, 10, 9, 9) and torch.allclose(A.sum(-1), torch.ones(1, 10, 9)) and A.triu(1).abs().max() == 0
 
-def test_lstms_take_series_of_any_length_and_cells_of_modules_up_to_theirs():
+def test_lstms_read_series_of_any_length_and_module_cells_up_to_their_length():
     for name in ('lstm', 'input-cell-lstm'): assert net_of(name)(torch.randn(1, 11, 4)).logits.shape == (1, 3)
     short = net_of('lstm', cell='modules')
     torch.testing.assert_close(short(torch.ones(1, 3, 4)).logits, net_of('lstm')(torch.ones(1, 3, 4)).logits)
-    with pytest.raises(ValueError, match="cell='modules' was made for 6 steps, got 11"): short(torch.randn(1, 11, 4))
+    with pytest.raises(ValueError, match="cell='modules' was built for 6 steps, got 11"): short(torch.randn(1, 11, 4))
     with pytest.raises(ValueError, match="cell must be 'fused' or 'modules'"): net_of('lstm', cell='gru')
 
 # TCN
@@ -202,7 +202,7 @@ def test_the_tcn_is_causal_dilated_convolutions_with_residual_paths_and_a_maximu
     assert 'levels.1.shortcut.weight' not in p and 'levels.2.shortcut.weight' in p
     close(net, x, expected)
 
-def test_the_tcn_sees_exactly_43_steps_and_none_ahead():
+def test_the_tcn_depends_on_exactly_43_steps_and_no_later_ones():
     net = small_net('tcn', shape=(60, 3)).double()
     for p in net.parameters(): p.data = p.data.abs()  # positive everywhere: no ReLU hides a path
     x = torch.rand(1, 60, 3, dtype=torch.float64, requires_grad=True)
@@ -244,7 +244,7 @@ def encoded(series, p, layers, heads, causal):
 @pytest.mark.parametrize('form', ['sdpa', 'eager'])
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('heads', [2, 3])
-def test_the_series_transformer_is_its_equations_and_shows_its_attention(heads, causal, form):
+def test_the_series_transformer_equals_its_equations_and_can_be_observed(heads, causal, form):
     net, x = net_of('transformer', num_attention_heads=heads, causal=causal), example('transformer')['values']
     net.set_attn_implementation(form)
     assert net.width == (4 if heads == 2 else 6)
@@ -273,14 +273,14 @@ def test_attention_of_the_series_transformer_can_be_dropped_scaled_and_different
     assert not torch.allclose(out, plain) and slope.shape == (2, 2, 6, 6) and slope.abs().max() > 0
     with observe(net, scale={0: 1., 1: 1.}): torch.testing.assert_close(net(x).logits, plain)
 
-def test_a_width_that_the_heads_do_not_divide_is_refused():
+def test_a_width_that_the_heads_do_not_divide_is_rejected():
     with pytest.raises(ValueError, match='hidden_size must be a multiple of num_attention_heads=2, got 5'):
         net_of('transformer', hidden_size=5)
     assert net_of('transformer', hidden_size=8).width == 8
 
 # text
 
-def test_the_text_lstm_reads_both_directions_of_the_real_tokens_alone():
+def test_the_text_lstm_reads_only_real_tokens_in_both_directions():
     net = net_of('text-lstm')
     p = w(net)
     rows = [[4, 9, 2, 7, 3], [5, 6], [8]]
@@ -289,7 +289,7 @@ def test_the_text_lstm_reads_both_directions_of_the_real_tokens_alone():
         vectors = [p['embeddings.weight'][i] for i in row]
         ends = [lstm(vectors, p, 'forwards.lstm')[-1], lstm(vectors[::-1], p, 'backwards.lstm')[-1]]
         expected.append(p['classifier.weight'] @ np.concatenate(ends) + p['classifier.bias'])
-    for n in (5, 9):  # however many pads there are, and whatever they are
+    for n in (5, 9):  # for any number and any ids of padding tokens
         for pad in (0, 11):
             ids, mask = torch.full((3, n), pad), torch.zeros(3, n, dtype=torch.long)
             for i, row in enumerate(rows): ids[i, :len(row)] = torch.tensor(row); mask[i, :len(row)] = 1
@@ -300,7 +300,7 @@ def test_the_text_lstm_reads_both_directions_of_the_real_tokens_alone():
             np.testing.assert_allclose(net(input_ids=ids, attention_mask=mask).logits.detach().numpy(), flipped,
                                        atol=1e-5)
 
-def test_pads_of_a_text_get_no_gradient_and_words_one_whose_sum_is_not_zero():
+def test_padding_gets_no_gradient_and_words_one_whose_sum_is_not_zero():
     net = net_of('text-lstm')
     ids, mask = torch.tensor([[4, 9, 2, 0, 0]]), torch.tensor([[1, 1, 1, 0, 0]])
     x = net.get_input_embeddings()(ids).detach().requires_grad_()
@@ -309,14 +309,14 @@ def test_pads_of_a_text_get_no_gradient_and_words_one_whose_sum_is_not_zero():
     slope, = torch.autograd.grad(out[0, 1], x)
     assert (slope[0, 3:] == 0).all() and (slope[0, :3].sum(-1).abs() > 1e-5).all()
     assert not any(isinstance(m, nn.LayerNorm) for m in net.modules())
-    with pytest.raises(ValueError, match='input_ids or inputs_embeds, and exactly one'):
+    with pytest.raises(ValueError, match='input_ids or inputs_embeds; pass exactly one'):
         net(input_ids=ids, inputs_embeds=x)
 
-def test_a_text_without_any_real_token_gives_finite_logits():
+def test_a_text_without_real_tokens_has_finite_logits():
     assert net_of('text-lstm')(input_ids=torch.zeros(1, 4, dtype=torch.long),
                                attention_mask=torch.zeros(1, 4)).logits.isfinite().all()
 
-# what all share
+# all nets
 
 @pytest.mark.parametrize('name', list(nets))
 def test_a_net_saved_and_loaded_gives_the_same_logits(name, tmp_path):
@@ -340,7 +340,7 @@ def test_a_checkpoint_of_fewer_classes_gets_a_new_head_that_is_initialised(tmp_p
     assert torch.equal(grown.levels[0].block[1].weight, net_of('tcn').levels[0].block[1].weight)
 
 @pytest.mark.parametrize('name', list(nets))
-def test_weights_depend_on_the_seed_alone_and_leave_the_global_generators(name):
+def test_weights_depend_only_on_the_seed_and_do_not_use_the_global_generators(name):
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     one = net_of(name, seed=1)
     assert random.getstate() == states[0]
@@ -384,26 +384,26 @@ def test_dropout_works_in_training_and_not_in_evaluation(name):
     else: assert not torch.equal(net.train()(**x).logits, net(**x).logits)
 
 @pytest.mark.parametrize('name,shape,said', [
-    ('digit-cnn', (2, 10, 8), r'DigitCNN was made for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'),
-    ('resnet18', (1, 8, 8), 'ResNet18 was made for'),
-    ('lstm', (6, 5), r'SeriesLSTM was made for values \[batch, any, 4\], got \[1, 6, 5\]'),
-    ('input-cell-lstm', (6,), 'InputCellLSTM was made for'),
-    ('tcn', (11, 4), r'TCN was made for values \[batch, 12, 4\], got \[1, 11, 4\]; make one with shape=\(11, 4\)'),
-    ('transformer', (7, 4), 'SeriesTransformer was made for')])
-def test_an_input_of_another_shape_is_refused_by_name(name, shape, said):
+    ('digit-cnn', (2, 10, 8), r'DigitCNN was built for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'),
+    ('resnet18', (1, 8, 8), 'ResNet18 was built for'),
+    ('lstm', (6, 5), r'SeriesLSTM was built for values \[batch, any, 4\], got \[1, 6, 5\]'),
+    ('input-cell-lstm', (6,), 'InputCellLSTM was built for'),
+    ('tcn', (11, 4), r'TCN was built for values \[batch, 12, 4\], got \[1, 11, 4\]; build one with shape=\(11, 4\)'),
+    ('transformer', (7, 4), 'SeriesTransformer was built for')])
+def test_an_input_of_another_shape_is_rejected_by_name(name, shape, said):
     with pytest.raises(ValueError, match=said): net_of(name)(torch.zeros(1, *shape))
 
 @pytest.mark.parametrize('args,kwargs,said', [
-    (['vgg'], {}, "no net is called 'vgg'; there are digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
-    (['tcn'], dict(layers=2), 'TCN has no setting layers; it has shape, channels'),
+    (['vgg'], {}, "no net is called 'vgg'; available: digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
+    (['tcn'], dict(layers=2), 'TCN has no setting layers; available: shape, channels'),
     (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
     (['lstm'], dict(num_labels=1), 'at least 2, got 1'),
     (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels names 2 classes, but num_labels is 3'),
     (['text-lstm'], dict(shape=(3, 4)), 'TextLSTM has no setting shape')])
-def test_a_net_that_cannot_be_made_is_refused(args, kwargs, said):
+def test_invalid_nets_are_rejected(args, kwargs, said):
     with pytest.raises(ValueError, match=said): small_net(*args, **kwargs)
 
-def test_shape_and_classes_are_read_off_a_data_set():
+def test_shape_and_classes_are_read_from_a_data_set():
     series = synthetic_series('small-middle', n_train=4, n_validation=2, n_test=2)
     for cls in (SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer):
         net = small_net(cls, series)
@@ -412,7 +412,7 @@ def test_shape_and_classes_are_read_off_a_data_set():
     assert small_net('transformer', vowels['test']).width == 15 and small_net('tcn', vowels).config.num_labels == 9
     images = load_images((np.random.default_rng(0).random((20, 3, 8, 8)), np.arange(20) % 2))
     assert tuple(small_net('resnet18', images, filters=(2, 2, 2, 2)).config.shape) == (3, 8, 8)
-    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have values'):
+    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have the columns values'):
         small_net('digit-cnn', vowels)
     with pytest.raises(ValueError, match='TextLSTM takes input_ids'): small_net(TextLSTM, vowels)
 
@@ -425,7 +425,7 @@ class Logits(nn.Module):
         return out if isinstance(out, torch.Tensor) else out.logits
 
 class Levels(nn.Module):
-    "The TCN up to its maximum, with the mean over time in its place"
+    "The TCN with the mean over time instead of the maximum"
     def __init__(self, net): super().__init__(); self.net = net
     def forward(self, x): return self.net.classifier(self.net.levels(x.transpose(1, 2)).mean(-1))
 
@@ -443,7 +443,7 @@ def test_deeplift_is_complete_where_every_nonlinearity_is_a_module(name):
     ('lstm', {}, dict(cell='modules'), dict(cell='fused')),
     ('input-cell-lstm', {}, dict(cell='modules'), dict(cell='fused')),
     ('transformer', dict(dropout=0.), 'eager', 'sdpa')])
-def test_deeplift_sees_a_cell_of_modules_and_the_softmax_module(name, settings, seen, unseen):
+def test_deeplift_uses_the_rules_of_module_cells_and_softmax(name, settings, seen, unseen):
     x = next(iter(example(name).values()))
     def lifted(form):
         net = net_of(name, **settings, **(form if isinstance(form, dict) else {}))
@@ -464,10 +464,10 @@ def test_every_activation_module_runs_once_in_a_pass():
         net(**example(name))
         assert calls and set(calls.values()) == {1}, name
 
-# What a net begins with
+# Initialisation
 
 @pytest.mark.parametrize('name', ['lstm', 'input-cell-lstm'])
-def test_a_forget_bias_is_the_sum_of_torchs_two_biases_and_moves_no_other_weight(name):
+def test_a_forget_bias_is_the_sum_of_torchs_two_biases_and_changes_no_other_weight(name):
     plain, kept = w(net_of(name)), w(net_of(name, forget_bias=1.))
     size = 5
     for key in plain:
@@ -478,13 +478,13 @@ def test_a_forget_bias_is_the_sum_of_torchs_two_biases_and_moves_no_other_weight
     both = kept['recurrence.lstm.bias_ih_l0'] + kept['recurrence.lstm.bias_hh_l0']
     assert (both[size:2*size] == 1.).all()
 
-def test_no_forget_bias_is_how_torch_draws_the_gates():
+def test_without_a_forget_bias_the_initialisation_is_torchs():
     assert SeriesLSTM.config_class().forget_bias is None
     with_default, without = net_of('lstm', forget_bias=None), net_of('lstm')
     assert all(torch.equal(a, b) for a, b in zip(with_default.parameters(), without.parameters()))
 
 @pytest.mark.parametrize('name', ['lstm', 'input-cell-lstm'])
-def test_what_a_forget_bias_has_become_comes_back_from_a_folder(name, tmp_path):
+def test_a_trained_forget_bias_is_saved_and_loaded(name, tmp_path):
     net = net_of(name, forget_bias=1.)
     with torch.no_grad():
         for p in net.parameters(): p.add_(.25)
@@ -493,7 +493,7 @@ def test_what_a_forget_bias_has_become_comes_back_from_a_folder(name, tmp_path):
     assert again.config.forget_bias == 1.
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
 
-def test_a_folder_from_before_there_was_a_forget_bias_is_read_as_it_was(tmp_path):
+def test_a_folder_without_a_forget_bias_setting_is_loaded_unchanged(tmp_path):
     net = net_of('lstm')
     net.save_pretrained(tmp_path)
     config = json.loads((tmp_path/'config.json').read_text())
@@ -504,7 +504,7 @@ def test_a_folder_from_before_there_was_a_forget_bias_is_read_as_it_was(tmp_path
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
 
 @pytest.mark.parametrize('wrong', ['1', True, math.inf])
-def test_a_forget_bias_that_is_no_number_is_refused(wrong):
+def test_a_forget_bias_that_is_not_a_number_is_rejected(wrong):
     with pytest.raises(ValueError, match='forget_bias must be None'): net_of('lstm').recurrence.set_forget_bias(wrong)
 
 def vectors_of(size, dim=4, seed=1): return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
@@ -512,7 +512,7 @@ def vectors_of(size, dim=4, seed=1): return np.random.default_rng(seed).normal(s
 @pytest.fixture(scope='module')
 def words(): return train_tokenizer(['a film about a dog', 'a bad film', 'good'], vocab_size=60)
 
-def test_word_vectors_are_copied_row_by_row_and_all_else_is_as_without_them(words):
+def test_word_vectors_are_copied_row_by_row_and_nothing_else_changes(words):
     table = vectors_of(len(words))
     taught = small_net('text-lstm', tokenizer=words, embeddings=table, hidden_size=3)
     plain = small_net('text-lstm', tokenizer=words, embedding_size=4, hidden_size=3)
@@ -521,39 +521,39 @@ def test_word_vectors_are_copied_row_by_row_and_all_else_is_as_without_them(word
     for (name, a), (_, b) in zip(taught.named_parameters(), plain.named_parameters()):
         assert name.startswith('embeddings') or torch.equal(a, b)
     assert taught.embeddings.weight.requires_grad and plain.config.embeddings_from is None
-    assert table[words.pad_token_id].any()  # the matrix that was given is left alone
+    assert table[words.pad_token_id].any()  # the matrix that was passed is not changed
 
-def test_a_net_says_where_its_word_vectors_are_from(words):
+def test_a_net_records_the_source_of_its_word_vectors(words):
     table = vectors_of(len(words))
     named = small_net('text-lstm', tokenizer=words, embeddings=table, embeddings_from='glove.6B')
     other = small_net('text-lstm', tokenizer=words, embeddings=table + 1, embeddings_from='glove.6B')
     assert named.config.embeddings_from.startswith(f'glove.6B, {len(words)} x 4, sha256 ')
     assert named.config.embeddings_from != other.config.embeddings_from
 
-def test_word_vectors_that_do_not_fit_are_refused(words):
+def test_invalid_word_vectors_are_rejected(words):
     model = small_model('classification', words, num_labels=2, layers=1, heads=2, hidden=8)
     other = train_tokenizer(['something else'], vocab_size=40)
     def make(**given): return small_net('text-lstm', **given)
-    for given, why in [(dict(embeddings=vectors_of(9)), 'give tokenizer='),
+    for given, why in [(dict(embeddings=vectors_of(9)), 'pass tokenizer='),
                        (dict(embeddings=vectors_of(9), tokenizer=words), 'a row for each token of the tokenizer, got'),
                        (dict(embeddings=vectors_of(len(words)), tokenizer=words, embedding_size=5),
                         'embedding_size is 5'),
                        (dict(embeddings=vectors_of(len(words))*np.inf, tokenizer=words), 'must be finite'),
-                       (dict(embeddings=(model, words), tokenizer=other), 'another vocabulary'),
+                       (dict(embeddings=(model, words), tokenizer=other), 'a different vocabulary'),
                        (dict(embeddings=(words, model)), r'embeddings must be a matrix .* or \(model, tokenizer\)'),
-                       (dict(embeddings_from='glove'), 'and there are none')]:
+                       (dict(embeddings_from='glove'), 'which is missing')]:
         with pytest.raises(ValueError, match=why): make(**given)
     assert make(embeddings=(model, words)).config.embedding_size == 8
 
 class Interrupted(FineTuning):
-    "Fine-tuning during which somebody presses Ctrl-C"
+    "Fine-tuning that is interrupted by Ctrl-C"
     def __init__(self): self.at = None
     def plan(self, model, batch, progress):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
         return super().plan(model, batch, progress)
 
 @pytest.mark.slow
-def test_a_run_says_with_which_vectors_it_began_and_goes_on_after_a_stop(words, tmp_path):
+def test_a_run_records_its_word_vectors_and_resumes(words, tmp_path):
     rows = dict(text=['a film', 'a bad film', 'good', 'a dog']*4, label=[0, 1, 0, 1]*4)
     data = DatasetDict({name: Dataset.from_dict(rows).cast_column('label', ClassLabel(names=['no', 'yes']))
                         for name in ('train', 'validation', 'test')})

@@ -1,5 +1,5 @@
-"""A task of one's own is three things: a `Task`, its row in the table, its view. Then it is trained, recorded, opened,
-explained and drawn like any other; and where it is not known, its run still opens and says so."""
+"""A custom task has three parts: a `Task`, its row in the table, and its view. Then it is trained, recorded, opened,
+explained and drawn like any other. Where it is unknown, its run still opens, with a note."""
 import subprocess
 import sys
 
@@ -25,7 +25,7 @@ from salviz.views.base import EvidenceView, _answer_views, answer_view, title_of
 names = 'valence', 'arousal', 'dominance'
 
 class SeveralScores(Task):
-    "How pleasant, how excited, how dominant is a text? One number for each"
+    "How pleasant, excited and dominant a text is: one number for each"
     def batch_labels(self, labels, classes): return torch.tensor(labels, dtype=torch.float32)
 
     def loss(self, outputs, batch): return (full(outputs.logits) - batch['labels']).square().mean(1)
@@ -75,7 +75,7 @@ def scores_beside_labels(snapshot):
 
 @pytest.fixture
 def known(monkeypatch):
-    "Where the task is known; afterwards it is not"
+    "Register the task, and unregister it afterwards"
     monkeypatch.setitem(tasks, 'several_scores', several_scores)
     answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
     yield
@@ -83,7 +83,7 @@ def known(monkeypatch):
 
 @pytest.fixture
 def data(tiny_data):
-    "Sentences that are pleasant or not, and more excited the longer they are"
+    "Sentences that are pleasant or not, and more excited if they are longer"
     features = datasets.Features(text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('float32')))
     def rows(part): return dict(text=part['text'], label=[[y, len(t)/64, .5] for t, y in zip(part['text'],
                                                                                              part['label'])])
@@ -96,7 +96,7 @@ def trained(folder, tokenizer, data):
     return train(made(tokenizer), tokenizer, data, run_dir=folder, epochs=1, batch_size=8, probes=2, snapshots=2,
                  learning_rate=1e-3, progress=False)
 
-def test_a_task_of_ones_own_is_trained_recorded_opened_explained_and_drawn(tmp_path, known, data, tiny_tokenizer):
+def test_a_custom_task_is_trained_recorded_opened_explained_and_drawn(tmp_path, known, data, tiny_tokenizer):
     assert (data_task(data), data_classes(data)) == ('several_scores', None)
     run = trained(tmp_path/'run', tiny_tokenizer, data)
     assert len(run.train_rows) == 3 and all(np.isfinite(r['loss']) for r in run.train_rows)
@@ -129,7 +129,7 @@ def test_a_task_of_ones_own_is_trained_recorded_opened_explained_and_drawn(tmp_p
     assert not header['info']['words']['several']
     assert not meta([run])['runs'][0]['notes']
 
-def test_labels_that_are_none_of_its_own_are_refused_in_its_own_words(tmp_path, known, data, tiny_tokenizer):
+def test_invalid_labels_of_a_custom_task_raise_its_own_error(tmp_path, known, data, tiny_tokenizer):
     bad = data['train'].map(lambda row: dict(label=[0., 7.]))
     with pytest.raises(ValueError, match='labels must be lists of 3 numbers, got .0.0, 7.0. in train'):
         train(made(tiny_tokenizer), tiny_tokenizer, datasets.DatasetDict(data | dict(train=bad)),
@@ -137,7 +137,7 @@ def test_labels_that_are_none_of_its_own_are_refused_in_its_own_words(tmp_path, 
     assert not (tmp_path/'run').exists()
 
 @pytest.mark.slow
-def test_the_run_of_a_task_that_is_not_known_opens_with_a_plain_view_that_says_so(
+def test_the_run_of_an_unknown_task_opens_with_a_plain_view_and_a_note(
     tmp_path, known, data, tiny_tokenizer):
     trained(tmp_path/'run', tiny_tokenizer, data)
     code = f'''
@@ -156,5 +156,5 @@ assert 'torch' not in sys.modules'''
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == ['AttentionBesideSaliency', plain, plain, 'the prediction']
 
-def test_what_was_added_is_gone_again():
+def test_custom_registrations_are_removed_again():
     assert 'several_scores' not in tasks and scores_beside_labels not in _answer_views

@@ -1,4 +1,4 @@
-"Tokenizers and small models from nothing, and batches spoilt for pre-training: by loops, exact counts and invariances"
+"New tokenizers and small models, and corrupted batches, tested by loops, exact counts and invariances"
 import json, random, warnings
 from collections import Counter
 from fractions import Fraction
@@ -36,7 +36,7 @@ def batch(rows, tokenizer): return Collator(tokenizer)(rows)
 
 
 def draw(seed, step, example, stream, place):
-    "The keyed uniform number, with plain integers"
+    "The uniform random number, computed with Python integers"
     def mix(x):
         x = ((x ^ (x >> 16))*0x85ebca6b) % 2**32
         x = ((x ^ (x >> 13))*0xc2b2ae35) % 2**32
@@ -46,20 +46,20 @@ def draw(seed, step, example, stream, place):
     return (mix((key + (place + 1)*0x9e3779b9) % 2**32) >> 8)/2**24
 
 def expected_places(row, share, seed, step):
-    "The places of one encoded row that are chosen"
+    "The chosen positions of one encoded row"
     ordinary = [i for i, special in enumerate(row['special_tokens_mask']) if not special]
     k = min(len(ordinary), max(1, int(Fraction(str(share))*len(ordinary) + Fraction(1, 2))))
     return sorted(sorted(ordinary, key=lambda i: draw(seed, step, row['example_id'], 0x6d610, i))[:k])
 
 @pytest.mark.parametrize('share', [.15, .5, 1., .01])
 @pytest.mark.parametrize('seed,step', [(0, 0), (3, 17)])
-def test_the_chosen_tokens_are_those_of_the_smallest_draws(share, seed, step, batch, rows):
+def test_the_chosen_tokens_have_the_smallest_random_numbers(share, seed, step, batch, rows):
     chosen = _choose_tokens(batch, share, seed, step)
     for found, row in zip(chosen, rows):
         assert torch.nonzero(found).flatten().tolist() == expected_places(row, share, seed, step)
 
 @pytest.mark.parametrize('words,count', [(1, 1), (2, 1), (3, 1), (9, 1), (10, 2), (16, 2), (17, 3), (30, 5), (50, 8)])
-def test_fifteen_per_cent_are_chosen_rounded_half_up_and_one_at_least(words, count):
+def test_fifteen_per_cent_are_chosen_rounded_half_up_and_at_least_one(words, count):
     special = torch.tensor([[True, *[False]*words, True]])
     for step in range(5):
         assert _choose_tokens(dict(is_special=special, example_id=torch.tensor([4])), .15, 0, step).sum() == count
@@ -78,7 +78,7 @@ def test_a_sentence_without_an_ordinary_token_has_no_labels_and_no_loss(tokenize
         losses = tasks[task].loss(model(**model_inputs(spoilt)), spoilt)
         assert losses[0] == 0 and losses[1] > 0
 
-def test_masking_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
+def test_masking_equals_a_loop_over_tokens(tokenizer, batch, rows):
     ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in _special_tokens]
     spoilt = MaskTokens(tokenizer)(batch, seed=2, step=9)
     fates = Counter()
@@ -95,7 +95,7 @@ def test_masking_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
         assert (spoilt['input_ids'][i, n:] == tokenizer.pad_token_id).all() and (spoilt['labels'][i, n:] == -100).all()
     assert all(fates.values()) and len(fates) == 3
 
-def test_replacing_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
+def test_replacing_equals_a_loop_over_tokens(tokenizer, batch, rows):
     counts = Counter(i for row in rows for i, special in zip(row['input_ids'], row['special_tokens_mask'])
                      if not special)
     assert token_counts(Dataset.from_list(rows), tokenizer).tolist() == [counts[i] for i in range(len(tokenizer))]
@@ -133,7 +133,7 @@ def test_padding_the_order_and_the_size_of_batches_do_not_matter(which, tokenize
                           for i, x in spoilt([*range(len(rows))][start:start + 4]).items()}
 
 @pytest.mark.parametrize('which', [0, 1])
-def test_a_step_can_be_repeated_and_another_step_seed_or_example_draws_anew(which, tokenizer, rows, batch):
+def test_corruption_depends_on_step_seed_and_example(which, tokenizer, rows, batch):
     corrupt = makers(tokenizer, rows)[which]
     first = corrupt(batch, 0, 3)
     torch.manual_seed(9); torch.rand(5)
@@ -144,7 +144,7 @@ def test_a_step_can_be_repeated_and_another_step_seed_or_example_draws_anew(whic
     assert not any(torch.equal(first['input_ids'], other['input_ids']) for other in others)
 
 @pytest.mark.parametrize('which', [0, 1])
-def test_the_batch_that_comes_in_is_left_alone_and_no_global_number_is_drawn(which, tokenizer, rows, batch):
+def test_the_input_batch_and_the_global_generators_are_not_changed(which, tokenizer, rows, batch):
     before, state = {k: v.clone() for k, v in batch.items()}, torch.get_rng_state()
     spoilt = makers(tokenizer, rows)[which](batch, 0, 0)
     assert torch.equal(torch.get_rng_state(), state)
@@ -156,8 +156,8 @@ def test_the_batch_that_comes_in_is_left_alone_and_no_global_number_is_drawn(whi
     assert torch.equal(spoilt['input_ids'][batch['is_special']], batch['input_ids'][batch['is_special']])
     assert (spoilt['labels'][batch['is_special']] == -100).all()
 
-def test_the_three_fates_have_their_shares(tokenizer, batch):
-    "4,000 tokens are asked about: four standard deviations are .025 for 80 % and .019 for 10 %"
+def test_masked_replaced_and_kept_tokens_have_the_set_fractions(tokenizer, batch):
+    "With 4,000 chosen tokens, four standard deviations are .025 for 80 % and .019 for 10 %"
     corrupt, fates = MaskTokens(tokenizer), Counter()
     for step in range(60):
         spoilt = corrupt(batch, 0, step)
@@ -168,15 +168,15 @@ def test_the_three_fates_have_their_shares(tokenizer, batch):
     assert abs(fates['masked']/fates['all'] - .8) < .025
     assert abs(fates['kept']/fates['all'] - .1 - .1/(len(tokenizer) - 5)) < .019
 
-def test_every_place_is_chosen_equally_often(tokenizer):
+def test_every_position_is_chosen_equally_often(tokenizer):
     ids = torch.arange(2000)
     chosen = _choose_tokens(dict(is_special=torch.zeros(2000, 20, dtype=bool), example_id=ids), .15, 0, 0)
     assert (chosen.sum(1) == 3).all() and (chosen.float().mean(0) - .15).abs().max() < 4*(.15*.85/2000)**.5
 
-def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
+def test_the_generator_draws_tokens_by_their_frequency(tokenizer):
     counts = torch.zeros(len(tokenizer))
     counts[[20, 21, 30]] = torch.tensor([1., 3., 6.])
-    counts[tokenizer.mask_token_id] = 100.   # special tokens are never drawn, whatever is said
+    counts[tokenizer.mask_token_id] = 100.   # special tokens are never drawn, whatever their counts are
     batch = dict(input_ids=torch.full((3000, 10), 50), is_special=torch.zeros(3000, 10, dtype=bool),
                  example_id=torch.arange(3000))
     drawn = ReplaceTokens(tokenizer, counts, fraction=1.)(batch, 0, 0)['input_ids'].flatten()
@@ -197,13 +197,13 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     (lambda t: MaskTokens(t, masked=.8, replaced=.3), 'masked and replaced must not sum to more than 1'),
     (lambda t: MaskTokens(t, masked=-1), 'masked must be from 0 to 1'),
     (lambda t: ReplaceTokens(t, torch.ones(5)),
-     r'counts must hold one number for each of the \d+ tokens, got shape \(5,\)'),
+     r'counts must contain one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
     (lambda t: ReplaceTokens(t, torch.full((len(t),), float('nan'))), 'counts must be numbers of at least 0'),
     (lambda t: MaskTokens(t)(dict(input_ids=torch.ones(1, 3)), 0, 0),
      'MaskTokens needs example_id, is_special in the batch'),
-    (lambda t: train_tokenizer([]), 'texts must be a list of strings'),
-    (lambda t: train_tokenizer('abc'), 'texts must be a list of strings'),
+    (lambda t: train_tokenizer([]), 'texts must be a non-empty list of strings'),
+    (lambda t: train_tokenizer('abc'), 'texts must be a non-empty list of strings'),
     (lambda t: train_tokenizer(texts, 30), 'vocab_size must be at least '),
     (lambda t: train_tokenizer(texts, 200, 'bpe'), 'vocab_size must be at least 261'),
     (lambda t: train_tokenizer(texts, kind='unigram'), 'kind must be one of wordpiece, bpe'),
@@ -215,22 +215,22 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     (lambda t: small_model('classification', t, 't5', num_labels=2),
      'a small t5 model supports seq2seq, not classification'),
     (lambda t: small_model('replaced_token_detection', t, 'bert'), 'not replaced_token_detection'),
-    (lambda t: small_model('masked_lm', t, hidden=30), 'hidden must be a multiple of the 4 heads'),
-    (lambda t: small_model('classification', t), 'classification needs the names of the classes'),
+    (lambda t: small_model('masked_lm', t, hidden=30), 'hidden must be a multiple of heads=4'),
+    (lambda t: small_model('classification', t), 'classification needs class names'),
     (lambda t: small_model('classification', t, labels=['a'], num_labels=2),
      'labels names 1 classes, but num_labels is 2'),
     (lambda t: small_model('masked_lm', t, num_labels=2), 'masked_lm has no classes')])
-def test_what_cannot_work_is_refused_in_one_sentence(make, reason, tokenizer):
+def test_invalid_arguments_raise_errors_of_one_sentence(make, reason, tokenizer):
     with pytest.raises(ValueError, match=reason) as e: make(tokenizer)
     assert '\n' not in str(e.value)
 
-def test_a_tokenizer_without_what_a_model_needs_is_refused(tiny_tokenizer):
+def test_a_tokenizer_without_required_tokens_is_rejected(tiny_tokenizer):
     with pytest.raises(ValueError, match='the tokenizer has no eos token, which a marian model needs'):
         small_model('seq2seq', tiny_tokenizer)
 
 
 def test_the_same_texts_give_the_same_vocabulary_in_every_process():
-    "The library's own WordPiece trainer does not"
+    "The WordPiece trainer of the tokenizers library does not ensure this"
     code = '''
 import json, sys
 from salviz.models.corruption import train_tokenizer
@@ -245,7 +245,7 @@ print(json.dumps([train_tokenizer(texts, 900, kind).get_vocab() for kind in ('wo
 @pytest.mark.parametrize('form,single,pair', [
     ('encoder', '[CLS] A [SEP]', '[CLS] A [SEP] B [SEP]'), ('seq2seq', 'A [SEP]', 'A [SEP] B [SEP]'),
     ('decoder', 'A', 'A [SEP] B')])
-def test_special_tokens_stand_where_the_kind_of_model_wants_them(kind, form, single, pair):
+def test_special_tokens_have_the_positions_of_the_model_type(kind, form, single, pair):
     t = train_tokenizer(texts, 400, kind, form)
     assert [t.convert_tokens_to_ids(x) for x in _special_tokens] == [0, 1, 2, 3, 4] and len(t) <= 400
     a, b = (t('old dog', add_special_tokens=False)['input_ids'], t('teacher', add_special_tokens=False)['input_ids'])
@@ -259,7 +259,7 @@ def test_special_tokens_stand_where_the_kind_of_model_wants_them(kind, form, sin
     tt = align(t, 'The Käufer walks.')
     assert [tt.words[w] for w in sorted({*tt.word_ids.tolist()} - {-1})] == ['The', 'Käufer', 'walks', '.']
 
-def test_letters_that_were_never_seen_are_unknown_and_typed_special_tokens_are_not_made_of_pieces(tokenizer):
+def test_unseen_letters_are_unknown_and_special_tokens_are_not_split(tokenizer):
     assert tokenizer.tokenize('ж') == ['[UNK]'] and '##' not in ' '.join(tokenizer.tokenize('##a'))
     assert train_tokenizer(texts, 120, lowercase=False).tokenize('Käufer')[0][0] == 'K'
     assert tokenizer.tokenize('Käufer')[0][0] == 'k'
@@ -273,7 +273,7 @@ kinds = {'bert': f'{shared} masked_lm', 'electra': f'{shared} masked_lm replaced
 
 @pytest.mark.sample(25)
 @pytest.mark.parametrize('kind,task', [(kind, task) for kind, names in kinds.items() for task in names.split()])
-def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task):
+def test_each_model_type_runs_on_its_tasks_whatever_the_padding(kind, task):
     t = train_tokenizer(texts, 140, form='seq2seq' if task == 'seq2seq' else 'encoder', max_length=32)
     model = small_model(task, t, kind, layers=1, heads=2, hidden=16,
                         labels=['x', 'y', 'z'] if task in ('classification', 'token_classification') else None)
@@ -298,7 +298,7 @@ def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task)
 
 @pytest.mark.parametrize('kind,task', [('bert', 'masked_lm'), ('electra', 'replaced_token_detection'),
                                        ('t5', 'seq2seq'), ('llama', 'regression')])
-def test_weights_follow_the_seed_alone(kind, task, tokenizer):
+def test_weights_depend_only_on_the_seed(kind, task, tokenizer):
     t = train_tokenizer(texts, 140)
     make = lambda seed: [p.detach().clone() for p in small_model(task, t, kind, layers=1, heads=2, hidden=8,
                                                                  seed=seed).parameters()]
@@ -313,7 +313,7 @@ def test_weights_follow_the_seed_alone(kind, task, tokenizer):
 
 @pytest.mark.parametrize('task,kind', [('masked_lm', 'bert'), ('replaced_token_detection', 'electra'),
                                        ('masked_lm', 'deberta-v2')])
-def test_what_was_pretrained_can_be_fine_tuned_from_its_folder(task, kind, tokenizer, tmp_path):
+def test_a_pretrained_model_can_be_fine_tuned_from_its_folder(task, kind, tokenizer, tmp_path):
     t = train_tokenizer(texts, 140, max_length=32)
     model = small_model(task, t, kind, layers=1, heads=2, hidden=16)
     with torch.no_grad():
@@ -348,7 +348,7 @@ def test_both_kinds_of_pretraining_learn_from_real_sentences():
 
 
 def packed_slowly(texts, tokenizer, block):
-    "Rows of consecutive texts, one more text at a time; what is too long by itself word by word"
+    "Rows of consecutive texts, adding one text at a time; texts that are too long are added word by word"
     def count(text): return len(tokenizer(text, verbose=False)['input_ids'])
     rows, now, long = [], None, 0
     for text in texts:
@@ -361,7 +361,7 @@ def packed_slowly(texts, tokenizer, block):
     return rows + ([] if now is None else [now]), long
 
 def some_texts(seed, n=60):
-    "Texts of 1 to 30 words, some of them with letters that are many tokens"
+    "Texts of 1 to 30 words, some with letters that need many tokens"
     rng = random.Random(seed)
     words = 'the old dog walks slowly past house Käufer teacher brave , . xyzzy-foo 10,5 ÄÖÜ'.split()
     return [' '.join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 9, 30]))) for _ in range(n)]
@@ -370,7 +370,7 @@ def some_texts(seed, n=60):
 @pytest.mark.parametrize('kind,form,prefix', [('wordpiece', 'encoder', None), ('wordpiece', 'seq2seq', None),
                                               ('bpe', 'decoder', True), ('bpe', 'encoder', False)])
 @pytest.mark.parametrize('block', [7, 24, 64])
-def test_packed_rows_are_those_of_a_loop_that_adds_one_text_after_another(kind, form, prefix, block):
+def test_packed_rows_equal_a_loop_over_texts(kind, form, prefix, block):
     reader = train_tokenizer([*texts, *some_texts(1)], 300 if kind == 'bpe' else 110, kind, form, max_length=64)
     if prefix is False: reader.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for seed in range(4):
@@ -381,14 +381,14 @@ def test_packed_rows_are_those_of_a_loop_that_adds_one_text_after_another(kind, 
             found = pack_texts(given, reader, block)
         assert found == rows and ' '.join(found).split() == ' '.join(given).split()
         assert [str(w.message)
-                for w in said] == ([f'{long} of 60 texts {"has" if long == 1 else "have"} more than block={block} '
-                                    'tokens; cut at blanks and spread over rows'] if long else [])
+                for w in said] == ([f'pack_texts: {long} of 60 texts {"has" if long == 1 else "have"} more than '
+                                    f'block={block} tokens; they are split at blanks and spread over rows']*(long > 0))
         assert long or ' '.join(found) == ' '.join(given)
     assert long or block > 7
     lengths = [len(x) for x in reader(found, verbose=False)['input_ids']]
     assert max(lengths) <= block or all(' ' not in row for row, n in zip(found, lengths) if n > block)
 
-def test_what_is_packed_keeps_its_kind_and_its_splits():
+def test_packing_preserves_the_type_and_the_splits():
     small = subset(load_text('movie-sentences'), 40, validation_size=8, test_size=8)
     tokenizer = train_tokenizer(small['train']['text'], 600)
     packed = pack_texts(small, tokenizer, 200)
@@ -402,27 +402,27 @@ def test_what_is_packed_keeps_its_kind_and_its_splits():
     assert pack_texts(('Rain', 'No .'), tokenizer, 200) == ['Rain No .']
     assert len(pack_texts(small['train'].select([]), tokenizer, 200)) == 0
 
-def test_a_single_word_that_is_too_long_stays_whole(tokenizer):
+def test_a_single_word_that_is_too_long_is_not_split(tokenizer):
     word = 'abcdefghij'*3
     with pytest.warns(UserWarning, match='1 of 3 texts has more than block=6 tokens'):
         rows = pack_texts(['Rain', f'No {word} No', 'Rain'], tokenizer, 6)
     assert word in rows and ' '.join(rows).split() == ['Rain', 'No', word, 'No', 'Rain']
 
 @pytest.mark.parametrize('block', [0, -1, 2, 65, 12.5, True, None, '64'])
-def test_blocks_without_room_or_beyond_the_tokenizer_are_refused(block, tokenizer):
+def test_invalid_block_sizes_are_rejected(block, tokenizer):
     with pytest.raises(ValueError,
-                       match=r'block must be a whole number of tokens from 3 \(one and the special ones\) to 64') as e:
+                       match=r'block must be an int from 3 \(one token and the special ones\) to 64') as e:
         pack_texts(texts, tokenizer, block)
     assert '\n' not in str(e.value) and str(e.value).endswith(f'got {block!r}')
 
 @pytest.mark.parametrize('data,message', [
-    (['good', ' '], '1 of the texts is empty or no string .first: row 1'),
-    (['good', None, 3], '2 of the texts are empty or no string .first: row 1'),
+    (['good', ' '], '1 of the texts is empty or not a string .first: row 1'),
+    (['good', None, 3], '2 of the texts are empty or not a string .first: row 1'),
     ('a text', 'data must be a Dataset, a DatasetDict or a list of strings, got str'), (None, 'got NoneType'),
     (Dataset.from_dict(dict(sentence=['a'])),
-     'needs single texts in a column text, and there are the columns sentence'),
+     'needs single texts in a column text, got the columns sentence'),
     (Dataset.from_dict(dict(text=['a'], text_pair=['b'])), 'the columns text, text_pair')])
-def test_what_cannot_be_packed_is_refused(data, message, tokenizer):
+def test_invalid_data_for_packing_are_rejected(data, message, tokenizer):
     with pytest.raises(ValueError, match=message): pack_texts(data, tokenizer, 64)
 
 @pytest.mark.parametrize('task', ['masked_lm', 'replaced_token_detection'])

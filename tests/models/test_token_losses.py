@@ -1,4 +1,4 @@
-"The loss of token tasks against one token at a time in float64, and how it is computed"
+"The loss of token tasks against a float64 loop over tokens, and the operators that compute it"
 import math
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ def drawn():
     labels[0, :2] = labels[1, 3:] = labels[2] = -100
     return logits, labels
 
-def test_token_losses_are_those_of_one_token_at_a_time(drawn):
+def test_token_losses_equal_a_loop_over_tokens(drawn):
     logits, labels = drawn
     alike(_token_losses(logits, labels).double(), token_by_token(logits, labels), dtype=torch.float32)
     alike(_token_losses(logits.double(), labels), token_by_token(logits, labels))

@@ -1,4 +1,4 @@
-"Vision transformers: what is refused at the door, what their tokens are, and what `explain` says on their pixels."
+"Vision transformers: validation of images, the grid of patches, and attributions of pixels."
 import datasets
 import numpy as np
 import pytest
@@ -46,14 +46,14 @@ def batch_of(n=3, shape=(3, 8, 8)):
     return dict(pixel_values=torch.from_numpy(np.random.default_rng(1).normal(size=(n, *shape)).astype(np.float32)))
 
 @pytest.mark.parametrize('kind, first', kinds.items())
-def test_the_grid_is_where_the_tokens_of_a_pass_say(kind, first):
+def test_the_grid_matches_the_tokens_of_a_pass(kind, first):
     model = vision(kind, image_size=(8, 8))
     assert tuple(patch_grid(model)) == (2, 2, first) and task_of(model) == 'image_classification'
     with torch.no_grad(), observe(model) as maps: model(**batch_of())
     assert maps[0].shape[-1] == first + 4
     check_images(model, (3, 8, 8))
 
-def test_pooled_rows_are_those_of_heads_that_read_cls_alone():
+def test_pooled_rows_exist_for_heads_that_read_only_cls():
     for kind in ('vit', 'deit', 'vit_msn'): assert pooled_rows(vision(kind), batch_of()).tolist() == [0, 0, 0]
     for kind in ('beit', 'dinov2', 'ijepa'):
         with pytest.raises(ValueError, match='not among the heads that are known to read'):
@@ -70,7 +70,7 @@ def test_pooled_rows_are_those_of_heads_that_read_cls_alone():
     (lambda: Data2VecVisionForImageClassification(Data2VecVisionConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
         num_labels=2)), 'Data2VecVisionModel cannot be observed')])
-def test_what_does_not_fit_is_refused_before_training(make, said, tmp_path):
+def test_mismatched_images_are_rejected_before_training(make, said, tmp_path):
     with pytest.raises(ValueError, match=said): train(make(), None, pictures(), run_dir=tmp_path/'run', **quick)
     assert not (tmp_path/'run').exists()
 
@@ -90,7 +90,7 @@ def test_ad_drop_in_all_its_forms_drops_positions_between_patches(options, tmp_p
         assert (region[0].sum(-1) == (2 if options.get('protect_special') else 3)).all()
 
 @pytest.mark.slow
-def test_a_resumed_training_goes_on_as_if_nothing_had_been(tmp_path):
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     class Breaks(ADDrop):
         at = None
         def plan(self, model, batch, progress):
@@ -110,7 +110,7 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_been(tmp_path):
         assert tokenizer is None and type(again) is type(model)
     assert ends[0][1] == ends[1][1] and all(torch.equal(v, ends[1][0][k]) for k, v in ends[0][0].items())
 
-def test_a_model_comes_from_its_folder_without_a_tokenizer(tmp_path):
+def test_an_image_model_is_loaded_from_its_folder_without_a_tokenizer(tmp_path):
     for kind in ('vit', 'deit'):
         vision(kind).save_pretrained(tmp_path/kind)
         model, tokenizer = load_model_for('image_classification', tmp_path/kind)
@@ -121,7 +121,7 @@ def test_a_model_comes_from_its_folder_without_a_tokenizer(tmp_path):
         assert new.has_new_head and new.config.id2label[2] == 'c'
 
 def on_pixels(per_token, first):
-    "Numbers of tokens as numbers of 8 by 8 pixels, one loop for each"
+    "Spread numbers of tokens over 8 by 8 pixels, by loops"
     out = np.zeros((8, 8))
     for i in range(8):
         for j in range(8): out[i, j] = per_token[first + 2*(i // 4) + j // 4] / 16
@@ -129,7 +129,7 @@ def on_pixels(per_token, first):
 
 @pytest.mark.parametrize('kind', ['vit', 'deit', 'beit', 'ijepa'])
 def test_attention_and_rollout_of_an_image_are_one_number_for_each_patch(kind):
-    "Against loops; heads that do not read [CLS] alone: the mean row"
+    "Compare with loops; for heads that do not read only [CLS], with the mean row"
     model, batch, first = vision(kind).double(), {k: v.double() for k, v in batch_of().items()}, kinds[kind]
     with torch.no_grad(), observe(model) as maps: model(**batch)
     A = maps.stacked().numpy()
@@ -141,5 +141,5 @@ def test_attention_and_rollout_of_an_image_are_one_number_for_each_patch(kind):
                       attention_gradient=B[1][i].sum((0, 1)).numpy())
         for method, per_token in wanted.items():
             values = explain(model, batch, method).values[i]
-            # the softmax of some kinds is in float32
+            # some models compute the softmax in float32
             assert alike(values, torch.from_numpy(on_pixels(per_token, first)), dtype=torch.float32), method
