@@ -201,7 +201,7 @@ def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(
 @pytest.mark.slow
 def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
     text = (site/'quickstart.html').read_text()
-    assert '<img' in text and 'the packaged one: right about' in re.sub(r'<[^>]+>', '', text)
+    assert '<img' in text and 'bundled run: right about' in re.sub(r'<[^>]+>', '', text)
     assert not [page for page in site.rglob('*.html') if '#| export' in re.sub(r'<[^>]+>', '', page.read_text())
                 and page.stem != 'CONTRIBUTING']
 
