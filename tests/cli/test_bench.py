@@ -341,14 +341,14 @@ def test_what_misses_its_goal_is_named(found):
 
 def test_no_earlier_bench_is_lost(found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileExistsError, match='bench.json exists already'): free_folder('out')
+    with pytest.raises(FileExistsError, match='bench.json already exists'): free_folder('out')
     assert free_folder('out', force=True).name == 'out' and str(free_folder()) == 'runs/bench'
     (tmp_path/'runs'/'bench').mkdir(parents=True)
     assert str(free_folder()) == 'runs/bench-2'
     (tmp_path/'file').write_text('mine')
     with pytest.raises(FileExistsError): free_folder('file', force=True)
 
-refused = [(dict(methods=['gaa']), 'there is no method gaa; available: plain, again, ga'),
+refused = [(dict(methods=['gaa']), 'unknown methods: gaa; available: plain, again, ga'),
            (dict(tokens=[]), 'at least one length'), (dict(tokens=[4]), 'from 8 to 512, got 4'),
            (dict(tokens=[32.]), 'whole numbers'), (dict(rounds=0), 'rounds must be'),
            (dict(rounds=True), 'rounds must be'), (dict(device='gpu'), "'cpu' or 'cuda', got 'gpu'"),

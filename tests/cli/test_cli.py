@@ -86,7 +86,7 @@ def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
     assert salviz('figure', demo[0]/'runs'/'ad-drop', '--probe', 1, '--out', file).returncode == 0
     assert file.read_bytes()[:4] == b'%PDF'
     again = salviz('figure', demo[0]/'runs'/'ad-drop', '--out', file)
-    assert again.returncode == 2 and 'exists already' in again.stderr
+    assert again.returncode == 2 and 'already exists' in again.stderr
     none = salviz('figure', demo[0]/'runs'/'ad-drop', '--step', 1234, '--out', tmp_path/'none.pdf')
     assert none.returncode == 2 and 'there are 0' in none.stderr
 
@@ -141,18 +141,18 @@ def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_
     assert len(found['tables']) == 1
     assert 'memory' not in found
     again = salviz(*words, cwd=tmp_path)
-    assert again.returncode == 2 and 'exists already' in again.stderr
+    assert again.returncode == 2 and 'already exists' in again.stderr
 
-refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'),
+refused = [(('demo', '--out', '.'), 'already exists'), (('train', '--method', 'Drop'), 'available: FineTuning'),
            (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
-           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'),
+           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop: no argument r; available: p'),
            (('train', '--data', 'movie-sentence'), 'movie-sentences'),
            (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'),
            (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'),
            (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'),
            (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
            (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'),
-           (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'there is no method gaa; available: plain'),
+           (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'unknown methods: gaa; available: plain'),
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
            (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
@@ -191,18 +191,18 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 figure = ('figure', 'run', '--out', 'a.png')
-wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no argument nope; available: rows, columns'),
+wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope; available: rows, columns'),
          (('study', 'study', '--set', 'where=x'), 'result_table: where must be a dict'),
-         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set has digits twice'),
-         (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty word'),
-         ((*figure, '--set', 'step=1'), '--set has step, which is an option of its own: --step'),
-         ((*figure, '--set', 'source=1'), '--set has source, which is RUN'),
+         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set: digits is set twice'),
+         (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty string'),
+         ((*figure, '--set', 'step=1'), '--set: use the option --step instead of step='),
+         ((*figure, '--set', 'source=1'), '--set: `source` is the positional argument RUN'),
          ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'),
           'attention_map: overlays must be a list of names, got 3'),
          ((*figure, '--width', 'nan'), 'must be inches or a venue'),
          ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'),
          ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),
-         (('figure', '', '--out', 'a.png'), 'got an empty word'),
+         (('figure', '', '--out', 'a.png'), 'got an empty string'),
          (('figure', 'wrong.csv', '--kind', 'accuracy_drop', '--out', 'a.png'), 'the row on line 2 has 3 fields'),
          *[(('figure', 'good.csv', '--kind', kind, '--out', 'a.png'),
             f'figure: {kind} needs the option {option} (on the command line: --set {option}=VALUE)')
@@ -214,15 +214,15 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no ar
          (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'),
          (('train', '--seed', '-1'), 'must be a whole number of at least 0'),
          (('train', '--epochs', '1e9'), 'whole number'),
-         (('show', ''), 'got an empty word'),
+         (('show', ''), 'got an empty string'),
          (('show', 'run', '--steps', '0-1000000000'), 'must be at most 100,000 numbers'),
          (('show', 'run', '--steps', '9'*5000), 'must be whole numbers'),
          (('show', 'run', '--limit', 'nan'), 'must be a number of at least 0'),
          (('show', 'run', '--limit', '-1'), 'must be a number of at least 0'),
-         (('show', 'run', '--compare', ''), 'got an empty word'),
+         (('show', 'run', '--compare', ''), 'got an empty string'),
          *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)],
          (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'),
-         (('runs', ''), 'got an empty word')]
+         (('runs', ''), 'got an empty string')]
 
 def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
     """Each of them once built a list of a billion numbers, switched a limit off, or ended in an error about
@@ -260,7 +260,7 @@ def test_no_error_whatever_its_kind_ends_in_a_traceback_or_reaches_the_terminal_
         monkeypatch.setattr('salviz.core.runs.runs_table', fail)
         assert main(['runs', 'run']) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the whole error)\n')
+        assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the full error)\n')
         assert said.count('\n') == 1 and '\x1b' not in said
 
 def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):

@@ -108,12 +108,12 @@ def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monke
     assert 'win_amd64, macosx_14_0_arm64' in (tmp_path/'here'/'stick'/'README.txt').read_text()
 
 @pytest.mark.parametrize('words,told', [
-    ([], 'course takes one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check takes no folder'),
-    (['a', '--out', 'b'], '--out belongs to'), (['class'], 'course class takes the files'),
-    (['grade'], 'course grade takes one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
-    (['grade', 'a', '--pages'], '--pages does not belong to it'),
-    (['class', 'a', '--teacher'], '--teacher does not belong'),
-    (['--check', '--usb'], '--usb does not belong'), (['a', '--platform', 'win_amd64'], '--platform belongs to --usb'),
+    ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check: takes no folder'),
+    (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: name the files'),
+    (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
+    (['grade', 'a', '--pages'], '--pages is not an option'),
+    (['class', 'a', '--teacher'], '--teacher is not an option'),
+    (['--check', '--usb'], '--usb is not an option'), (['a', '--platform', 'win_amd64'], '--platform requires --usb'),
     (['a', '--usb', '--platform', 'windows'], 'platform tags of wheels, such as win_amd64')])
 def test_what_does_not_go_together_is_refused_in_a_sentence(package, capsys, words, told):
     assert main(['course', *words]) == 2

@@ -77,5 +77,5 @@ def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
     assert (tmp_path/'out'/'peers.md').read_text() == _peers_report(there)
     assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
     assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
-    assert 'peers.json exists already' in capsys.readouterr().err
-    with pytest.raises(ValueError, match="take device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)
+    assert 'peers.json already exists' in capsys.readouterr().err
+    with pytest.raises(ValueError, match="use device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)

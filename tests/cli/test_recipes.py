@@ -61,7 +61,7 @@ def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_
     assert not any(p.name.startswith('.') for p in copy.path.rglob('*'))
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path):
-    with pytest.raises(FileExistsError, match='exists already; name another folder'): make_examples(tmp_path)
+    with pytest.raises(FileExistsError, match='already exists; choose another folder'): make_examples(tmp_path)
     assert _parser().parse_args(['examples', 'here']).out == 'here'
 
 @pytest.mark.slow
