@@ -108,7 +108,8 @@ def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monke
     assert 'win_amd64, macosx_14_0_arm64' in (tmp_path/'here'/'stick'/'README.txt').read_text()
 
 @pytest.mark.parametrize('words,told', [
-    ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check: takes no folder'),
+    ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'),
+    (['a', '--check'], 'course --check: takes no folder'),
     (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: name the files'),
     (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
     (['grade', 'a', '--pages'], '--pages is not an option'),
