@@ -20,7 +20,7 @@ from salviz.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_
 from salviz.methods import FineTuning
 from salviz.training.trainer import load_model, train
 
-quiet = dict(say=lambda *said: None)
+quiet = dict(say=lambda *messages: None)
 
 # A small BERT whose FLOPs are counted manually: matrix products only, 2 FLOPs per multiplication and addition.
 B, n, h, inner, L, C = 4, 10, 32, 48, 2, 2
@@ -166,7 +166,7 @@ def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, ba
                         lambda dropout: (room._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
     monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
     found = room._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
-                          precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *said: None)
+                          precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *messages: None)
     rows = found['rows']
     assert rows['plain']['flops'] > 0 and rows['ga']['flops_ratio'] > 1.2 and rows['guided']['flops_ratio'] > 1.5
 
