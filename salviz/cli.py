@@ -104,7 +104,7 @@ def _run_train(a):
     import salviz
     from salviz import methods
     names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    if a.method not in names: raise ValueError(f'unknown method {a.method!r}; available: {", ".join(names)}')
+    if a.method not in names: raise ValueError(f'train: unknown method {a.method!r}; available: {", ".join(names)}')
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
