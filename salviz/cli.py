@@ -576,36 +576,9 @@ def _commands_of_runs(add):
                        'measure the cost of a step of each method relative to plain fine-tuning: FLOPs, time, memory'))
     _study_options(add('study', _run_table, 'run a study from a file, show its progress, or print its results'))
 
-# %% ../nbs/13_cli/02_cli.ipynb #021
-def _parser() -> argparse.ArgumentParser:
-    "Return the argument parser of `salviz`"
-    about = 'Train language models with explanations and see what that does to attention.'
-    top = argparse.ArgumentParser(prog='salviz', description=about)
-    _traceback_option(top, default=False)
-    sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
-    def add(name, run, about):
-        p = sub.add_parser(name, help=about, description=about)
-        p.set_defaults(act=run)
-        _traceback_option(p)
-        return p.add_argument
-    arg = add('fetch', _run_fetch, 'download data and weights into the cache')
-    arg('names', nargs='*',
-        help='names of data sets and models, or the groups tasks and all (default: those that the demo needs)')
-    arg('--force', action='store_true', help='download again, even if the files exist')
-    arg = add('demo', _run_demo, 'train with plain fine-tuning and all four methods; write a table and figures')
-    arg('--train-size', type=_size, default=160, help="training sentences, or 'full' (default %(default)s)")
-    arg('--epochs', type=_whole(2), default=2, help='passes over the data, at least 2 (default %(default)s)')
-    arg('--probes', type=_whole(2), default=6, help='number of recorded sentences, at least 2 (default %(default)s)')
-    arg('--snapshots', type=_whole(2), default=4,
-        help='number of recordings of each sentence, at least 2 (default %(default)s)')
-    arg('--model', type=_named, default='movie-minilm',
-        help="initial model: 'movie-minilm', which knows the task, 'minilm', or a path (default %(default)s)")
-    arg('--seed', type=_whole(0), default=0, help='random seed (default %(default)s)')
-    arg('--out', type=_named, help='new folder to write to (default demo-TIME)')
-    arg = add('examples', _run_examples, 'retrain the bundled classifier and the bundled example runs')
-    arg('out', type=_named, help='new folder to write to')
-    arg('--course', action='store_true', help='retrain the runs and tables of the course instead')
-    arg = add('train', _run_train, 'train a model with a method and record a run')
+# %% ../nbs/13_cli/02_cli.ipynb #train-1
+def _train_options(arg):
+    "Add the options of `salviz train`"
     arg('--data', type=_named, default='movie-sentences',
         help='name of a bundled or Hugging Face data set, or a CSV or JSONL file (default %(default)s)')
     arg('--model', type=_named, default='minilm',
@@ -638,6 +611,37 @@ def _parser() -> argparse.ArgumentParser:
         help="kernel of attention (default: the model's own; with bf16, the one that is faster on the first batch)")
     arg('--out', type=_named, help='new folder for the run (default runs/METHOD-TIME)')
     arg('--resume', action='store_true', help='resume the run in --out from its last checkpoint')
+
+# %% ../nbs/13_cli/02_cli.ipynb #021
+def _parser() -> argparse.ArgumentParser:
+    "Return the argument parser of `salviz`"
+    about = 'Train language models with explanations and see what that does to attention.'
+    top = argparse.ArgumentParser(prog='salviz', description=about)
+    _traceback_option(top, default=False)
+    sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    def add(name, run, about):
+        p = sub.add_parser(name, help=about, description=about)
+        p.set_defaults(act=run)
+        _traceback_option(p)
+        return p.add_argument
+    arg = add('fetch', _run_fetch, 'download data and weights into the cache')
+    arg('names', nargs='*',
+        help='names of data sets and models, or the groups tasks and all (default: those that the demo needs)')
+    arg('--force', action='store_true', help='download again, even if the files exist')
+    arg = add('demo', _run_demo, 'train with plain fine-tuning and all four methods; write a table and figures')
+    arg('--train-size', type=_size, default=160, help="training sentences, or 'full' (default %(default)s)")
+    arg('--epochs', type=_whole(2), default=2, help='passes over the data, at least 2 (default %(default)s)')
+    arg('--probes', type=_whole(2), default=6, help='number of recorded sentences, at least 2 (default %(default)s)')
+    arg('--snapshots', type=_whole(2), default=4,
+        help='number of recordings of each sentence, at least 2 (default %(default)s)')
+    arg('--model', type=_named, default='movie-minilm',
+        help="initial model: 'movie-minilm', which knows the task, 'minilm', or a path (default %(default)s)")
+    arg('--seed', type=_whole(0), default=0, help='random seed (default %(default)s)')
+    arg('--out', type=_named, help='new folder to write to (default demo-TIME)')
+    arg = add('examples', _run_examples, 'retrain the bundled classifier and the bundled example runs')
+    arg('out', type=_named, help='new folder to write to')
+    arg('--course', action='store_true', help='retrain the runs and tables of the course instead')
+    _train_options(add('train', _run_train, 'train a model with a method and record a run'))
     _commands_of_runs(add)
     return top
 

@@ -8,6 +8,7 @@ __all__ = ['demo']
 # %% ../nbs/13_cli/00_tour.ipynb #003
 import base64
 import html
+import textwrap
 import time
 from os import PathLike
 from pathlib import Path
@@ -26,7 +27,7 @@ from .views.base import attention_beside_saliency, discard_region, guided_heads,
 
 # %% ../nbs/13_cli/00_tour.ipynb #006
 def _demo_methods(
-    folder, # of the runs; its plain run is SalLM's teacher
+    folder, # folder of the runs; its run 'plain' is SalLM's teacher
 ) -> dict: # {name of the run: function that constructs the method}
     "Return the five methods that the demo compares"
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
@@ -67,7 +68,7 @@ def _relative_time(
 # %% ../nbs/13_cli/00_tour.ipynb #014
 def _demo_row(
     run:Run,
-    plain:Run, # its time is 1
+    plain:Run, # the reference for the time
 ) -> dict:
     "Return the row of `run` in the demo's table"
     valid, test = run.scores('validation'), run.scores('test')
@@ -171,7 +172,7 @@ def _write_page(
         head = f'<h2>{html.escape(_titles[name])}</h2><p class="note">{note}</p>'
         return head + ''.join(picture(*p) for p in pictures)
     body = ''.join(section(*item) for item in written.items())
-    settings_text = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
+    settings_text = ' · '.join(f'{html.escape(str(k))}: {html.escape(str(v))}' for k, v in settings.items())
     Path(path).write_text('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width"><title>salviz demo</title>'
         f'<style>{_style}</style><h1>Training with explanations, and what it does to attention</h1><p '
@@ -229,5 +230,5 @@ def demo(
     knowledge = {name: _knows_words(run) for name, run in runs.items()}
     _write_page(out/'index.html', table, _write_pictures(runs, out/'pictures'), settings, note, knowledge)
     print(f'\n{_table_text(table)}\n\nPlain fine-tuning: {runs["plain"].knowledge()[0]}.\n'
-          f'{note}\n\nTable and figures: {out/"index.html"}\nRuns: {out/"runs"}')
+          f'{textwrap.fill(note, 100)}\n\nTable and figures: {out/"index.html"}\nRuns: {out/"runs"}')
     return out
