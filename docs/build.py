@@ -56,7 +56,10 @@ def titled(cells):
     if not exports: return cells
     first, *others = cells
     heading, *text = source_of(first).split('\n')
-    if heading == f'# {exports[1]}': heading = f'# {notebook_titles[exports[1]]}'
+    if heading == f'# {exports[1]}':
+        if exports[1] not in notebook_titles:
+            raise ValueError(f'build: the notebook of {exports[1]} has no title; add one to docs/titles.json')
+        heading = f'# {notebook_titles[exports[1]]}'
     return [dict(first, source='\n'.join([heading, *text, '', f'Module: `salviz.{exports[1]}`'])), *others]
 
 
