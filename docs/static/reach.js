@@ -1,5 +1,5 @@
-// What the theme leaves out for people who use a keyboard or a screen reader: levels of the captions in the sidebar,
-// names of the two sidebars, and the keyboard focus of code that scrolls sideways.
+// Accessibility that the theme lacks: heading levels of the captions in the sidebar, names of both sidebars, and
+// keyboard focus for code that scrolls sideways.
 
 function focusScrolling() {
   for (const code of document.querySelectorAll('.highlight pre')) {

@@ -1,4 +1,4 @@
-"""The bench: FLOPs against a count by hand, the order of rounds, medians, the A/A rule, memory, tables. No test
+"""The benchmark: FLOPs compared with a manual count, order of rounds, medians, the A/A rule, memory, tables. No test
 asserts a time."""
 import copy
 import itertools
@@ -20,36 +20,36 @@ from salviz.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_
 from salviz.methods import FineTuning
 from salviz.training.trainer import load_model, train
 
-quiet = dict(say=lambda *said: None)
+quiet = dict(say=lambda *messages: None)
 
-# A small BERT whose steps are counted by hand: products of matrices only, 2 FLOPs for a multiplication and an addition.
+# A small BERT whose FLOPs are counted manually: matrix products only, 2 FLOPs per multiplication and addition.
 B, n, h, inner, L, C = 4, 10, 32, 48, 2, 2
 dense = {'query': h*h, 'key': h*h, 'value': h*h, 'output': h*h, 'up': h*inner, 'down': inner*h}
 head = 2 * B * (h*h + h*C)                 # pooler and classifier, on one row of each example
 product = 2 * B * n * n * h                # one product in attention, all heads together
 
-behind = 'output', 'up', 'down'            # what is done to each row behind its attention
+behind = 'output', 'up', 'down'            # applied to each row after attention
 
 def linear(*names, rows=n): return sum(2 * B * rows * dense[k] for k in names)
 
 def forward(layers=range(L)): return sum(linear(*dense) + 2*product for _ in layers) + head
 
-# what a pass for the class spares, forward or backward: all rows of the last layer but the one that is read
+# saved by a pass for the class, forward or backward: all rows of the last layer except the one that is read
 unread = linear(*behind, rows=n - 1)
 
 def training(eager=()):
-    """Forward and backward with gradients of inputs and weights; the fused kernel calculates the scores again in its
+    """Forward and backward pass with gradients of inputs and weights; the fused kernel recomputes the scores in its
     backward pass"""
     total = 3 * head
     for l in range(L): total += 3 * linear(*dense) + (2 + (4 if l in eager else 5)) * product
     return total
 
 def backward_to(lowest, eager):
-    "Gradient of the maps down to that of layer `lowest`, which is a leaf; none for any weight"
+    "Gradient with respect to the maps down to layer `lowest`, which is a leaf; no gradient of weights"
     total = head
     for l in range(lowest, L):
         total += linear(*behind)
-        if l == lowest: total += product # of A alone
+        if l == lowest: total += product # gradient of A only
         else: total += linear('query', 'key', 'value') + (4 if l in eager else 5) * product
     return total
 
@@ -87,23 +87,23 @@ def counted(names, model, tokenizer, data, tokens, folder):
         with s.set_up() as step: found[name] = sum(_count_flops(step).values())
     return found
 
-def test_flops_are_those_counted_by_hand(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
+def test_flops_equal_a_manual_count(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
     model = tiny_bert(hidden_size=h, intermediate_size=inner, num_hidden_layers=L, attention_probs_dropout_prob=0.)
     assert counted(list(by_hand), model, tiny_tokenizer, batch_of_words, n, tmp_path) == by_hand
 
-def test_all_layers_of_iga_pay_for_no_layer_below(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
-    """Per node, layer 1 costs itself and the head alone; what is calculated once to keep the layers below is at most
-    a forward pass"""
+def test_iga_in_all_layers_computes_nothing_below_each_layer(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
+    """Per node, layer 1 costs only itself and the head; the states of the layers below are computed once, which costs
+    at most a forward pass"""
     model = tiny_bert(hidden_size=h, intermediate_size=inner, num_hidden_layers=L, attention_probs_dropout_prob=0.)
     nodes = sum(5 * (forward(range(l, L)) + backward_to(l, eager=[l]) - 2*unread) for l in both)
-    least = forward() - unread + nodes + training() # what is dropped stays on the fused kernel
+    least = forward() - unread + nodes + training() # dropped positions stay on the fused kernel
     found = counted(['iga_5'], model, tiny_tokenizer, batch_of_words, n, tmp_path)['iga_5']
     assert least <= found <= least + forward()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('tokens', [32, 128])
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
-    "One example a batch: all FLOPs grow with the batch in the same way, so the ratios are those of sixteen"
+    "With one example per batch: all FLOPs are proportional to the batch size, so the ratios are the same"
     model, tokenizer = room.model_shapes['minilm'](0.)
     names = [k for k in _rows_for() if _rows[k].flops]
     found = counted(names, model, tokenizer, room.bench_data(tokenizer, tokens, 1), tokens, tmp_path)
@@ -111,7 +111,7 @@ def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
             if round(found[k] / found['plain'], 2) > _rows[k].flops} == {}
     assert len(names) == 13
 
-def test_plain_fine_tuning_is_fused_and_with_attention_dropout_it_is_not(tiny_bert, tiny_tokenizer, batch_of_words,
+def test_plain_fine_tuning_is_fused_only_without_attention_dropout(tiny_bert, tiny_tokenizer, batch_of_words,
                                                                          tmp_path):
     ran = {}
     for dropout in (0., .1):
@@ -124,7 +124,7 @@ def test_plain_fine_tuning_is_fused_and_with_attention_dropout_it_is_not(tiny_be
     with pytest.raises(RuntimeError, match='did not run with fused attention but with .*bmm'): _check_fused(ran[.1])
 
 @pytest.mark.filterwarnings('ignore:.* were cut')
-def test_a_step_does_what_training_does(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
+def test_a_step_gives_the_weights_of_a_training_step(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
     still = dict(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
     mine, trained = tiny_bert(**still), tiny_bert(**still)
     trainer = trainer_for(FineTuning(), mine, tiny_tokenizer, batch_of_words, n, tmp_path/'mine', learning_rate=1e-3)
@@ -138,13 +138,13 @@ def test_a_step_does_what_training_does(tiny_bert, tiny_tokenizer, batch_of_word
     assert all(torch.allclose(after[k], there[k], atol=1e-7) for k in after)
     assert not torch.allclose(before['bert.pooler.dense.weight'], after['bert.pooler.dense.weight'])
 
-def test_a_row_without_fused_kernels_leaves_the_model_as_it_was(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
+def test_a_row_without_fused_kernels_restores_the_model(tiny_bert, tiny_tokenizer, batch_of_words, tmp_path):
     model = tiny_bert(attention_probs_dropout_prob=0.)
     steps = _steps_of(['plain', 'eager'], model, tiny_tokenizer, batch_of_words, n, tmp_path)
     with steps['eager'].set_up() as step: assert 'bmm' in _count_flops(step)
     with steps['plain'].set_up() as step: assert 'bmm' not in _count_flops(step)
 
-# Time, with a clock that steps move themselves
+# Time, with a clock that the steps advance
 
 class Invented:
     def __init__(self, clock, log, name, *seconds):
@@ -160,13 +160,13 @@ def invented(**seconds):
 
 @pytest.mark.slow
 def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
-    "What the saliency pass reads is a leaf there, which the FLOP counter cannot be told of"
+    "The saliency pass reads a leaf there, which the FLOP counter does not know"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
     monkeypatch.setitem(room.model_shapes, 'llama',
                         lambda dropout: (room._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
     monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
     found = room._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
-                          precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *said: None)
+                          precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *messages: None)
     rows = found['rows']
     assert rows['plain']['flops'] > 0 and rows['ga']['flops_ratio'] > 1.2 and rows['guided']['flops_ratio'] > 1.5
 
@@ -186,16 +186,16 @@ def test_a_steady_run_is_timed_once():
     found = _settled_rounds(steps, 2, clock, **quiet)
     assert found['steady'] and found['again'] == pytest.approx([1.04]) and len(log) == 6
 
-def test_a_noisy_run_is_repeated_and_the_steady_one_kept():
+def test_a_noisy_run_is_repeated_and_the_steady_attempt_is_returned():
     steps, clock, log = invented(plain=[1.], again=[1.1, 1.1, .97, .97], ga=[2., 2., 3., 3.])
     said = []
     found = _settled_rounds(steps, 2, clock, say=said.append)
     assert found['steady']
     assert found['again'] == pytest.approx([1.1, .97])
     assert found['rounds']['ga'] == pytest.approx([3., 3.])
-    assert len(said) == 1 and '1.100, outside 0.96 to 1.04: measured again' in said[0]
+    assert len(said) == 1 and '1.100, outside 0.96 to 1.04: repeating' in said[0]
 
-def test_a_run_that_stays_noisy_keeps_its_best_try_and_says_so():
+def test_a_run_that_remains_noisy_returns_its_best_attempt_and_reports_it():
     steps, clock, log = invented(plain=[1.], again=[1.2, .9, 1.3])
     said = []
     found = _settled_rounds(steps, 1, clock, say=said.append)
@@ -215,18 +215,18 @@ def test_the_high_water_mark_is_read_from_the_status_of_the_process(tmp_path):
     assert 'reset after the first step' in peak.how
     with pytest.raises(ValueError, match='no VmLow'): _in_status('VmHWM: 1 kB', 'VmLow')
 
-def test_where_the_mark_cannot_be_reset_the_table_says_so(tmp_path):
+def test_a_high_water_mark_that_cannot_be_reset_is_reported(tmp_path):
     (tmp_path/'clear_refs').mkdir()
     peak = Peak(proc=tmp_path)
     peak.reset()
     assert 'could not be reset' in peak.how and peak.megabytes() > 10
 
 @pytest.mark.slow
-def test_a_peak_comes_from_a_process_of_its_own():
+def test_a_peak_is_measured_in_a_separate_process():
     found = _peak_alone('plain', tokens=16)
     assert found['megabytes'] > 300 and 'resident memory' in found['how']
 
-def test_a_process_that_fails_is_named_with_what_it_said(monkeypatch):
+def test_a_failed_process_raises_an_error_with_its_last_message(monkeypatch):
     monkeypatch.setattr(subprocess, 'run',
                         lambda *a, **kw: subprocess.CompletedProcess(a, 1, '', 'Traceback\nMemoryError: too large\n'))
     with pytest.raises(RuntimeError, match="the memory of 'plain' failed: MemoryError: too large"):
@@ -240,7 +240,7 @@ def test_memory_is_relative_to_plain_fine_tuning():
     assert found['tokens'] == 128
     assert found['how'] == 'invented'
 
-# Beside the steps
+# Costs outside of the steps
 
 def test_recording_is_extrapolated_to_an_epoch_and_saliency_counts_apart():
     metrics = [dict(kind='train', seconds=s)
@@ -249,10 +249,10 @@ def test_recording_is_extrapolated_to_an_epoch_and_saliency_counts_apart():
     assert found['share'] == pytest.approx(20 * .2 / 50) and found['saliency_share'] == pytest.approx(20 * .4 / 50)
 
 def test_throughput_of_explanations_counts_examples_times_steps(tiny_shape):
-    "Each look at this clock moves it by one second: a pass over all steps takes as long as one forward-backward"
+    "Each reading advances this clock by one second: a pass over all steps takes as long as one forward-backward pass"
     assert _measure_explanations(tokens=12, nodes=3, rounds=2, clock=itertools.count().__next__, **quiet)['ratio'] == 3
 
-def test_padded_tokens_are_those_of_the_collated_batches():
+def test_padded_tokens_are_the_tokens_of_the_collated_batches():
     rng = np.random.default_rng(0)
     lengths, order = rng.integers(3, 40, 83), rng.permutation(83)
     slow = 0
@@ -261,7 +261,7 @@ def test_padded_tokens_are_those_of_the_collated_batches():
         slow += len(batch) * max(batch)
     assert _padded_tokens(lengths, order, 16) == slow
 
-def test_rows_in_bf16_are_left_out_where_it_would_be_emulated(monkeypatch):
+def test_bf16_rows_are_skipped_if_bf16_would_be_emulated(monkeypatch):
     monkeypatch.setattr(room, 'has_bf16', lambda device: False)
     assert not any('bf16' in k for k in _rows_for())
     assert _settings_of([32], 0, 'cuda') == [dict(tokens=32, dropout=0., precision='fp32')]
@@ -325,11 +325,11 @@ def test_the_readme_table_is_made_of_the_file_alone(found, tmp_path):
     ga = found['tables'][0]['rows']['ga']['flops_ratio'], found['tables'][1]['rows']['ga']['flops_ratio']
     assert lines[
         4] == f'| AD-DROP GA, all layers | {ga[0]:.2f}, {ga[1]:.2f} | 1.7 | 1.00, 1.00 | 1.7 | 3.6 to 4.5 | 1.25 |'
-    with pytest.raises(ValueError, match='nothing was measured with attention dropout 0'):
+    with pytest.raises(ValueError, match='results contain no measurement with attention dropout 0'):
         _bench_table(dict(found, tables=found['tables'][2:]))
 
-def test_what_misses_its_goal_is_named(found):
-    assert _missed_goals(found) == ["throughput of SalLM's explanation pass: 0.50, goal 1",
+def test_missed_goals_are_named(found):
+    assert _missed_goals(found) == ["throughput of SalLM's explanations: 0.50, goal 1",
                                    'recording of plain fine-tuning: 200.0% of training time, goal 5%']
     found['tables'][0]['rows']['ga'].update(flops_ratio=1.7049, time_ratio=1.706)
     found['tables'][1].update(steady=False, again=[1.2, 1.1, 1.3])
@@ -339,16 +339,16 @@ def test_what_misses_its_goal_is_named(found):
     assert 'A/A at 16 tokens (fp32, attention dropout 0) is NOT STEADY: 1.200, 1.100, 1.300' in said[-1]
     assert said[-1] in _report(found)
 
-def test_no_earlier_bench_is_lost(found, tmp_path, monkeypatch):
+def test_earlier_results_are_not_overwritten(found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileExistsError, match='bench.json exists already'): free_folder('out')
+    with pytest.raises(FileExistsError, match='bench.json already exists'): free_folder('out')
     assert free_folder('out', force=True).name == 'out' and str(free_folder()) == 'runs/bench'
     (tmp_path/'runs'/'bench').mkdir(parents=True)
     assert str(free_folder()) == 'runs/bench-2'
     (tmp_path/'file').write_text('mine')
     with pytest.raises(FileExistsError): free_folder('file', force=True)
 
-refused = [(dict(methods=['gaa']), 'there is no method gaa; available: plain, again, ga'),
+refused = [(dict(methods=['gaa']), 'unknown methods: gaa; available: plain, again, ga'),
            (dict(tokens=[]), 'at least one length'), (dict(tokens=[4]), 'from 8 to 512, got 4'),
            (dict(tokens=[32.]), 'whole numbers'), (dict(rounds=0), 'rounds must be'),
            (dict(rounds=True), 'rounds must be'), (dict(device='gpu'), "'cpu' or 'cuda', got 'gpu'"),
@@ -357,11 +357,11 @@ refused = [(dict(methods=['gaa']), 'there is no method gaa; available: plain, ag
            (dict(dropout='a'), 'at least 0 and below 1')]
 
 @pytest.mark.parametrize('given,said', refused, ids=lambda o: str(o)[:24])
-def test_bad_arguments_are_refused_before_anything_is_measured(given, said, tmp_path):
+def test_invalid_arguments_raise_before_anything_is_measured(given, said, tmp_path):
     with pytest.raises(ValueError, match=said): bench(tmp_path/'out', **given, **quiet)
     assert not (tmp_path/'out').exists()
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+def test_a_missing_gpu_raises_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises(ValueError, match='no GPU'): check_bench([32], 7, 'cuda', 'minilm', 0)
 
@@ -379,7 +379,7 @@ def test_readme_quotes_the_times_of_the_stored_bench():
             row = room._rows[name]
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
 
-def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_file():
+def test_the_cost_table_contains_the_numbers_of_the_file_also_in_latex():
     found = json.loads((Path(__file__).parents[2]/'nbs'/'13_cli'/'bench.json').read_text())
     table = cost_table(found, ['plain', 'rd', 'ga'])
     at = [t['tokens'] for t in found['tables'] if not t['dropout'] and t['precision'] == 'fp32']
@@ -394,6 +394,6 @@ def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_fil
     assert 'memory' not in cost_table({k: v for k, v in found.items() if k != 'memory'}).heads()[1]
     shaken = dict(found, tables=[dict(t, steady=i != 1) for i, t in enumerate(found['tables'])])
     assert f'Not steady at {found["tables"][1]["tokens"]} tokens' in cost_table(shaken).caption
-    for rows, says in ((['sgt'], "'sgt' was not measured"), (['rd', 'rd'], 'asked for twice')):
+    for rows, says in ((['sgt'], "'sgt' was not measured"), (['rd', 'rd'], 'is listed twice')):
         with pytest.raises(ValueError, match=says): cost_table(found, rows)
-    with pytest.raises(ValueError, match='nothing was measured'): cost_table(dict(found, tables=[]))
+    with pytest.raises(ValueError, match='results contain no measurement'): cost_table(dict(found, tables=[]))

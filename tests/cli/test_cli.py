@@ -1,4 +1,4 @@
-"The command line: what it prints, what it refuses, and the demo from end to end on few sentences."
+"The command line: output, error messages, and the whole demo on a few sentences."
 import dataclasses
 import json
 import os
@@ -20,7 +20,7 @@ from salviz.core.runs import Run
 command, root = Path(sys.executable).parent/'salviz', Path(__file__).resolve().parents[2]
 
 def salviz(*words, **kw):
-    "The script that pip writes for the command line, in a forked process"
+    "Run the script that pip installs for the command line in a forked process"
     return forked.run(command.read_text(), *words, name=str(command), **kw)
 
 @pytest.fixture(scope='module')
@@ -40,7 +40,7 @@ def test_demo_records_a_run_for_every_method(demo):
         assert run.finished and len(run.steps) >= 2 and len(run.probes) == 2 and not run.damaged
     assert len(list((out/'runs').iterdir())) == 5
 
-def test_demo_prints_one_table_and_says_what_it_is_not(demo):
+def test_demo_prints_one_table_and_that_it_is_no_ranking(demo):
     out, done = demo
     for title in ('Plain fine-tuning', 'SalLM', 'Saliency guided', 'AD-DROP', 'Attention guidance'):
         assert title in done.stdout
@@ -56,8 +56,8 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
     assert not re.search(r'https?://|<script|<link|@import|src="(?!data:)', page)
 
 @pytest.mark.slow
-def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_path):
-    "With three epochs the last one is plain fine-tuning under cross-tuning: the map is that of the epoch before"
+def test_a_demo_that_ends_with_a_plain_epoch_has_a_discard_map(demo, tmp_path):
+    "With three epochs and cross-tuning, the last epoch is plain fine-tuning: the map comes from the epoch before"
     from salviz.tour import _write_pictures
     copy = tmp_path/'ad-drop'
     shutil.copytree(demo[0]/'runs'/'ad-drop', copy, ignore=shutil.ignore_patterns('checkpoints'))
@@ -72,7 +72,7 @@ def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_p
     assert f'step {last.step}' in caption and path.exists()
     assert salviz('figure', copy, '--out', tmp_path/'map.png').returncode == 0
 
-def test_demo_numbers_are_the_runs(demo):
+def test_demo_numbers_equal_those_of_its_runs(demo):
     table = pd.read_csv(demo[0]/'table.csv', index_col=0)
     for title, name in zip(table.index, names):
         run = Run(demo[0]/'runs'/name)
@@ -80,17 +80,17 @@ def test_demo_numbers_are_the_runs(demo):
         assert table.loc[title, 'valid acc'] == run.eval_rows[-1]['accuracy'] # the weights after the last step
 
 @pytest.mark.slow
-def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
+def test_the_command_line_lists_runs_and_draws_figures(demo, tmp_path):
     assert 'AttentionGuidance' in salviz('runs', demo[0]/'runs').stdout
     file = tmp_path/'map.pdf'
     assert salviz('figure', demo[0]/'runs'/'ad-drop', '--probe', 1, '--out', file).returncode == 0
     assert file.read_bytes()[:4] == b'%PDF'
     again = salviz('figure', demo[0]/'runs'/'ad-drop', '--out', file)
-    assert again.returncode == 2 and 'exists already' in again.stderr
+    assert again.returncode == 2 and 'already exists' in again.stderr
     none = salviz('figure', demo[0]/'runs'/'ad-drop', '--step', 1234, '--out', tmp_path/'none.pdf')
     assert none.returncode == 2 and 'available: 0' in none.stderr
 
-def test_training_from_the_command_line_can_be_looked_at(tmp_path):
+def test_the_command_line_trains_and_records_a_run(tmp_path):
     file = tmp_path/'mine.csv'
     pd.DataFrame(dict(sentence=[f'a {w} film number {i}' for i in range(40) for w in ('fine', 'dull')],
                       sense=['good', 'bad'] * 40)).to_csv(file, index=False)
@@ -121,7 +121,7 @@ def test_a_run_is_shown_as_a_page(tmp_path):
     assert none.returncode == 2 and 'there are [0, 1]' in none.stderr
 
 @pytest.mark.slow
-def test_dead_views_are_stripped_from_the_command_line(tmp_path):
+def test_the_command_line_strips_dead_views(tmp_path):
     live = {'text/plain': ['x'], 'image/png': 'iVBOR', 'application/vnd.jupyter.widget-view+json': dict(model_id='e')}
     nb = dict(cells=[dict(cell_type='code', source=[], metadata={}, execution_count=1,
                           outputs=[dict(output_type='display_data', metadata={}, data=live)])], metadata={}, nbformat=4,
@@ -131,7 +131,7 @@ def test_dead_views_are_stripped_from_the_command_line(tmp_path):
     assert 'widget-view' not in (tmp_path/'a.ipynb').read_text()
 
 @pytest.mark.slow
-def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_path):
+def test_bench_writes_its_table_and_overwrites_no_file(tmp_path):
     words = ['bench', '--quick', '--tokens', 16, '--methods', 'rd', '--rounds', 1, '--out', 'mine']
     done = salviz(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -141,24 +141,24 @@ def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_
     assert len(found['tables']) == 1
     assert 'memory' not in found
     again = salviz(*words, cwd=tmp_path)
-    assert again.returncode == 2 and 'exists already' in again.stderr
+    assert again.returncode == 2 and 'already exists' in again.stderr
 
-refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'),
+refused = [(('demo', '--out', '.'), 'already exists'), (('train', '--method', 'Drop'), 'available: FineTuning'),
            (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
-           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'),
+           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop: no argument r; available: p'),
            (('train', '--data', 'movie-sentence'), 'movie-sentences'),
            (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'),
            (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'),
            (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'),
            (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
            (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'),
-           (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'there is no method gaa; available: plain'),
+           (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'unknown methods: gaa; available: plain'),
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
            (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
-def test_mistakes_end_in_one_sentence(words, said, tmp_path):
+def test_invalid_arguments_print_one_sentence(words, said, tmp_path):
     done = salviz(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
@@ -168,7 +168,7 @@ def test_mistakes_end_in_one_sentence(words, said, tmp_path):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    "A folder with a run, a study and odd notebooks"
+    "Create a folder with a run, a study and damaged notebooks"
     monkeypatch.chdir(tmp_path)
     invented.run(tmp_path/'run', 'ADDrop')
     study = tmp_path/'study'
@@ -191,18 +191,18 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 figure = ('figure', 'run', '--out', 'a.png')
-wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no argument nope; available: rows, columns'),
+wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope; available: rows, columns'),
          (('study', 'study', '--set', 'where=x'), 'result_table: where must be a dict'),
-         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set has digits twice'),
-         (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty word'),
-         ((*figure, '--set', 'step=1'), '--set has step, which is an option of its own: --step'),
-         ((*figure, '--set', 'source=1'), '--set has source, which is RUN'),
+         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set: digits is set twice'),
+         (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty string'),
+         ((*figure, '--set', 'step=1'), '--set: use the option --step instead of step='),
+         ((*figure, '--set', 'source=1'), '--set: `source` is the positional argument RUN'),
          ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'),
           'attention_map: overlays must be a list of names, got 3'),
          ((*figure, '--width', 'nan'), 'must be inches or a venue'),
          ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'),
          ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),
-         (('figure', '', '--out', 'a.png'), 'got an empty word'),
+         (('figure', '', '--out', 'a.png'), 'got an empty string'),
          (('figure', 'wrong.csv', '--kind', 'accuracy_drop', '--out', 'a.png'), 'the row on line 2 has 3 fields'),
          *[(('figure', 'good.csv', '--kind', kind, '--out', 'a.png'),
             f'figure: {kind} needs the option {option} (on the command line: --set {option}=VALUE)')
@@ -214,19 +214,19 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no ar
          (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'),
          (('train', '--seed', '-1'), 'must be a whole number of at least 0'),
          (('train', '--epochs', '1e9'), 'whole number'),
-         (('show', ''), 'got an empty word'),
+         (('show', ''), 'got an empty string'),
          (('show', 'run', '--steps', '0-1000000000'), 'must be at most 100,000 numbers'),
          (('show', 'run', '--steps', '9'*5000), 'must be whole numbers'),
          (('show', 'run', '--limit', 'nan'), 'must be a number of at least 0'),
          (('show', 'run', '--limit', '-1'), 'must be a number of at least 0'),
-         (('show', 'run', '--compare', ''), 'got an empty word'),
+         (('show', 'run', '--compare', ''), 'got an empty string'),
          *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)],
          (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'),
-         (('runs', ''), 'got an empty word')]
+         (('runs', ''), 'got an empty string')]
 
-def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
-    """Each of them once built a list of a billion numbers, switched a limit off, or ended in an error about
-    something inside"""
+def test_no_argument_of_a_user_ends_in_a_traceback(here, capsys):
+    """Each of them formerly created a list of a billion numbers, disabled a limit, or caused an unrelated internal
+    error"""
     before = sorted(p.name for p in here.iterdir())
     for words, said in wrong:
         try: status = main([*words])
@@ -242,7 +242,7 @@ failing = ['runs nowhere', 'show nowhere', 'strip no.ipynb', 'course class nobod
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize('words', failing)
-def test_every_command_ends_in_one_line_and_shows_the_traceback_when_asked(words, here, capsys):
+def test_every_command_prints_errors_as_one_line_and_with_traceback_in_full(words, here, capsys):
     assert main(words.split()) == 2
     line = capsys.readouterr().err
     assert line.startswith('salviz: ') and line.count('\n') == 1
@@ -251,7 +251,7 @@ def test_every_command_ends_in_one_line_and_shows_the_traceback_when_asked(words
         error = capsys.readouterr().err
         assert error.startswith('Traceback (most recent call last)') and 'Error: ' in error.splitlines()[-1]
 
-def test_no_error_whatever_its_kind_ends_in_a_traceback_or_reaches_the_terminal_as_a_control_character(
+def test_errors_of_any_kind_are_printed_without_traceback_and_control_characters(
     here, capsys, monkeypatch):
     for error, words in ((ZeroDivisionError('division by zero'), 'ZeroDivisionError: division by zero'),
                          (AttributeError('\x1b[2Jone\ntwo'), 'AttributeError: \\x1b[2Jone'),
@@ -260,15 +260,15 @@ def test_no_error_whatever_its_kind_ends_in_a_traceback_or_reaches_the_terminal_
         monkeypatch.setattr('salviz.core.runs.runs_table', fail)
         assert main(['runs', 'run']) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the whole error)\n')
+        assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the full error)\n')
         assert said.count('\n') == 1 and '\x1b' not in said
 
-def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):
+def test_unusual_contents_of_a_notebook_are_left_unchanged(here, capsys):
     for name in ('odd0.ipynb', 'odd1.ipynb'):
         assert main(['strip', name]) == 0 and capsys.readouterr().out == f'{name}: 0 widget views removed\n'
 
 def test_a_script_in_the_folder_above_the_clone_finds_the_library(tmp_path):
-    "There the clone, whose name is salviz as well, is in the way: a folder that Python takes for an empty package"
+    "There the clone is a folder named salviz, which Python would otherwise import as an empty package"
     clone, site = tmp_path/'salviz', tmp_path/'site'
     shutil.copytree(root/'salviz', clone/'salviz')
     for name in ('settings.ini', 'setup.py', 'pyproject.toml', 'README.md'): shutil.copy(root/name, clone/name)
@@ -284,7 +284,7 @@ def test_a_script_in_the_folder_above_the_clone_finds_the_library(tmp_path):
     assert done.stdout.split() == [__version__, str(clone/'salviz'/'__init__.py')], done.stderr
 
 def test_the_lab_and_its_kernels_find_the_command_line():
-    "`!salviz` in a notebook, also where nobody activated the environment"
+    "`!salviz` works in a notebook even if the environment is not activated"
     said = subprocess.run(['make', '--dry-run', 'lab'], cwd=root, capture_output=True, text=True).stdout
     lab, = (line for line in said.splitlines() if 'jupyter lab' in line)
     assert lab.startswith(f'PATH="{root}/.venv/bin:$PATH" .venv/bin/jupyter lab ')

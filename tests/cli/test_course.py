@@ -1,4 +1,4 @@
-"The course from the command line: what is given to a class, what is refused, and the rehearsal."
+"The course on the command line: files for a class, error messages, and the rehearsal."
 import json
 import platform
 import socket
@@ -15,7 +15,7 @@ from salviz.course import editions, handout, material, session
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    "The small lesson in the place of those that the package has; each test in a folder of its own"
+    "Replace the lessons of the package by a small one, in a new folder for each test"
     folder = lessons.written(tmp_path/'package')
     monkeypatch.setattr(editions, '_lessons_folder', lambda: folder)
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lessons.facts))
@@ -36,7 +36,7 @@ def test_students_get_notebooks_without_solutions(package, tmp_path, capsys):
     assert 'np.exp' not in text and 'Misconceptions' not in text and '# yours' in text
     assert capsys.readouterr().out == f'{tmp_path}/here/mine: 2 notebooks\n'
 
-def test_teachers_get_theirs_in_a_folder_of_its_own(package, tmp_path, capsys):
+def test_teachers_get_notebooks_with_solutions_in_a_new_folder(package, tmp_path, capsys):
     assert main(['course', 'deep/er/teachers', '--teacher']) == 0
     folder = tmp_path/'here'/'deep'/'er'/'teachers'
     assert names(folder) == ['0_for_teachers.ipynb', '0_transformers.ipynb', '1_row.ipynb']
@@ -47,7 +47,7 @@ def test_teachers_get_theirs_in_a_folder_of_its_own(package, tmp_path, capsys):
     ('full', 2, 'is not empty; give a new folder, nothing is written over'), ('.', 2, 'is not empty'), ('empty', 0, ''),
     ('file', 2, 'is a file; give a new folder'),
     ('file/in', 2, 'cannot be written (Not a directory); give another folder')])
-def test_nothing_is_written_over(package, tmp_path, capsys, place, status, words):
+def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, status, words):
     here = tmp_path/'here'
     (here/'full').mkdir(); (here/'full'/'thesis.txt').write_text('mine')
     (here/'empty').mkdir(); (here/'file').write_text('mine')
@@ -56,19 +56,19 @@ def test_nothing_is_written_over(package, tmp_path, capsys, place, status, words
     assert (here/'full'/'thesis.txt').read_text() == (here/'file').read_text() == 'mine'
     assert len(names(here/'full')) == 1
 
-def test_a_lesson_that_says_something_false_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
+def test_a_lesson_with_a_wrong_fact_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lambda name: '.88'))
     assert main(['course', 'mine']) == 2
     assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the prose says' in capsys.readouterr().err
     assert names(tmp_path/'here'/'mine') == []
 
-def test_jupyterlab_is_started_on_lesson_1_only_when_asked(package, monkeypatch):
+def test_jupyterlab_opens_lesson_1_only_with_the_option_open(package, monkeypatch):
     started = []
     monkeypatch.setattr(handout, 'open_lab', lambda path: started.append(path.name))
     assert main(['course', 'a']) == 0 and started == []
     assert main(['course', 'b', '--open']) == 0 and started == ['1_row.ipynb']
 
-def test_pages_stand_beside_the_notebooks(package, tmp_path, monkeypatch, capsys):
+def test_pages_are_written_next_to_the_notebooks(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     assert main(['course', 'mine', '--pages']) == 0
     assert names(tmp_path/'here'/'mine') == ['0_transformers.ipynb', '1_row.ipynb', 'pages']
@@ -76,7 +76,7 @@ def test_pages_stand_beside_the_notebooks(package, tmp_path, monkeypatch, capsys
     assert (tmp_path/'here'/'mine'/'pages'/'class.html').read_text() == "['1.words', '1.class']"
     assert '1_row.html: ' in capsys.readouterr().out
 
-def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, monkeypatch, capsys):
+def test_a_usb_stick_lists_missing_wheels_without_network(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     monkeypatch.setattr(handout, '_pip', lambda *words: False)
     assert main(['course', 'stick', '--usb']) == 0
@@ -89,10 +89,10 @@ def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, mon
     assert {path.name.rpartition('-')[0] for path in (stick/'cache').iterdir()} == {'minilm', 'movie-sentences'}
 
 @pytest.mark.slow
-def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monkeypatch, capsys):
+def test_a_usb_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     def pip(*words):
-        "Every wheel is there, compiled ones for one system each"
+        "Pretend that every wheel exists, with compiled ones for one system each"
         if words[0] == 'wheel': return True
         at = words.index('--dest') + 2
         tag, at = (words[at + 1], at + 2) if '--platform' in words else (f'linux_{platform.machine()}', at)
@@ -108,14 +108,15 @@ def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monke
     assert 'win_amd64, macosx_14_0_arm64' in (tmp_path/'here'/'stick'/'README.txt').read_text()
 
 @pytest.mark.parametrize('words,told', [
-    ([], 'course takes one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check takes no folder'),
-    (['a', '--out', 'b'], '--out belongs to'), (['class'], 'course class takes the files'),
-    (['grade'], 'course grade takes one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
-    (['grade', 'a', '--pages'], '--pages does not belong to it'),
-    (['class', 'a', '--teacher'], '--teacher does not belong'),
-    (['--check', '--usb'], '--usb does not belong'), (['a', '--platform', 'win_amd64'], '--platform belongs to --usb'),
+    ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'),
+    (['a', '--check'], 'course --check: takes no folder'),
+    (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: name the files'),
+    (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
+    (['grade', 'a', '--pages'], '--pages is not an option'),
+    (['class', 'a', '--teacher'], '--teacher is not an option'),
+    (['--check', '--usb'], '--usb is not an option'), (['a', '--platform', 'win_amd64'], '--platform requires --usb'),
     (['a', '--usb', '--platform', 'windows'], 'platform tags of wheels, such as win_amd64')])
-def test_what_does_not_go_together_is_refused_in_a_sentence(package, capsys, words, told):
+def test_incompatible_options_raise_an_error(package, capsys, words, told):
     assert main(['course', *words]) == 2
     assert told in capsys.readouterr().err
 
@@ -135,7 +136,7 @@ def test_answers_are_graded_and_written_as_a_table(package, tmp_path, capsys):
     assert (tmp_path/'here'/'grades.csv').read_text(encoding='utf-8-sig').splitlines()[1].startswith('ann,0,')
     assert main(['course', 'grade', 'handed', '--out', 'grades.csv']) == 2
 
-def test_the_rehearsal_says_a_line_for_each_lesson_and_leaves_nothing(package, tmp_path, capsys):
+def test_the_rehearsal_prints_a_line_per_lesson_and_leaves_no_files(package, tmp_path, capsys):
     assert main(['course', '--check']) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(':')[0] for line in lines] == ['runs', '0_for_teachers', '0_transformers', '1_row']
@@ -148,7 +149,7 @@ def test_the_rehearsal_says_a_line_for_each_lesson_and_leaves_nothing(package, t
     (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),
     (21, 'assert False, "not so"', 'AssertionError: not so'),
     (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
-def test_a_rehearsal_that_fails_names_the_lesson_and_the_cell(package, capsys, cell, text, words):
+def test_a_failed_rehearsal_names_the_lesson_and_the_cell(package, capsys, cell, text, words):
     import nbformat
     nbformat.write(lessons.lesson(changed={cell: text}), package/'1_row.ipynb')
     before = socket.socket.connect

@@ -1,5 +1,5 @@
-"""The site of the notebooks: complete without network, every link leads somewhere, every public name is found, and the
-explorer in it works. `make test` checks what Sphinx is given, `make slow` the site that it builds."""
+"""The documentation site works offline, has no broken links, lists every public name, and its explorer works. `make
+test` checks the sources for Sphinx, `make slow` the built site."""
 import json
 import re
 import sys
@@ -25,7 +25,7 @@ import build # noqa: E402, in the folder of the site
 root = Path(__file__).resolve().parents[2]
 
 class Tags(HTMLParser):
-    "What a page loads, where its links lead, and what can be linked to in it"
+    "The resources, links and anchors of a page"
     def __init__(self, text):
         super().__init__()
         self.loads, self.links, self.ids = [], [], set()
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
-    "The folder of a site that was built from nothing"
+    "Return the folder of a site that was built from scratch"
     folder = tmp_path_factory.mktemp('docs')
     code = 'import sys; from pathlib import Path; import build; build.build(Path(sys.argv[1]), Path(sys.argv[2]))'
     done = forked.run(code, folder/'site', folder/'source')
@@ -52,7 +52,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def three_pages(tmp_path_factory):
-    "The folder of a small site: text, a notebook and a page of the reference"
+    "Return the folder of a small site: text, a notebook and an API page"
     folder, module = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
     source = folder/'source'
     notebook = build.notebook_at(root/'nbs'/'01_core'/'18_untrusted.ipynb')
@@ -75,13 +75,13 @@ def test_pages_have_no_violation_of_axe(browser, three_pages, scheme):
 
 @pytest.fixture(scope='module')
 def pages(site):
-    "{path in the site: what stands in its tags}"
+    "Return {path in the site: its `Tags`}"
     return {file.relative_to(site).as_posix(): Tags(file.read_text()) for file in sorted(site.rglob('*.html'))
             if '_static' not in file.parts}
 
 @pytest.fixture(scope='module')
 def address(site):
-    "Where the site is served, on this machine"
+    "Return the local address of a server of the site"
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args): pass
     server = ThreadingHTTPServer(('127.0.0.1', 0), partial(Quiet, directory=str(site)))
@@ -91,11 +91,11 @@ def address(site):
 
 @pytest.fixture
 def reader(browser, address):
-    "Function that opens a page of the site; nothing may fail in it, and nothing may be asked of another machine"
+    "Return a function that opens a page of the site and fails on any error or request to another machine"
     opened, wrong = [], []
     def open(path, width=1300, color_scheme='light'):
         page = browser.new_page(viewport=dict(width=width, height=900), color_scheme=color_scheme)
-        page.set_default_timeout(90_000) # pages of megabytes, on a machine that does other things besides
+        page.set_default_timeout(90_000) # large pages on a busy machine
         page.route(re.compile('.*'), lambda route: route.continue_() if route.request.url.startswith(address)
                    else (wrong.append(route.request.url), route.abort()))
         page.on('pageerror', lambda e: wrong.append(str(e)))
@@ -110,7 +110,7 @@ def reader(browser, address):
     assert wrong == []
 
 def alive(page):
-    "The frame of the explorer in `page`, once it has drawn"
+    "Return the frame of the explorer in `page` after it has been drawn"
     page.locator('iframe.salviz-live').scroll_into_view_if_needed()
     frame = page.locator('iframe.salviz-live').element_handle().content_frame()
     frame.wait_for_function('() => window.salviz')
@@ -118,19 +118,19 @@ def alive(page):
     return frame
 
 def colours(page):
-    "How many colours a screenshot of `page` has, and its mean brightness from 0 to 255"
+    "Return the number of colours in a screenshot of `page`, and its mean brightness from 0 to 255"
     picture = np.asarray(Image.open(BytesIO(page.screenshot())).convert('RGB'))
     return len(np.unique(picture.reshape(-1, 3), axis=0)), picture.mean()
 
 @pytest.fixture(scope='module')
 def laid_out(tmp_path_factory):
-    "The folder of what Sphinx reads"
+    "Return the folder of the sources for Sphinx"
     folder = tmp_path_factory.mktemp('source')
     build.lay_out(folder)
     return folder
 
 def texts_of(path):
-    "The texts in which the page at `path` has its links"
+    "Return the texts of the page at `path` that may contain links"
     if path.suffix == '.md': return [path.read_text()]
     return [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'markdown']
 
@@ -145,17 +145,21 @@ def test_every_relative_link_of_a_page_leads_to_a_file(laid_out):
             if not to.exists() and to.name not in {*built, 'explorer.html'}: lost.append((page.name, link))
     assert lost == [] and count > 5
 
-def test_every_notebook_stands_in_the_contents_and_every_public_name_in_the_reference(laid_out):
+def test_every_notebook_is_in_the_contents_and_every_public_name_in_the_api(laid_out):
     names = {p.relative_to(laid_out).with_suffix('').as_posix() for p in laid_out.rglob('*.ipynb')}
     assert len(names) > 60
     index = '\n'.join(texts_of(laid_out/'index.ipynb'))
-    assert [name for name in sorted(names - {'index'}) if f'\n{name}\n' not in index] == []
+    assert re.findall(r'^:caption: (.+)$', index, re.M) == ['Start here', 'Course', 'Guide', 'API']
+    guide = {page.stem: page.read_text() for page in (laid_out/'guide').glob('*.md')}
+    assert [name for name in guide if f'\nguide/{name}\n' not in index] == []
+    listed = index + '\n'.join(guide.values()).replace('\n/', '\n')
+    assert [name for name in sorted(names - {'index'}) if f'\n{name}\n' not in listed] == []
     listed = (laid_out/'api'/'index.md').read_text()
     assert [name for name in salviz.__all__ if f'`{name} <' not in listed] == []
     assert '<iframe class="salviz-live"' in '\n'.join(texts_of(laid_out/'quickstart.ipynb'))
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site, pages):
+def test_the_site_loads_nothing_from_the_network(site, pages):
     assert len(pages) > 60
     loads = [(page, url) for page, tags in pages.items() for url in tags.loads]
     outside = [(page, url) for page, url in loads if re.match(r'(https?:)?//', url)]
@@ -167,7 +171,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert lost == []
 
 @pytest.mark.slow
-def test_every_link_within_the_site_leads_somewhere(site, pages):
+def test_every_link_within_the_site_has_a_target(site, pages):
     lost = []
     for page, tags in pages.items():
         for link in tags.links:
@@ -177,7 +181,7 @@ def test_every_link_within_the_site_leads_somewhere(site, pages):
     assert lost == []
 
 @pytest.mark.slow
-def test_every_notebook_has_its_page_and_its_place(pages):
+def test_every_notebook_has_a_page_and_a_link_in_the_sidebar(pages):
     names = {p.relative_to(root/'nbs').with_suffix('.html').as_posix() for p in (root/'nbs').rglob('*.ipynb')
              if '.ipynb_checkpoints' not in p.parts}
     assert names <= set(pages)
@@ -188,7 +192,7 @@ def test_every_notebook_has_its_page_and_its_place(pages):
     assert places.index('quickstart.html') < learn < core < cli
 
 @pytest.mark.slow
-def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(site, pages):
+def test_the_api_documents_every_public_name_and_its_parameters(site, pages):
     ids = {id for tags in pages.values() for id in tags.ids}
     missing = [name for name in salviz.__all__ if not any(re.fullmatch(rf'salviz\.[\w.]+\.{name}', i) for i in ids)]
     assert missing == []
@@ -199,9 +203,9 @@ def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(
     assert 'peak rate of AdamW, falling linearly to 0' in text # a comment beside a parameter of `train`
 
 @pytest.mark.slow
-def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
+def test_hidden_cells_are_omitted_and_outputs_are_shown(site):
     text = (site/'quickstart.html').read_text()
-    assert '<img' in text and 'the packaged one: correct on' in re.sub(r'<[^>]+>', '', text)
+    assert '<img' in text and 'bundled run: correct on' in re.sub(r'<[^>]+>', '', text)
     assert not [page for page in site.rglob('*.html') if '#| export' in re.sub(r'<[^>]+>', '', page.read_text())
                 and page.stem != 'CONTRIBUTING']
 
@@ -214,15 +218,15 @@ def test_search_finds_a_public_name(reader, name):
     assert any(re.search(rf'/api/\w+\.html.*#salviz\.[\w.]+\.{name}$', link) for link in links), links
 
 @pytest.mark.slow
-def test_a_name_in_prose_leads_to_the_reference(reader):
+def test_a_name_in_prose_links_to_the_api(reader):
     page = reader('quickstart.html')
-    alive(page) # nothing moves any more
+    alive(page) # the layout is stable now
     page.click('article a[href*="api/"]:has-text("start_training") >> nth=0')
     page.wait_for_url(re.compile(r'\.start_training$'))
 
 @pytest.mark.parametrize('path', ['quickstart.html', '00_learn/gallery.html'])
 @pytest.mark.slow
-def test_the_explorer_answers_in_its_page(reader, path):
+def test_the_explorer_in_a_page_responds_to_keys_and_clicks(reader, path):
     page = reader(path)
     frame = alive(page)
     shown = frame.evaluate('() => salviz.store.shipped(0, 0)')
@@ -249,26 +253,26 @@ def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_s
     count, brightness = colours(page)
     assert count > 50 and (brightness < 100 if color_scheme == 'dark' else brightness > 180)
 
-has_room = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
+fits = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
 
 @pytest.mark.parametrize('width', [1300, 1600])
 @pytest.mark.slow
 def test_the_explorer_stays_within_the_page(reader, width):
     page = reader('quickstart.html', width)
-    frame = alive(page) # its height is taken over by the page a moment after it is drawn
-    frame.wait_for_function(f'() => {has_room}')
+    frame = alive(page) # the page adopts its height shortly after it is drawn
+    frame.wait_for_function(f'() => {fits}')
     assert page.evaluate('() => document.documentElement.scrollWidth <= innerWidth')
 
 @pytest.mark.slow
-def test_an_explorer_that_is_there_before_its_page_has_its_height_all_the_same(browser, address):
+def test_an_explorer_that_loads_before_its_page_gets_its_height(browser, address):
     page, held = browser.new_page(viewport=dict(width=1300, height=900)), []
     page.route(re.compile(r'/live\.js'), lambda route: held.append(route)) # the network is slow
     page.goto(address + 'quickstart.html', wait_until='commit')
     frame = alive(page)
     frame.wait_for_load_state('load')
-    assert not frame.evaluate(f'() => {has_room}')
+    assert not frame.evaluate(f'() => {fits}')
     held[0].continue_()
-    frame.wait_for_function(f'() => {has_room}')
+    frame.wait_for_function(f'() => {fits}')
     page.close()
 
 @pytest.mark.slow

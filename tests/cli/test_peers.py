@@ -1,4 +1,4 @@
-"Beside others: the same values or no times, pages that are there, what is missing is said. No test asserts a time."
+"The comparison with other libraries: equal values, pages, missing tools. No test asserts a time."
 import itertools
 import json
 
@@ -16,22 +16,22 @@ quiet = dict(say=lambda line: None)
 @pytest.fixture
 def clock(): return itertools.count().__next__
 
-def test_who_computes_something_else_is_not_timed(clock):
+def test_a_library_that_computes_different_values_is_not_timed(clock):
     right, wrong = Work(lambda: [np.ones(3)]), Work(lambda: [np.array([1., 1., 1.1])])
-    with pytest.raises(RuntimeError, match='other computes other values than salviz'):
+    with pytest.raises(RuntimeError, match='other and salviz compute different values'):
         _compared(dict(salviz=right, other=wrong), 2, clock, True)
     table = _compared(dict(salviz=right, other=right), 2, clock, True)
     assert table['other']['ratio'] == 1 and table['other']['difference'] == 0
 
 @pytest.mark.numeric
-def test_all_ways_of_explaining_agree_on_sentences_of_unlike_length(tiny_bert, tiny_tokenizer):
+def test_all_ways_of_explaining_agree_on_sentences_of_different_lengths(tiny_bert, tiny_tokenizer):
     model, tokenizer = tiny_bert(), tiny_tokenizer
     texts = ['good film', ' '.join(['a bad film and a good one'] * 6), 'bad', 'a film that is good and bad']
     for what, works in _explaining(model.eval(), tokenizer, texts, steps=3).items():
         values = {who: work() for who, work in works.items()}
         for who, x in values.items(): assert _disagreement(x, values['salviz']) < 1e-3, (what, who)
 
-def test_the_hand_written_step_trains_the_same_model(tiny_bert, tiny_tokenizer):
+def test_the_plain_loop_trains_the_same_model(tiny_bert, tiny_tokenizer):
     model, tokenizer = tiny_bert(), tiny_tokenizer
     before = [p.detach().clone() for p in model.parameters()]
     with _training(model, tokenizer, tokens=12, size=4) as both:
@@ -40,13 +40,13 @@ def test_the_hand_written_step_trains_the_same_model(tiny_bert, tiny_tokenizer):
     assert any(not (a == b).all() for a, b in zip(before, model.parameters()))
 
 @pytest.mark.numeric
-def test_the_next_token_is_explained_by_hand_with_the_same_numbers(tiny_tokenizer):
+def test_the_plain_loop_explains_the_next_token_with_the_same_numbers(tiny_tokenizer):
     model = _small_llama(tiny_tokenizer, hidden=16, layers=2, heads=2).eval().requires_grad_(False)
     ids = torch.tensor([tiny_tokenizer('a bad film and a good one')['input_ids']])
     (_, works), = _explaining_next(model, ids, steps=4).items()
-    assert _disagreement(works['by hand'](), works['salviz']()) < 1e-4
+    assert _disagreement(works['a plain loop'](), works['salviz']()) < 1e-4
 
-def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_tokenizer):
+def test_every_causal_step_has_a_plain_loop_that_trains_the_model(tiny_tokenizer):
     model = _small_llama(tiny_tokenizer, hidden=16, layers=1, heads=2)
     with _training_causal(model, tiny_tokenizer, tokens=12, size=4) as steps:
         names = [what.split(', ')[0].removeprefix('causal language model: ') for what in steps]
@@ -57,7 +57,7 @@ def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_token
                 work()
                 assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
-def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monkeypatch):
+def test_pages_are_written_and_not_timed_without_a_browser(tmp_path, monkeypatch):
     from salviz.explorer.widget import Explorer
     files = _looking(Explorer('ad-drop').selection().snapshot, tmp_path)
     assert all(path.stat().st_size > 10_000 for path, _ in files.values())
@@ -65,7 +65,7 @@ def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monke
     assert _seconds_to_paint(files) == {}
 
 @pytest.mark.slow
-def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_its_measurements(tmp_path, monkeypatch, capsys):
     measured = {'salviz': dict(seconds=1., ratio=1., difference=None),
                 'other': dict(seconds=2., ratio=2., difference=0.)}
     monkeypatch.setattr(room, '_compared', lambda *a: measured)
@@ -77,5 +77,5 @@ def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
     assert (tmp_path/'out'/'peers.md').read_text() == _peers_report(there)
     assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
     assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
-    assert 'peers.json exists already' in capsys.readouterr().err
-    with pytest.raises(ValueError, match="take device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)
+    assert 'peers.json already exists' in capsys.readouterr().err
+    with pytest.raises(ValueError, match="use device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)

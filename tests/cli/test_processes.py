@@ -1,4 +1,4 @@
-"`salviz train --processes`: what is started, what is refused before it, and one run of two processes."
+"`salviz train --processes`: started commands, errors before the start, and one run of two processes."
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import torch
 from salviz.cli import main
 from salviz.core.runs import Run
 
-def test_processes_are_started_with_the_same_words_and_share_the_threads(monkeypatch):
+def test_processes_get_the_same_arguments_and_share_the_threads(monkeypatch):
     started = []
     def run(words, env): return started.append((words, env)) or SimpleNamespace(returncode=3)
     monkeypatch.setattr(subprocess, 'run', run)
@@ -22,7 +22,7 @@ def test_processes_are_started_with_the_same_words_and_share_the_threads(monkeyp
     assert command[command.index('--nproc_per_node') + 1] == '2' and env['ACCELERATE_USE_CPU'] == 'true'
     assert env['OMP_NUM_THREADS'] == '3'
 
-def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, capsys):
+def test_invalid_arguments_raise_before_any_process_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
     for words, message in ((['--processes', '3'], 'cannot be shared by 3 processes; take a multiple of 3'),
                            (['--processes', '2', '--data', 'nosuch.csv'], 'nosuch.csv does not exist'),
@@ -33,7 +33,7 @@ def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, ca
     assert main(['train', '--processes', '4']) == 2 and 'there are 2 GPUs here' in capsys.readouterr().err
 
 @pytest.mark.slow
-def test_two_processes_of_the_command_line_make_one_run(tmp_path):
+def test_two_processes_write_one_run(tmp_path):
     words = ['train', '--train-size', '16', '--epochs', '1', '--batch-size', '8', '--probes', '1', '--processes', '2']
     done = subprocess.run([sys.executable, '-m', 'salviz', *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"What comes trained with the library can be trained again: in small here, whole in `make slow`."
+"Retraining the bundled classifier and runs: small versions here, in full in `make slow`."
 import tarfile
 
 import numpy as np
@@ -13,7 +13,7 @@ from salviz.data.texts import load_text
 from salviz.recipes import _example_probes, _make_classifier, _make_run, make_examples, pack_example_run
 from salviz.models.loading import _taught_file, is_taught, load_classifier
 
-def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
+def test_the_classifier_differs_from_minilm_only_in_the_trained_weights():
     taught, base = load_classifier('movie-minilm')[0], load_classifier('minilm', num_labels=2)[0]
     differs = {name for (name, x), y in zip(taught.named_parameters(), base.parameters()) if not torch.equal(x, y)}
     learned = load_file(_taught_file('movie-minilm'))
@@ -22,7 +22,7 @@ def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
     assert {x.dtype for x in learned.values()} == {torch.float16}
 
 @pytest.mark.slow
-def test_the_classifier_knows_what_it_has_not_seen():
+def test_the_classifier_is_accurate_on_unseen_sentences():
     model, tokenizer = load_classifier('movie-minilm')
     test = load_text('movie-polarity')['test'].select(range(240))
     with torch.no_grad():
@@ -31,7 +31,7 @@ def test_the_classifier_knows_what_it_has_not_seen():
     right = (torch.cat(said).numpy() == np.array(test['label'])).mean()
     assert right > .8 # .87 of all 758; three standard errors of 240 are .065
 
-def test_the_probes_stand_in_the_test_split_and_nothing_in_them_is_crude():
+def test_the_probes_are_eight_sentences_of_the_test_split():
     assert {*_example_probes} <= {*load_text('movie-polarity')['test']['text']} and len({*_example_probes}) == 8
 
 @pytest.fixture(scope='module')
@@ -40,7 +40,7 @@ def small(tmp_path_factory):
     return folder, _make_classifier(folder, epochs=1, train_size=32), _make_run('plain', folder, 32, test_size=32)
 
 @pytest.mark.slow
-def test_made_again_they_have_the_form_of_what_is_shipped(small):
+def test_retrained_files_have_the_format_of_the_bundled_ones(small):
     folder, classifier, plain = small
     made, shipped = load_file(folder/'movie-minilm.safetensors'), load_file(_taught_file('movie-minilm'))
     assert {k: (x.shape, x.dtype) for k, x in made.items()} == {k: (x.shape, x.dtype) for k, x in shipped.items()}
@@ -50,7 +50,7 @@ def test_made_again_they_have_the_form_of_what_is_shipped(small):
     assert plain.config['model'] == example.config['model'] and plain.config['method'] == example.config['method']
 
 @pytest.mark.slow
-def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_path):
+def test_a_run_is_packed_without_weights_and_reproducibly(small, tmp_path):
     plain = small[2]
     for name in ('one', 'two'): pack_example_run(plain, tmp_path/name)
     assert (tmp_path/'one').read_bytes() == (tmp_path/'two').read_bytes()
@@ -60,12 +60,12 @@ def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_
     assert copy.scores('test') == plain.scores('test')
     assert not any(p.name.startswith('.') for p in copy.path.rglob('*'))
 
-def test_a_folder_that_is_there_is_not_written_over(tmp_path):
-    with pytest.raises(FileExistsError, match='exists already; name another folder'): make_examples(tmp_path)
+def test_an_existing_folder_is_not_overwritten(tmp_path):
+    with pytest.raises(FileExistsError, match='already exists; choose another folder'): make_examples(tmp_path)
     assert _parser().parse_args(['examples', 'here']).out == 'here'
 
 @pytest.mark.slow
-def test_all_of_it_made_again_knows_as_much(tmp_path):
+def test_retrained_runs_are_as_accurate_as_the_bundled_ones(tmp_path):
     make_examples(tmp_path/'made')
     for name in example_names:
         made, example = Run(tmp_path/'made'/name), Run.example(name)

@@ -1,4 +1,4 @@
-"A source release and a wheel: what they contain, and that each installs and runs in an empty environment"
+"A source release and a wheel: their contents, and that each installs and runs in an empty environment"
 import os
 import shutil
 import subprocess
@@ -16,19 +16,19 @@ root = Path(__file__).resolve().parents[2]
 build = 'import sys; from setuptools import build_meta; print(getattr(build_meta, "build_" + sys.argv[1])(sys.argv[2]))'
 
 def run(*command, cwd, **env):
-    "The output of `command`, which has to succeed, outside of the folder of the sources"
+    "Run `command` outside of the source folder, check that it succeeds, and return its output"
     clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
     done = subprocess.run([*map(str, command)], cwd=cwd, env={**clean, **env}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
 def built(kind, sources, into):
-    "The file that the build backend makes of the folder `sources`"
+    "Return the file that the build backend creates from the folder `sources`"
     return into/run(sys.executable, '-c', build, kind, into, cwd=sources).split()[-1]
 
 @pytest.fixture(scope='module')
 def source_release(tmp_path_factory):
-    "A source release of a copy of what is under version control, or of the whole folder where there is no git"
+    "Create a source release of a copy of the files under version control"
     folder = tmp_path_factory.mktemp('release')
     listed = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True).stdout.split('\0')
     for name in filter(None, listed):

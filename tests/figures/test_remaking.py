@@ -252,7 +252,7 @@ def test_the_command_line_makes_a_figure_again(home, capsys, monkeypatch):
     assert main(['remake', 'paper/a.pdf', '--to', 'b.svg', '--set', 'width=acl', 'head=0', '--runs', 'runs']) == 0
     assert read_stamp('b.svg')['arguments'] == dict(layer=0, head=0, width='acl')
     for words, said in ((('nowhere.pdf',), 'file nowhere.pdf does not exist'),
-                        (('paper/a.pdf', '--runs', 'no'), 'there is no folder no'),
+                        (('paper/a.pdf', '--runs', 'no'), 'no folder no'),
                         (('paper/a.pdf', '--set', 'kind=triptych'), '--set has kind'),
                         (('runs/one/config.json',), 'is not a PDF, SVG or PNG file')):
         assert main(['remake', *words]) == 2

@@ -97,7 +97,7 @@ def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
     assert main(['study', 'collect', str(tmp_path/'s'), str(tmp_path/'one.tar'), '--out', str(out)]) == 0
     pd.testing.assert_frame_equal(pd.read_csv(out), results(whole), check_dtype=False)
     assert main(['study', 'collect', str(tmp_path/'s'), '--out', str(out)]) == 2
-    assert 'exists already; use --force' in capsys.readouterr().err
+    assert 'already exists; use --force' in capsys.readouterr().err
 
 def test_results_that_do_not_fit_on_the_disk_leave_the_old_file(whole, tmp_path, capsys):
     (tmp_path/'all.csv').write_text('old')
