@@ -465,7 +465,7 @@ def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_la
         return page_of(runs, *args, **kw)
     monkeypatch.setattr(widget, 'page_of', watched)
     assert explorer.to_html(tmp_path/'now.html', wait=False).stat().st_size and explorer.training.state != 'finished'
-    says = 'Attention attribution and saliency are not in this page, which was written while computing was under way.'
+    says = 'Attention attribution and saliency are not in this page, which was written during the computation.'
     assert written.pop() == [says]*2
     assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has another sentence'
     gate.set()
@@ -481,7 +481,7 @@ def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monk
     threading.Timer(.3, gate.set).start()
     explorer.to_html(tmp_path/'page.html')
     said = capsys.readouterr().err
-    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes what is there' in said
+    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes the available data' in said
 
 @pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
                                  lambda explorer: explorer.close()], ids=['button', 'closing'])
