@@ -157,10 +157,10 @@ def page_of(
         metas.append(run_meta(run, *chosen(run, probes, steps, first=i == 0), matches=metas[0] if i else None))
     if bad := [n for m in metas for n in m['notes'] if 'cannot be' in n or 'checksum' in n]:
         raise ValueError(f'{bad[0]}; restore it, or exclude it with probes= or steps=')
-    left = [f'only layers {", ".join(map(str, layers))} are included'] if layers is not None else []
+    left = [f'layers other than {", ".join(map(str, layers))}'] if layers is not None else []
     missing = {m['name']: len(run.recorded) - len(m['recorded']) for run, m in zip(runs, metas)}
-    left += [f'{n} recorded frames of {name} were left out' for name, n in missing.items() if n]
-    shipped = (f'In this page, {"; ".join(left)}. Write it again with other probes=, steps= or layers=.'
+    left += [f'{n} recorded frames of {name}' for name, n in missing.items() if n]
+    shipped = (f'Left out of this page: {"; ".join(left)}. Write it again with other probes=, steps= or layers=.'
                if left else '')
     carried = base64.b64encode(plotly_gz()).decode() if plotly and needs_plotly(panels) else ''
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped, front))),
