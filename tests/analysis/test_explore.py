@@ -465,7 +465,7 @@ def test_a_page_written_early_says_what_is_missing(monkeypatch, tmp_path):
         return page_of(runs, *args, **kw)
     monkeypatch.setattr(widget, 'page_of', watched)
     assert explorer.to_html(tmp_path/'now.html', wait=False).stat().st_size and explorer.training.state != 'finished'
-    says = 'Attention attribution and saliency are not in this page, which was written while computing was under way.'
+    says = 'Attention attribution and saliency are not in this page, which was written during the computation.'
     assert written.pop() == [says]*2
     assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has a different sentence'
     gate.set()
@@ -481,7 +481,7 @@ def test_waiting_for_a_page_shows_progress_and_how_to_skip_it(monkeypatch, tmp_p
     threading.Timer(.3, gate.set).start()
     explorer.to_html(tmp_path/'page.html')
     said = capsys.readouterr().err
-    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes what is there' in said
+    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes the available data' in said
 
 @pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
                                  lambda explorer: explorer.close()], ids=['button', 'closing'])

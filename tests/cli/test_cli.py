@@ -114,7 +114,7 @@ def test_a_run_is_shown_as_a_page(tmp_path):
     assert salviz('show', 'one', '--layers', '0-1', '--force', cwd=tmp_path).returncode == 0
     large = salviz('show', 'one', '--out', 'large.html', '--limit', '0.1', cwd=tmp_path)
     assert large.returncode == 2
-    assert ('choose fewer examples (--probes), steps (--steps), layers (--layers), or allow it with --limit '
+    assert ('choose fewer examples (--probes), steps (--steps), layers (--layers), or pass --limit '
             '0' in large.stderr)
     assert not (tmp_path/'large.html').exists()
     none = salviz('show', 'one', '--probes', '7', '--out', 'none.html', cwd=tmp_path)

@@ -204,7 +204,7 @@ def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_s
         assert (luminance(page, 'html')[0] < .02) == (scheme == 'dark')
         assert page.errors == [] and page.outside == [path.as_uri()]
         page.close()
-    with pytest.raises(FileExistsError, match='view.html exists already; use force=True'):
+    with pytest.raises(FileExistsError, match='view.html already exists; pass force=True'):
         bertviz_view(snapshot()).save(path)
     bertviz_view(snapshot()).save(path, force=True)
 
@@ -293,7 +293,7 @@ def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_
         assert says in bertviz_view(explorer).title and says in salviz.bertviz_view(explorer, kind='model').title
     explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser says
     assert 'probe 1 at step 7, 3 layers, 4 heads' in bertviz_view(explorer).title
-    with pytest.raises(ValueError, match='leave step= and probe= out, or give its run'): bertviz_view(explorer, step=0)
+    with pytest.raises(ValueError, match='leave out step= and probe=, or pass its run'): bertviz_view(explorer, step=0)
 
 
 @pytest.mark.parametrize('kind', ['head', 'model'])
@@ -328,9 +328,9 @@ def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out(
 @pytest.mark.parametrize('kwargs, error, message', [
     (dict(kind='neuron'), ValueError, "kind must be 'head' or 'model', got 'neuron'"),
     (dict(theme='solarized'), ValueError, "theme must be 'light', 'dark' or None"),
-    (dict(layers=1), ValueError, 'layers must be some of 0, 2, 5, got 1'),
-    (dict(heads=[4]), ValueError, r'heads must be some of 0, 1, 2, 3, got \[4\]'),
-    (dict(heads=[]), ValueError, r'heads must be some of 0, 1, 2, 3, got \[\]')])
+    (dict(layers=1), ValueError, 'layers must be among 0, 2, 5, got 1'),
+    (dict(heads=[4]), ValueError, r'heads must be among 0, 1, 2, 3, got \[4\]'),
+    (dict(heads=[]), ValueError, r'heads must be among 0, 1, 2, 3, got \[\]')])
 def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
     with pytest.raises(error, match=message): bertviz_view(snapshot(), **kwargs)
 
@@ -344,5 +344,5 @@ def test_a_snapshot_without_attention_says_what_it_has():
 
 def test_without_bertviz_one_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, 'bertviz', None)
-    with pytest.raises(ModuleNotFoundError, match=r"bertviz_view needs bertviz, .* run: pip install 'salviz\[lab\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"bertviz_view needs bertviz; .* run: pip install 'salviz\[lab\]'$"):
         bertviz_view(snapshot())

@@ -124,7 +124,7 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
 @pytest.mark.slow
 def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not_there(page):
     panel = opened(page, written(saliency=False))
-    assert 'No saliency was computed.' in panel.inner_text()
+    assert 'No saliency was recorded.' in panel.inner_text()
     assert not opened(page, invented.snapshot(0, 0)).is_visible()
 
 @pytest.mark.slow

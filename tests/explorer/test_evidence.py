@@ -122,8 +122,8 @@ def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
         lost = int((~np.isfinite(x)).sum())
         assert ('not finite' in said) == bool(lost), name
         if x.dtype != bool and x.size > 1:
-            assert 'linear' in said and ('0 in the middle' in said) == bool((x[np.isfinite(x)] < 0).any()), name
-        if x.dtype == bool: assert 'hold here' in said
+            assert 'linear' in said and ('centred at 0' in said) == bool((x[np.isfinite(x)] < 0).any()), name
+        if x.dtype == bool: assert 'are true' in said
         visible = page.evaluate(
             '''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence '
                 + o).offsetParent)''')
@@ -234,7 +234,7 @@ def test_evidence_of_ones_own_is_not_averaged_and_that_is_said(page, entry, said
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='pull', entry=entry), ['evidence'])
     note = lambda: page.locator('.sv-evidence > .sv-note').first.inner_text()
     place = dict(mean='layer 2, head 1', heads='layer 2, head 0', all='layer 5, head 0')[entry['kind']]
-    assert f'Chosen is {said}; what a method recorded of its own is not averaged, so this is {place} alone.' in note()
+    assert f'Custom evidence is not averaged: for {said}, only {place} is shown.' in note()
     assert page.evaluate("() => [...document.querySelectorAll('.sv-evidence select')].slice(1).map(s => s.value)"
                          ) == re.findall(r'\d', place)
     for name, alone in (('each layer', entry['kind'] != 'heads'), ('plain map', False)):
@@ -265,7 +265,7 @@ def test_the_panel_is_there_for_runs_that_have_it_and_says_so_where_a_step_has_n
     mount(page, meta([[first]]), [pack_frame(first)])
     assert not page.is_visible('.sv-evidence')
     mount(page, meta([[first]]), [pack_frame(first)], panels=['evidence'])
-    assert 'No evidence of a method of its own was recorded in this run.' in page.inner_text('.sv-missing')
+    assert 'This run recorded no evidence of a custom method.' in page.inner_text('.sv-missing')
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
 def test_stills_and_the_exported_page_show_it(run, tmp_path):
     explorer = Explorer(run, state=dict(evidence='gate'))
     texts = ' '.join(o.get_text() for o in explorer.picture().findobj(Text))
-    assert 'pull, layer 5, head 0' in texts and 'more of the evidence are not shown here' in texts
+    assert 'pull, layer 5, head 0' in texts and 'more arrays of evidence are not shown here' in texts
     assert 'gate' in ' '.join(o.get_text() for o in explorer.picture('evidence').findobj(Text))
     mean = Explorer(run, state=dict(evidence='pull', entry=dict(kind='mean', heads=[[2, 1], [5, 2]])))
     assert 'pull, layer 2, head 1' in ' '.join(o.get_text() for o in mean.picture().findobj(Text))

@@ -296,12 +296,12 @@ def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which
 def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
     refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3),
                'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
-               "no panel 'maps'; there are heads, map": lambda: Explorer(run, panels=['maps']),
-               'probes [9] were not recorded; there are [0, 1]': lambda: Explorer(run, probes=[9]),
+               "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
+               'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
                'steps [9] were not recorded': lambda: Explorer(run, steps=9),
                'height must be between 100 and 10000': lambda: Explorer(run, height=1),
                'budget must be': lambda: Explorer(run, budget=0),
-               'nothing was recorded': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
+               'has no snapshots to show': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
     for said, call in refused.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()
         assert said in str(e.value) and '\n' not in str(e.value)

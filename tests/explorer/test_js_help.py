@@ -9,7 +9,7 @@ from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import pack_frame
 from salviz.explorer.assets import panel_names
 
-tour_steps = ['Heads', 'Map', 'Sentence', 'What if', 'Time']
+tour_steps = ['Heads', 'Map', 'Sentence', 'What-if settings', 'Time']
 
 def show(page, *snapshots, state=None, **kw):
     "Mount the explorer on `snapshots`, by default two steps of a sentence under AD-DROP"
@@ -51,14 +51,14 @@ def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
     show(page, panels=['heads', 'map', 'signal', 'time'])
     page.focus('.sv-heads canvas')
     press(page, '?')
-    listed = page.inner_text('[aria-label="all keys"].sv-help')
-    assert all(title in listed for title in ('Everywhere', 'Heads', 'Map', 'Time')) and 'What if' not in listed
+    listed = page.inner_text('[aria-label="keyboard shortcuts"].sv-help')
+    assert all(title in listed for title in ('Everywhere', 'Heads', 'Map', 'Time')) and 'What-if settings' not in listed
     assert 'read the strips at this key' in listed and 'feature of a series' not in listed
     press(page, 'Escape')
-    assert not page.is_visible('[aria-label="all keys"].sv-help') and focused(page, '.sv-toolbar .sv-ask')
+    assert not page.is_visible('[aria-label="keyboard shortcuts"].sv-help') and focused(page, '.sv-toolbar .sv-ask')
     page.focus('.sv-toolbar select >> visible=true')
     press(page, '?')
-    assert not page.is_visible('[aria-label="all keys"].sv-help')
+    assert not page.is_visible('[aria-label="keyboard shortcuts"].sv-help')
 
 @pytest.mark.slow
 def test_keys_of_the_explorer_stay_in_it_and_those_with_control_do_not(page):
@@ -224,7 +224,7 @@ def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(b
     opened(p, whole)
     assert p.locator('.sv-tour').count() == 0
     p.click('.sv-toolbar .sv-ask')
-    p.click('button:text-is("Tour")')
+    p.click('button:text-is("Start tour")')
     assert p.inner_text('.sv-tour-text').startswith('1 of 5. Heads') and focused(p, '.sv-tour button')
     press(p, 'Escape')
     assert p.locator('.sv-tour').count() == 0 and p.errors == []

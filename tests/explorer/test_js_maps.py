@@ -416,7 +416,7 @@ def test_what_if_moves_the_outline(page):
     for (a, b), is_dark in dark.items():
         if (0, 0) not in (a, b): assert is_dark == has_line(region, a, b), (a, b)
     assert page.text_content('.sv-map .sv-words').startswith(
-        f'What if: {region.sum()} of {n*n} positions are candidates')
+        f'What-if: {region.sum()} of {n*n} positions are candidates')
 
 @pytest.mark.slow
 def test_pattern_residual_and_share_of_the_loss(page):
@@ -431,7 +431,7 @@ def test_pattern_residual_and_share_of_the_loss(page):
     loss = ((A - P)**2).mean((-1, -2))[:, :2]
     share = loss[1, 0]/loss.sum()
     said = page.text_content('.sv-map .sv-words')
-    assert 'Pattern: next.' in said and abs(float(re.search(r'has ([\d.]+) %', said)[1]) - 100*share) < .6
+    assert 'Pattern: next.' in said and abs(float(re.search(r'contributes ([\d.]+) %', said)[1]) - 100*share) < .6
     page.evaluate('app.state.set({entry: {kind: "head", layer: 1, head: 2}})'); settled(page)
     assert 'not guided' in page.text_content('.sv-map .sv-words')
 
@@ -522,7 +522,7 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
                      if t['entry']['kind'] == 'head']
     R = A/A.sum(-1, keepdims=True); H = -(R*np.log(np.where(R > 0, R, 1))).sum(-1).mean(-1)
     assert tiles() == sorted(np.ndindex(2, 3), key=lambda k: H[k])
-    page.select_option('.sv-heads .sv-head label:has-text("sorted") select', 'pattern'); settled(page)
+    page.select_option('.sv-heads .sv-head label:has-text("Sort by") select', 'pattern'); settled(page)
     loss = ((A - P)**2).mean((-1, -2))
     assert tiles()[:4] == sorted([(l, h) for l in range(2) for h in range(2)], key=lambda k: -loss[k])
     page.evaluate('app.state.set({filter: 6, sort: "agreement"})'); settled(page)
@@ -539,16 +539,16 @@ def test_equal_heads_are_no_ranking_and_that_is_said(page):
     layers = lambda: [t['entry']['layer'] for t in tiles_of(page)['tiles']]
     alike = layers().index(0)
     assert layers()[alike:alike + 3] == [0]*3
-    assert note() == ('Tied: 3 of 6 heads have the entropy of another one (=); equal heads stand in the order of '
+    assert note() == ('Ties: 3 of 6 heads share their entropy with another head (=); tied heads are in the order of '
                       'layers and heads.')
     page.evaluate('n => app.state.set({filter: n})', alike + 2); settled(page)
-    assert note().endswith(f'The first {alike + 2} end among equals.')
+    assert note().endswith(f'The first {alike + 2} end within a tie.')
     page.evaluate('n => app.state.set({filter: n})', alike + 3); settled(page)
     assert note().endswith('layers and heads.')
     page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # of the first step: 0 for all
-    assert note().startswith('Tied: all have the same change; ')
+    assert note().startswith('Ties: all heads have the same change; ')
     page.evaluate('app.state.set({sort: "order"})'); settled(page)
-    assert 'Tied' not in page.text_content('.sv-heads .sv-note')
+    assert 'Ties' not in page.text_content('.sv-heads .sv-note')
 
 # ---- triptych and compare
 
@@ -604,8 +604,8 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
                          [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
     said = hover_all(page, '.sv-triptych', 2)
     assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])
-    assert (f'Tied (hatched): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction '
-            'does not depend on them)' in page.text_content('.sv-triptych .sv-words'))
+    assert (f'Ties (hatched): in {n - 1} of {n} rows, all attributions are 0 (the prediction '
+            'does not depend on these rows)' in page.text_content('.sv-triptych .sv-words'))
 
 @pytest.mark.slow
 def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
@@ -616,8 +616,8 @@ def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
     many = int(s.arrays['discard_candidates'][1, 0].sum())
     assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
     said = page.text_content('.sv-map')
-    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in tied rows)' in said
-    assert f'{view.notes[0]} They are hatched.' in said
+    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in rows with ties)' in said
+    assert f'{view.notes[0][:-1]} (hatched).' in said
     grid = grid_of(page)
     wide, high = (grid[k][1] - grid[k][0] for k in ('left', 'top'))
     def at_the_middle_and_beside_it(): # a line of the hatching goes through a cell's middle, from corner to corner
@@ -627,9 +627,9 @@ def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
     line, beside = at_the_middle_and_beside_it()
     assert (line[1:] != beside[1:]).all() and (line[0] == beside[0]).all(), 'rows that are tied are hatched, no others'
     cells = hover_all(page)
-    assert 'tied with all others of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
+    assert 'tied with all other keys of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
     page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}})'); settled(page)
-    assert 'Tied' not in page.text_content('.sv-map') and not discard_region(s, 0, 0).notes
+    assert 'Ties' not in page.text_content('.sv-map') and not discard_region(s, 0, 0).notes
 
 def test_of_the_largest_keys_of_a_row_none_is_shown_before_its_equals(page):
     load(page, 'tokenmap.js')
@@ -648,7 +648,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     n, colours, value = len(words), np.array(table(page,
                                                    'signed')), lambda s: _cube_value(
         _cube_code(s.arrays['attention'][0, 0])).astype(float)
-    assert 'Choose above what to compare with' in page.text_content('.sv-compare .sv-note')
+    assert 'Choose another run' in page.text_content('.sv-compare .sv-note')
     runs = page.query_selector('.sv-compare select')
     def shows(A, B):
         difference = value(B) - value(A)
@@ -668,7 +668,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
         runs.select_option('0'); settled(page)
         assert page.evaluate('app.state.compare.step') == default and shows(*a)
     runs.select_option('2'); settled(page)
-    assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note')
+    assert 'no probe example with this sentence' in page.text_content('.sv-compare .sv-note')
     assert page.is_hidden('.sv-compare canvas')
 
 @pytest.mark.slow

@@ -247,9 +247,9 @@ def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
     said = evaluate_json(sv,
                          '() => bad.map(b => { try { sv.decodeFrame(b); return null; } catch (e) { return e.message; } '
                          '})')
-    assert all(s and s.startswith('This cannot be shown: ') and s.endswith('.') for s in said), said
+    assert all(s and s.startswith('Cannot show this data: ') and s.endswith('.') for s in said), said
     said = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
-    assert all(s and s.startswith('This cannot be shown: ') for s in said), said
+    assert all(s and s.startswith('Cannot show this data: ') for s in said), said
     for b in bad:
         with pytest.raises(ValueError): unpack_frame(b)
 

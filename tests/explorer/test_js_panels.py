@@ -149,13 +149,13 @@ def test_saliency_has_one_scale_for_all_sentences_and_steps_of_a_run_unless_anot
     place = min(largest, key=largest.get)
     set_state(page, step=place[0], probe=place[1])
     assert 'of the run' in text(page, '.sv-sentence-scale')
-    page.get_by_label('scale of its own').check(); settled(page)
+    page.get_by_label('Scale to this sentence').check(); settled(page)
     assert end() == number(largest[place]) != number(max(largest.values()))
-    assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    assert 'scaled to this sentence and step' in page.locator('.sv-sentence-main .sv-note').inner_text()
     assert kind.inner_text() == 'square-root scale of this sentence'
     set_state(page, colour='attention')
     assert kind.inner_text() == 'square-root scale'
-    assert not page.get_by_label('scale of its own').is_visible()
+    assert not page.get_by_label('Scale to this sentence').is_visible()
 
 def test_a_page_with_a_few_steps_has_the_scale_of_the_whole_run(page, runs):
     run = runs['addrop']
@@ -172,11 +172,11 @@ def test_the_scale_says_up_to_which_step_it_holds_while_training_goes_on_and_whe
         mount(page, meta([dict(described, **changes)]), [frame], panels=['sentence'])
         return page.locator('.sv-sentence-main .sv-note').inner_text()
     scale = dict(limit=7., step=40)
-    assert 'of the run, so far: up to step 40.' in note(saliency=scale, live=True, finished=False)
+    assert 'of the run so far, up to step 40.' in note(saliency=scale, live=True, finished=False)
     assert 'so far' not in note(saliency=scale, live=False, finished=True)
     assert 'scale of the run' in page.inner_text('.sv-sentence-scale')
     unknown = note(saliency=dict(limit=None, step=40))
-    assert 'How much saliency there is in the whole run was not recorded' in unknown
+    assert 'The largest saliency of the run was not recorded' in unknown
     assert page.locator('.sv-sentence .sv-scale-kind').inner_text() == 'square-root scale of this sentence'
 
 def test_merged_words_are_sums_over_their_pieces(page, runs):
@@ -205,7 +205,7 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     assert state(page)['row'] == 2 and state(page)['tokens'] == [4, 5]
     said = text(page, '.sv-sum')
     assert '2 masked tokens' in said
-    assert float(said.split('pays ')[1].split(' ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
+    assert float(said.split(' of ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
     spoken(page, said)
     chips(page)[2].click()
     chips(page)[4].click(modifiers=['Shift'])
@@ -250,11 +250,11 @@ def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, los
     show(page, [s], panels=['sentence'])
     said = text(page, '.sv-sentence')
     assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in said
-    assert ('Tied' in said) == bool(tied)
-    if tied: assert f'at the border {tied} words have the same recorded saliency, so which of them are replaced' in said
+    assert ('Ties: ' in said) == bool(tied)
+    if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in said
     caption = masked_sentence(s).caption
-    assert (f'at the border {tied} words have the same recorded saliency' in caption) == bool(tied)
-    assert ('Tied' in caption) == bool(tied)
+    assert (f'{tied} words tie at the threshold' in caption) == bool(tied)
+    assert ('Ties: ' in caption) == bool(tied)
 
 def test_gold_label_and_prediction_are_marked(page):
     show(page, [by_hand(['[CLS]', 'good', '[SEP]'])], panels=['sentence'])
@@ -281,7 +281,7 @@ def test_missing_evidence_is_said(page):
     page.evaluate('() => { for (const group of document.querySelectorAll(".sv-group")) group.open = true; }')
     settled(page)
     notes = page.eval_on_selector_all('.sv-group-missing:not([hidden])', 'o => o.map(n => n.textContent)')
-    assert len(notes) == 3 and all('which this step does not hold' in o for o in notes)
+    assert len(notes) == 3 and all('not recorded at this step' in o for o in notes)
 
 @pytest.mark.slow
 def test_hostile_tokens_are_text_in_every_panel(page):
@@ -492,7 +492,7 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     read = lambda: text(page, '.sv-curves .sv-tip')
     number = lambda name, said: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', said)[1].replace('−', '-'))
     train = {row['step']: row for row in run.metrics if row['kind'] == 'train'}
-    loss = 'task (the total)'
+    loss = 'task (equals total)'
     page.focus('.sv-curve-plot')
     assert read() == ''
     page.keyboard.press('End')
@@ -527,7 +527,7 @@ def test_of_many_rows_the_running_mean_is_read_as_well(page):
         const few = {name: 'score', marks: true, x: [40, 80], y: [.25, .75]};
         const many = {name: 'total', x, y: x.map(v => v % 2 + 1)};
         return [30, 50, 80].map(step => sv.curveReading([many, few], step)); }""")
-    total = 'total 1, running mean 1.48'
+    total = 'total 1, moving average 1.48'
     assert said == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
 
 @pytest.mark.slow
@@ -696,9 +696,9 @@ def test_left_out_rows_are_counted_and_not_called_ties(page, tiny_tokenizer, pla
         show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=2)))
         told[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
     n = len(planned[0].tokens)
-    assert f'In {n - 1} rows of {n} keys are equal' in told['tie'] and 'Left out' not in told['tie']
-    assert f'Left out: {n - 1} rows of {n}, which the score does not depend on.' in told['left_out']
-    assert 'keys are equal' not in told['left_out']
+    assert f'In {n - 1} of {n} rows, keys tie' in told['tie'] and 'Left out' not in told['tie']
+    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in told['left_out']
+    assert 'keys tie' not in told['left_out']
 
 def slide(page, label, value):
     page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true',
@@ -710,7 +710,7 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
     recorded = snapshot.arrays['discard_candidates'][0, 2]
     assert f'{recorded.sum()} candidates' in text(page, '.sv-group[open] .sv-group-counts')
-    assert '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
+    assert '0 candidates and 0 dropped positions differ' in text(page, '.sv-group-counts')
     slide(page, 'p', 70)
     wanted = maths.discard_candidates(attribution[0, 2], np.ones_like(recorded), .7)
     said = text(page, '.sv-group[open] .sv-group-counts')
@@ -718,9 +718,9 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     assert f'recorded: {recorded.sum()} candidates' in said
     assert f'{(wanted != recorded).sum()} candidates and' in said
     assert state(page)['whatIf'] == dict(p=.7, q=.5, region='high', protect=False)
-    page.click('button:text("Back to what was recorded")')
+    page.click('button:text("Reset")')
     settled(page)
-    assert state(page)['whatIf'] is None and '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
+    assert state(page)['whatIf'] is None and '0 candidates and 0 dropped positions differ' in text(page, '.sv-group-counts')
 
 @pytest.mark.slow
 def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, planned):
@@ -736,15 +736,15 @@ def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, 
         assert f'head 2: {wanted.sum()} candidates' in text(page, '.sv-group[open] .sv-group-counts')
         lessons[region] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
     few = int(n*share)
-    assert f'of {n} keys, {few}, those with the lowest attribution' in lessons['low_released']
-    assert f'of {n} keys, {few + 1}, those with the lowest attribution' in lessons['low']
+    assert f'of {n} keys, the {few} with the lowest attribution' in lessons['low_released']
+    assert f'of {n} keys, the {few + 1} with the lowest attribution' in lessons['low']
 
 def test_ranks_from_stored_values_are_said_to_be(page, planned):
     snapshot = by_hand(planned[0].labels, info=dict(method='ADDrop', args=dict(p=.4, q=.5)),
                        attention_attribution=planned[2][:, :3])
     snapshot.layers['attention_attribution'] = [0, 1]
     show(page, [snapshot], panels=['whatif'])
-    assert 'half precision' in text(page, '.sv-group-counts') and 'There is no draw' in text(page, '.sv-group-counts')
+    assert 'half precision' in text(page, '.sv-group-counts') and 'Drops cannot be recomputed' in text(page, '.sv-group-counts')
 
 def test_plain_epochs_of_cross_tuning_say_why_there_is_no_region(page, runs):
     show(page, runs['addrop'], panels=['whatif'], state=dict(step=0))
@@ -853,7 +853,7 @@ def test_the_threshold_says_what_remains(page, runs):
     a = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']['attention'][0, 0]
     counts = text(page, '.sv-group[open]:has(summary:has-text("Threshold")) .sv-group-counts')
     assert f'{(a >= np.float32(.1)).sum()} of {a.size} positions' in counts
-    page.click('button:text("Back to what was recorded")')
+    page.click('button:text("Reset")')
     settled(page)
     assert state(page)['threshold'] == 0
 
@@ -870,9 +870,9 @@ def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
     words, marked = ['[CLS]', 'a', 'lovely', 'film', '[SEP]'], np.array([False, False, True, False, False])
     show(page, [by_hand(words, rationale=marked)], panels=['sentence'], state=dict(colour='rationale'))
     backs = [back for back, _ in fills(page)]
-    assert backs[2] != backs[1] == backs[3] and 'what the rationale of the data marks' in text(page, '.sv-sentence')
+    assert backs[2] != backs[1] == backs[3] and 'marked by the rationale' in text(page, '.sv-sentence')
     show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
-    assert 'The data have no rationale for this sentence' in text(page, '.sv-sentence')
+    assert 'The data contain no rationale for this sentence' in text(page, '.sv-sentence')
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [1300, 500])

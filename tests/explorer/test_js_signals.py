@@ -137,14 +137,14 @@ def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     s.arrays['probabilities'], s.classes[1] = np.array([.7, .2, .1], np.float32), hostile
     show(page, [s], panels=['signal'])
     assert kinds() == ['input', 'saliency', 'ranking', 'masked'] and page.query_selector('.salviz img') is None
-    assert 'lowest in the saliency that ranks (for \u2068‘<img src=x' in text(page, '.sv-words')
+    assert 'lowest in the ranking saliency (for \u2068‘<img src=x' in text(page, '.sv-words')
     assert 'the label)' in text(page, '.sv-words')
     w = coarse(s.arrays['method_saliency_map'])
     assert (painted(page, 2, 10, 12) == signed_colours(page, w, abs(w).max())).all()
     assert 'log-probability' not in text(page, '.sv-words')
     s.info['methods']['SaliencyGuided']['score'] = 'log_probability'
     show(page, [s], panels=['signal'])
-    assert 'lowest in the saliency that ranks (for the log-probability of \u2068‘<img src=x' in text(page, '.sv-words')
+    assert 'lowest in the ranking saliency (for the log-probability of \u2068‘<img src=x' in text(page, '.sv-words')
     same = invented.image()
     same.arrays['method_saliency_map'] = same.arrays['saliency_map']
     show(page, [same], panels=['signal'])
@@ -187,9 +187,9 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
 def test_panels_that_cannot_show_an_image_say_why(page):
     show(page, [invented.image(20)], panels=['map', 'time'])
     assert visible(page) == ['sv-time']
-    assert 'an image, which has neither tokens nor maps of heads: ‘map’ cannot show it' in text(page, '.sv-missing')
+    assert 'an image, without tokens or head maps: use the panel ‘signal’ instead of ‘map’' in text(page, '.sv-missing')
     show(page, [invented.snapshot()], panels=['signal'])
-    assert visible(page) == [] and 'This is a sentence' in text(page, '.sv-missing')
+    assert visible(page) == [] and 'This example is a sentence' in text(page, '.sv-missing')
     s = invented.snapshot(20)
     bare = Snapshot(**{**vars(s), 'arrays': {k: s.arrays[k] for k in ('saliency', 'probabilities')}, 'layers': {}})
     show(page, [bare])
@@ -209,10 +209,10 @@ def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
     assert answers(page, 'gold')[1].startswith('<img src=x')
     assert answers(page, 'model')[2:] == ['✗O', 'O', '✓O', '✓O', '✓B-LOC', '']
     assert page.query_selector('.salviz img') is None
-    assert 'labels 4 of 5 words correctly. Of 3 entity words it finds 2' in text(page, '.sv-sentence-side')
+    assert 'labels 4 of 5 words correctly. The model finds 2 of 3 entity words' in text(page, '.sv-sentence-side')
     assert page.query_selector('.sv-classes') is None
     page.hover('.sv-line .sv-chip >> nth=2')
-    assert 'label \u2068‘I-PER’\u2069, the model says \u2068‘O’\u2069 (confidence 0.60), wrong' in text(
+    assert 'label \u2068‘I-PER’\u2069, predicted \u2068‘O’\u2069 (confidence 0.60), wrong' in text(
         page, '.sv-reading')
     set_state(page, mergeWords=True, hideSpecial=True)
     assert answers(page, 'gold')[1:] == ['I-PER', '', 'O', 'O', 'B-LOC']
@@ -226,7 +226,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
     assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·']
     assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
-    assert 'correct for 4 of 6 tokens. Of 1 replaced one it finds 0' in text(page, '.sv-outcome')
+    assert 'correct for 4 of 6 tokens. The model finds 0 of 1 replaced one' in text(page, '.sv-outcome')
 
 def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     s = invented.translated(target=['das', hostile, '</s>'], said=['das', 'x', '</s>'])
@@ -235,7 +235,7 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     assert texts(page, '.sv-target .sv-model') == ['✓das', '✗x', '✓</s>']
     assert page.query_selector('.salviz img') is None
     assert texts(page, '.sv-target .sv-labelled .sv-probability') == ['0.90', '0.50', '0.10']
-    assert 'finds 2 of 3 target tokens' in text(page, '.sv-outcome') and page.is_visible('.sv-heads')
+    assert 'predicts 2 of 3 target tokens' in text(page, '.sv-outcome') and page.is_visible('.sv-heads')
     set_state(page, step=10)
     assert texts(page, '.sv-target .sv-model')[1] == '✗war'
 
@@ -293,13 +293,13 @@ def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
     np.testing.assert_allclose(found, mean, atol=.01)
     assert 'attention is the mean over all rows' in text(page, '.sv-sentence')
     assert page.query_selector('.sv-chip.sv-row') is None
-    assert 'The mean over all rows' in text(page, '.sv-triptych')
-    assert 'on average over rows' in text(page, '.sv-triptych')
+    assert 'Mean over all rows' in text(page, '.sv-triptych')
+    assert 'of the mean row' in text(page, '.sv-triptych')
     page.click('.sv-line .sv-chip >> nth=2')
     settled(page)
     found = page.evaluate('() => sv.attentionOfRow(store.frameOf(app.state), store.probe(0, 0), app.state).values')
     np.testing.assert_allclose(found, s.arrays['attention'][0, 1, 2], atol=.01)
-    assert 'The row of “love”' in text(page, '.sv-triptych')
+    assert 'Row of “love”' in text(page, '.sv-triptych')
 
 # ---- patterns of one's own, methods together, speed
 
@@ -312,7 +312,7 @@ def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page
             t = c.salviz.tiles.find(t => t.entry.layer === 1 && t.entry.head === 0), b = c.getBoundingClientRect();
         c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + t.x + 9, clientY: b.y + t.y + 9}));
             return document.querySelector('.sv-heads .sv-tip').textContent; }''')
-    assert f'guided to “<b>mine</b>”, {100*share:.0f} % of its attention lies there' in tip
+    assert f'guided to “<b>mine</b>”, {100*share:.0f} % of its attention on the pattern' in tip
     assert '“<b>mine</b>” 2 heads' in text(page, '.sv-patterns')
     assert '“first” 2 heads' in text(page, '.sv-patterns')
     assert page.query_selector('.salviz b') is None
@@ -415,7 +415,7 @@ def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(
     assert abs(drawn() - A[1, 0, 6, 1:]).max() < .01 and page.evaluate('app.state.row') == 6
     discarded = int(s.arrays['discarded'][1, 0, 6].sum())
     said = text(page, '.sv-patches .sv-words')
-    assert f'discarded: {discarded}, crossed out' in said and 'to [CLS]' in said
+    assert f'{discarded} are discarded' in said and 'not patches: [CLS]' in said
     set_state(page, entry=dict(kind='heads', layer=0), row=1)
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))
@@ -433,11 +433,11 @@ def test_dots_on_the_grid_mark_what_a_guided_head_is_asked_to_look_at(page):
         [x, y] = c.salviz.grids[1].middle(...cell);
         return [...c.getContext('2d').getImageData(Math.round(x*r), Math.round(y*r), 1, 1).data]; }"""
     share = s.arrays['attention'][1, 1, 1, [2, 4, 5]].sum()
-    assert f'guided towards the keys with a dot, which have {share:.2f}'.rstrip('0') in words()
+    assert f'guided towards the dotted keys, which receive {share:.2f}'.rstrip('0') in words()
     middles = [page.evaluate(inked, cell) for cell in ((0, 1), (1, 0), (1, 1), (1, 2))]
     assert middles[0] == middles[1] == middles[2] != middles[3]    # ink on three, colour of attention on the other
     set_state(page, row=0)
-    assert 'This head is guided, and asked for nothing from here' in words()
+    assert 'This head is guided, but its pattern is empty for this query' in words()
     set_state(page, entry=dict(kind='head', layer=1, head=0))
     assert 'guided' not in words()
 
@@ -461,9 +461,9 @@ def test_saliency_of_a_patch_is_the_sum_over_its_pixels_and_a_mean_chosen_elsewh
     chosen = page.eval_on_selector('.sv-patches select', 'c => c.selectedOptions[0].textContent')
     assert chosen == 'mean over layer 0 head 0; layer 1 head 1'
     plain = canvas_image(page, '.sv-patches canvas')
-    page.click('.sv-patches label:has-text("on the image")')
+    page.click('.sv-patches label:has-text("Overlay on the image")')
     settled(page)
-    assert 'mixed with the image' in text(page, '.sv-patches .sv-words')
+    assert 'blended with the image' in text(page, '.sv-patches .sv-words')
     assert (canvas_image(page, '.sv-patches canvas') != plain).any()
 
 @pytest.mark.slow

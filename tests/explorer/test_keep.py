@@ -74,7 +74,7 @@ def test_a_figure_of_patches_is_not_of_cls_where_another_token_is_in_view():
     def patch(row, **given):
         return Explorer([image], state=dict(row=row)).as_figure('patch_attention', given)['options']['patch']
     assert [patch(row) for row in (None, 0, 2, 7, 8)] == [None, None, (0, 0), (1, 2), None]
-    with pytest.raises(ValueError, match='extra token 1 is in view; choose one of them'): patch(1)
+    with pytest.raises(ValueError, match='extra token 1 is in view; choose another token'): patch(1)
     assert patch(1, patch=(1, 1)) == (1, 1)
 
 def test_the_state_makes_the_same_view_again(run):
@@ -85,7 +85,7 @@ def test_the_state_makes_the_same_view_again(run):
     assert again.state == state and np.array_equal(again.snapshot().attention, explorer.snapshot().attention)
     explorer.state = dict(step=0)
     assert explorer.snapshot().step == 0 and explorer.state['probe'] == 0
-    for wrong, said in ((dict(layer=1), 'state has no layer; it may hold run, probe'), ([1], 'state must be a dict')):
+    for wrong, said in ((dict(layer=1), 'unknown keys in state: layer; allowed: run, probe'), ([1], 'state must be a dict')):
         with pytest.raises(ValueError, match=said): explorer.state = wrong
         with pytest.raises(ValueError, match=said): Explorer(run, state=wrong)
 
@@ -123,7 +123,7 @@ def test_the_python_line_makes_the_view_again(page, run):
 def test_the_picture_holds_the_map_and_its_words(page, run):
     kept_page(page, run)
     page.locator('.sv-keep summary').click()
-    with page.expect_download() as download: page.get_by_role('button', name='save what is in view').click()
+    with page.expect_download() as download: page.get_by_role('button', name='save the side view').click()
     assert download.value.suggested_filename == 'salviz-probe-1-step-20.png'
     from PIL import Image
     image = np.asarray(Image.open(download.value.path()).convert('RGB'))
@@ -160,7 +160,7 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
 def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
     path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
     p = opened(browser, path, f'#view={asked}')
-    assert 'The view in this page’s address could not be read' in p.locator('.salviz-failed').inner_text()
+    assert 'Could not read the view in this page’s address' in p.locator('.salviz-failed').inner_text()
     assert p.locator('.sv-map canvas').count() and p.errors == []
     p.close()
 
@@ -229,7 +229,7 @@ def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run,
 def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
-    assert banner.is_visible() and 'drawn with p 0.5, q 0.2. This was not recorded.' in banner.inner_text()
+    assert banner.is_visible() and 'What-if settings: p 0.5, q 0.2. The result is recomputed, not recorded.' in banner.inner_text()
     drawn = page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()')
     banner.get_by_role('button').click(); settled(page)
     assert not banner.is_visible() and page.evaluate('() => app.state.whatIf') is None

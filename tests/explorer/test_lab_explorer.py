@@ -175,7 +175,7 @@ def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     count = t.page.locator('.jp-Cell').count()
     t.page.focus('.sv-heads canvas')
     for key in ('a', 'b', 'd', 'd', 'ArrowDown', '?'): t.page.keyboard.press(key)
-    t.page.wait_for_selector('[aria-label="all keys"].sv-help')
+    t.page.wait_for_selector('[aria-label="keyboard shortcuts"].sv-help')
     assert t.page.locator('.jp-Cell').count() == count and t.page.locator('.jp-Cell.jp-mod-active').count() == 1
 
 @pytest.mark.slow

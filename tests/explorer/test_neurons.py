@@ -41,7 +41,7 @@ def test_the_vectors_that_are_sent_give_the_models_own_attention(tiny_bert, tiny
     weights = np.exp(scores)/np.exp(scores).sum(-1, keepdims=True)
     assert np.abs(weights - maps[1][0, 0].numpy()).max() < 1e-6 and np.abs(weights - x['attention']).max() < 1e-6
     assert content['tokens'] == tiny_tokenizer.convert_ids_to_tokens(inputs['input_ids'][0])
-    assert content['of'] == 'the given model, as it is now' and x['allowed'].all() and 'bias' not in x
+    assert content['of'] == 'the given model (current state)' and x['allowed'].all() and 'bias' not in x
 
 def test_a_sentence_that_was_recorded_cut_is_cut_in_the_same_way(tiny_bert, tiny_tokenizer):
     with pytest.warns(UserWarning, match='longer than 4 tokens'):
@@ -63,7 +63,7 @@ def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_toke
 @pytest.mark.parametrize('wrong, words', [
     (dict(head=9), 'head: BertForSequenceClassification has the heads 0 to'),
     (dict(layer=7), 'layer: BertForSequenceClassification has the layers 0 to'),
-    (dict(choice=5), 'there is no model 5 to ask'), (dict(length=10**6), 'max_length must be at most')])
+    (dict(choice=5), 'unknown model 5; available: '), (dict(length=10**6), 'max_length must be at most')])
 def test_what_cannot_be_answered_is_said(tiny_bert, tiny_tokenizer, wrong, words):
     (content, frames), = vector_replies([ModelSource(model=(tiny_bert(), tiny_tokenizer))], asked(**wrong))
     assert words in content['error'] and not frames and not content['more']
@@ -210,9 +210,9 @@ def test_the_pair_in_words_is_what_the_model_computes(opened, view, tiny_bert, t
     assert score == pytest.approx(products.sum()*vectors.scaling, rel=6e-3)
     assert weight == pytest.approx(vectors.attention[0, 3, 2].item(), rel=6e-3)
     five = np.argsort(-abs(products))[:5]
-    listed = re.search(r'5 products largest in size, of neurons ([\d, ]+), sum to (\S+)\.', said)
+    listed = re.search(r'5 largest products \(neurons ([\d, ]+)\) sum to (\S+)\.', said)
     assert listed[1] == ', '.join(map(str, five)) and float(listed[2]) == pytest.approx(products[five].sum(), rel=1e-3)
-    assert 'Its weights are those recorded at step 0' in page.inner_text('.sv-neurons')
+    assert 'The weights match those recorded at step 0' in page.inner_text('.sv-neurons')
 
 @pytest.mark.slow
 def test_the_colours_are_the_products_on_a_linear_scale(opened):
@@ -244,7 +244,7 @@ def test_weights_of_another_step_are_said_to_be_others(page, tiny_bert, tiny_tok
     page.select_option('.sv-neurons .sv-controls select >> nth=0', str(steps[0])); settled(page)
     answer(page, kernel)
     said = page.inner_text('.sv-neurons')
-    assert f'by checkpoint of step {steps[0]}' in said and 'These are not the recorded weights' in said
+    assert f'by checkpoint of step {steps[0]}' in said and 'The weights differ from the recorded ones' in said
     assert f'at step {recorded}' in said
 
 @pytest.mark.slow
@@ -252,7 +252,7 @@ def test_a_mean_over_heads_has_no_vectors(opened):
     page, kernel = opened
     answer(page, kernel)
     choose(page, tab='neurons', entry=dict(kind='heads', layer=1))
-    assert 'choose one head' in page.inner_text('.sv-neurons') and not page.is_visible('.sv-neurons canvas >> nth=0')
+    assert 'choose one under Heads' in page.inner_text('.sv-neurons') and not page.is_visible('.sv-neurons canvas >> nth=0')
     page.wait_for_timeout(300)
     assert kernel.asked() == []
     choose(page, tab='neurons', entry=dict(kind='head', layer=0, head=1))
@@ -287,7 +287,7 @@ def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
     assert page.inner_text('.sv-neurons .sv-note >> nth=0') == 'A training is going on'
     assert page.get_attribute('.sv-neurons', 'aria-busy') is None
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
-    page.click('.sv-neurons >> text=ask again')
+    page.click('.sv-neurons >> text=Recompute')
     answer(page, kernel)
     assert page.is_visible('.sv-neurons canvas >> nth=0') and 'training' not in page.inner_text('.sv-neurons')
 
@@ -300,7 +300,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the given model', tokens=['<s>', 'a', '</s>']),
                 [frame])
     settled(page)
-    assert 'reads this sentence as other tokens' in page.inner_text('.sv-neurons')
+    assert 'splits this sentence into other tokens' in page.inner_text('.sv-neurons')
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
 
 @pytest.mark.slow
@@ -314,8 +314,8 @@ def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
     choose(page, tab='neurons', row=2, tokens=[5])
     said = page.inner_text('.sv-neurons .sv-rowsum')
     assert '16 products sum to' in said and '× 0.3 + bias' in said
-    assert 'this query may not attend to this key: weight 0.' in said
-    assert 'These are not the recorded weights' in page.inner_text('.sv-neurons')
+    assert 'this query cannot attend to this key, so its weight is 0.' in said
+    assert 'The weights differ from the recorded ones' in page.inner_text('.sv-neurons')
     blank = page.evaluate('''() => {
         const canvas = document.querySelector('.sv-neurons canvas'), {grid, scales} = canvas.salviz;
         const [x, y] = grid.middle(6, 8), ratio = window.devicePixelRatio;
@@ -334,14 +334,14 @@ def test_a_choice_beyond_the_sentence_is_no_choice(opened):
 def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
     page, kernel = opened
     answer(page, kernel)
-    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by the given model' in page.inner_text('.sv-neurons')
     meta = json.loads(view.get_state('meta')['meta'])
     meta['runs'][0]['recorded'].append([0, 9])
     push(page, dict(meta=json.dumps(meta)))
-    assert 'further steps were recorded since: ask again' in page.inner_text('.sv-neurons')
-    page.click('.sv-neurons >> text=ask again')
+    assert 'press Recompute to update' in page.inner_text('.sv-neurons')
+    page.click('.sv-neurons >> text=Recompute')
     answer(page, kernel)
-    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by the given model' in page.inner_text('.sv-neurons')
 
 @pytest.mark.slow
 def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
@@ -359,11 +359,11 @@ def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):
     explorer.settle()
     widget(page, explorer)
     page.click(f'.sv-tab:has-text("{tab}")'); settled(page)
-    assert 'This needs a model, and this run has kept no weights' in page.inner_text('.sv-neurons')
+    assert 'This needs a model, and this run has no saved weights' in page.inner_text('.sv-neurons')
     path = write_page(page_of(run), tmp_path/'page.html', say=lambda said: None)
     p = new_page(browser)
     p.goto(path.as_uri())
     p.click(f'.sv-tab:has-text("{tab}")')
-    p.wait_for_selector('.sv-neurons >> text=needs a kernel with a model')
+    p.wait_for_selector('.sv-neurons >> text=needs a model in a running kernel')
     assert p.errors == []
     p.close()

@@ -96,7 +96,7 @@ def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tin
         for name in ('attention', 'probabilities', 'saliency'):
             assert np.array_equal(answer.arrays[name], expected.arrays[name]), name
     assert not np.allclose(answers[0].arrays['probabilities'], answers[1].arrays['probabilities'])
-    with pytest.raises(ValueError, match='there is no model 999 to ask; there is checkpoint of step'):
+    with pytest.raises(ValueError, match='unknown model 999; available: checkpoint of step'):
         source([[recorded]], 999, 'input_x_gradient')
 
 def test_asking_writes_nothing_into_the_run_and_leaves_the_model_as_it_was(tiny_bert, tiny_tokenizer, tmp_path):
@@ -212,7 +212,7 @@ def test_a_word_is_clicked_away_and_by_keys(opened):
     assert page.evaluate('() => document.activeElement.getAttribute("aria-label")') == 'leave out \u2068‘great’\u2069'
     kernel.answer()
     assert [row[0] for row in columns(page) if row[1] == '–'] == ['film', 'was']
-    page.click('text=as in view')
+    page.click('text=Reset')
     assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_another_sentence_in_view_takes_its_answer_away_and_keeps_what_was_typed
     ask(page, other); kernel.answer()
     page.locator('.sv-toolbar select').nth(1).select_option('1'); settled(page)
     assert not page.is_visible('.sv-own-answer') and page.input_value('.sv-own-field') == other
-    page.click('text=as in view')
+    page.click('text=Reset')
     assert page.input_value('.sv-own-field') == 'a fine scene'
 
 def test_text_is_never_html(opened):
@@ -275,8 +275,8 @@ def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
     view.settle()
     widget(page, view)
     said = page.inner_text('.sv-own-said')
-    assert 'has kept no weights' in said and "model=load_classifier('movie-minilm')" in said
-    assert 'before its training' in said
+    assert 'has no saved weights' in said and "model=load_classifier('movie-minilm')" in said
+    assert 'before training' in said
     assert page.is_disabled('.sv-own-field') and page.is_disabled('.sv-own-look')
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_a_page_without_a_kernel_says_what_it_needs(browser, tmp_path):
     p = new_page(browser)
     p.goto(path.as_uri())
     p.wait_for_selector('.sv-own')
-    assert 'needs a kernel with a model' in p.inner_text('.sv-own-said') and p.is_disabled('.sv-own-field')
+    assert 'needs a model in a running kernel' in p.inner_text('.sv-own-said') and p.is_disabled('.sv-own-field')
     assert p.input_value('.sv-own-field') and p.errors == []
     p.close()
 

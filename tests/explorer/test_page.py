@@ -184,8 +184,8 @@ def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left
     p = opened(browser, path)
     assert p.evaluate('() => salviz.store.steps(0, 1)') == [0, 30]
     assert p.evaluate('() => salviz.store.frame(0, 1, 0).layers("attention")') == [2]
-    assert 'layers 2 only' in p.evaluate('() => salviz.store.meta.shipped')
-    assert '6 recorded frames of run were left out' in p.evaluate('() => salviz.store.meta.shipped')
+    assert 'layers other than 2' in p.evaluate('() => salviz.store.meta.shipped')
+    assert '6 recorded frames of run' in p.evaluate('() => salviz.store.meta.shipped')
     assert p.locator('.sv-failed').count() == 0
     closed(p, path)
 
@@ -235,11 +235,11 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
 def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
     refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
-               'nothing was recorded': lambda: page_of(empty),
+               'has no snapshots to show': lambda: page_of(empty),
                'probes [5] were not recorded': lambda: page_of(run, probes=[5]),
-               'layers [5] were not recorded; there are 0, 1': lambda: page_of(run, layers=[5]),
+               'layers [5] were not recorded; available: 0, 1': lambda: page_of(run, layers=[5]),
                'layers [] were': lambda: page_of(run, layers=[]),
-               'heads must be pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
+               'heads must be (layer, head) pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
                'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
     for said, call in refused.items():
         with pytest.raises(ValueError) as e: call()

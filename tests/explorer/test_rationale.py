@@ -76,12 +76,12 @@ def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
     for key in ('ArrowRight', 'ArrowRight'): page.keyboard.press(key)
     assert 'marked by 33' in panel.locator('.sv-reading').inner_text()
     page.keyboard.press('End')
-    assert 'nobody can mark it' in panel.locator('.sv-reading').inner_text()
+    assert 'cannot be marked' in panel.locator('.sv-reading').inner_text()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('what, says', [
     ('nothing', 'The rationale marks nothing'), ('everything', 'The rationale marks every token'),
-    ('flat', 'All tokens have the same value: the explanation points nowhere'), ('tied', '5 tokens tie at the border')])
+    ('flat', 'All tokens have the same value, so the explanation highlights nothing'), ('tied', '5 tokens tie at the threshold')])
 def test_where_agreement_has_no_number_the_panel_says_why(page, what, says):
     s = taught()
     if what in ('nothing', 'everything'): s.arrays['rationale'][:] = what == 'everything'

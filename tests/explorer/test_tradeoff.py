@@ -64,7 +64,7 @@ def test_points_open_their_runs_by_keys_and_by_mouse_in_a_saved_page(browser, fr
     assert 'weight=10.' in run()
     shown.locator('.sv-trade-point[data-value="3"]').click(force=True)
     shown.wait_for_timeout(100)
-    assert here() == '10' and 'recorded nothing' in shown.locator('.sv-trade-point[data-value="3"]').get_attribute(
+    assert here() == '10' and 'no recordings' in shown.locator('.sv-trade-point[data-value="3"]').get_attribute(
         'aria-label')
     assert shown.errors == []
     shown.close()

@@ -527,7 +527,7 @@ def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reaso
     for panel in ('heads', 'map', 'triptych'):
         with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
     with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
-    with pytest.raises(ValueError, match='is of a text, not of an image or series'): picture(text, 'signal')
+    with pytest.raises(ValueError, match='contains a text, not an image or series'): picture(text, 'signal')
     for panel in ('signal', 'sentence', 'whatif'):
         assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))
     for panel in ('heads', 'map', 'sentence', 'whatif'): check_legible(picture(text, panel))

@@ -48,7 +48,7 @@ def test_every_kind_draws_the_heads_in_view_or_says_why_not(run, guided, view):
             continue
         with pytest.raises(ValueError) as refused: explorer.figure(kind)
         assert kind in str(refused.value), kind
-        if view == 'mean': assert 'choose one head in the explorer, or give layer= and head=' in str(refused.value)
+        if view == 'mean': assert 'choose one head in the explorer, or pass layer= and head=' in str(refused.value)
 
 def test_options_come_before_what_is_in_view(run):
     explorer = Explorer(run, state=dict(entry=entries['mean']))
@@ -93,7 +93,7 @@ def test_a_live_explorer_without_a_snapshot_says_that_nothing_was_recorded_yet(h
     started = invented.run(home/'started', 'ADDrop', steps=(), finish=False)
     explorer = Explorer(Waiting(started))
     for draw in (explorer.figure, lambda: figure(explorer), lambda: explorer.figure('evolution'), explorer.snapshot):
-        with pytest.raises(ValueError, match='nothing was recorded yet, so there is nothing to keep'): draw()
+        with pytest.raises(ValueError, match='nothing has been recorded yet, so there is nothing to export'): draw()
     explorer.close()
     started.save(invented.snapshot(5, 0, method='ADDrop'))
     explorer = Explorer(Waiting(started))

@@ -1,8 +1,9 @@
-// The copy of an explorer in a saved notebook, which works without a kernel: the parts of a page in an output.
+// The static copy of an explorer in a saved notebook, which works without a kernel: the parts of a page in an output.
 import {openPage} from './page.js';
 
 function copyWithoutPlotly() {
-  return Promise.reject(new Error('a saved notebook keeps none; run the cell again, or write a page with to_html'));
+  const message = 'a saved notebook does not include it; run the cell again or export a page with to_html';
+  return Promise.reject(new Error(message));
 }
 
 export default async (place, styles, parts) => {

@@ -11,11 +11,11 @@
     URL.revokeObjectURL(address);
     await openCopy(place, styles, parts);
   };
-  // A kernel's live view comes first; a copy out of sight can wait.
+  // The live view of a kernel takes precedence, and a copy that is out of sight need not open yet.
   const seen = new IntersectionObserver(entries => {
     if (!entries.some(entry => entry.isIntersecting)) return;
     seen.disconnect();
-    open().catch(error => console.warn('salviz: the copy could not be opened, its picture stays', error));
+    open().catch(error => console.warn('salviz: could not open the static copy; showing its image', error));
   });
   setTimeout(() => seen.observe(place), 1500);
 }

@@ -1,5 +1,5 @@
-// The explorer as a page of its own: everything lies in script elements of the page, packed; a probe is unpacked when
-// it is looked at.
+// The explorer as a standalone page: all data is packed in script elements of the page, and a probe example is unpacked
+// when it is viewed.
 import {mountApp} from './app.js';
 import {unpackPage} from './state/codec.js';
 import {plotlyLoader} from './lib/plotly.js';
@@ -8,7 +8,7 @@ import {State} from './state/state.js';
 import {sameProbe, Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
-// `source`: the document, or an element that holds the parts of a page.
+// `source`: the document, or an element that contains the parts of a page.
 function pageText(source, id) { return source.querySelector(`#${id}`)?.textContent ?? ''; }
 
 function pageJson(source, id) { return JSON.parse(pageText(source, id) || 'null'); }
@@ -19,14 +19,14 @@ function pageBytes(source, id) {
   return bytes;
 }
 
-// Probe numbers of every run that show the sentence in view: a comparison needs both sides.
+// Element ids of the sentence in view in all runs: a comparison needs both sides.
 function pageSame(store, {run, probe}) {
   const here = store.probe(run, probe);
   const shows = (p, i) => i === run ? p.id === probe : here && sameProbe(p, here);
   return store.runs.flatMap((of, i) => of.probes.filter(p => shows(p, i)).map(p => `salviz-frames-${i}-${p.id}`));
 }
 
-// Frames of a sentence, once they are asked for: `ready` when the newest is there, `whole` when all are.
+// Loads the frames of a sentence on request: `ready` resolves with the newest frame, `whole` with all of them.
 class PageFrames {
   constructor(store, source) {
     Object.assign(this, {store, source});
@@ -67,18 +67,18 @@ function pageSay(el, text) {
   el.append(note);
 }
 
-// What the address asks for, null where it asks for nothing that can be shown.
+// The state encoded in the address, null if there is none or it is invalid.
 function pageLinkState(el) {
   try { return stateOfLink(location.hash); } catch (error) {
     pageSay(el,
-      `The view in this page’s address could not be read (${error.message}); the page opens as it was saved.`);
+      `Could not read the view in this page’s address (${error.message}); showing the saved view.`);
     return null;
   }
 }
 
 let pageCount = 0;   // explorers in this document
 
-// Panels are landmarks, which need different names: from the second explorer on they have its number.
+// Panels are landmarks, which need distinct names: from the second explorer on, they are numbered.
 function pageNumbered(el) {
   pageCount += 1;
   if (pageCount === 1) return;
@@ -86,7 +86,7 @@ function pageNumbered(el) {
     panel.setAttribute('aria-label', `${panel.getAttribute('aria-label')}, explorer ${pageCount}`);
 }
 
-// A page of its own has an address that says what is in view; a copy within a notebook has none.
+// A standalone page has an address that encodes the view; a copy within a notebook has none.
 export async function openPage(el, {source = document,
   plotly = plotlyLoader(async () => pageBytes(source, 'salviz-plotly'))} = {}) {
   const store = new Store(), options = pageJson(source, 'salviz-options') ?? {}, frames = new PageFrames(store, source),
@@ -97,7 +97,7 @@ export async function openPage(el, {source = document,
   const first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
   const failed = error => pageSay(el,
-    `A part of this page could not be read (${error.message}); it was damaged, save it anew.`);
+    `Part of this page could not be read (${error.message}); export the page again.`);
   const begun = frames.show(state);
   begun.whole.catch(failed);
   await begun.ready;
@@ -125,5 +125,5 @@ const pagePlace = document.getElementById('salviz-page');
 if (pagePlace) {
   openPage(pagePlace).then(app => { window.salviz = app; },
     error => pageSay(pagePlace,
-      `This page could not be opened (${error.message}). It was made for a current browser.`));
+      `This page could not be opened (${error.message}); use a current browser.`));
 }

@@ -1,4 +1,4 @@
-// The explorer as a Jupyter widget: what the kernel sends fills one store, which all views of the widget share.
+// The explorer as a Jupyter widget: the kernel's data fills one store, which all views of the widget share.
 import {mountApp} from './app.js';
 import {Places} from './lib/places.js';
 import {plotlyLoader} from './lib/plotly.js';
@@ -8,8 +8,8 @@ import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
 const widgetSaveAfter = 400;
-const widgetElsewhere = 'Another view of this explorer has asked since; ask again.';
-// All pages that show one widget hear the answers of its kernel.
+const widgetElsewhere = 'Another view of this explorer sent a newer request; run this one again.';
+// All pages that show the same widget receive the kernel's answers.
 const widgetName = Math.random().toString(36).slice(2);
 
 function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength)
@@ -17,7 +17,7 @@ function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffe
 
 function widgetJson(text, otherwise) { return text ? JSON.parse(text) : otherwise; }
 
-// What does not survive a reload: the theme is the page's, and nothing plays on its own.
+// Theme and playback are not saved.
 function widgetSavedState(state) { return JSON.stringify({...state.get(), theme: undefined, playing: undefined}); }
 
 class WidgetSession {
@@ -53,8 +53,8 @@ class WidgetSession {
 
   readRows() { widgetJson(this.model.get('rows'), []).forEach((rows, run) => this.store.setRows(run, rows)); }
 
-  // `index` says what each slot holds, with a number that changes when the slot is filled anew; slots and index arrive
-  // in one message.
+  // `index` lists the contents of each slot, with a number that changes when the slot is refilled; slots and index
+  // arrive in one message.
   readFrames() {
     const index = this.model.get('index') ?? [],
       wanted = new Map(index.flatMap((entry, slot) => entry ? [[entry.join('/'), {entry, slot}]] : []));
@@ -72,8 +72,7 @@ class WidgetSession {
     }
   }
 
-  // A probe of which steps are missing is asked for; without a kernel the question goes nowhere and nothing else
-  // happens.
+  // Requests the missing steps of a probe example; without a kernel, nothing happens.
   follow(changed) {
     const {run, probe} = this.state;
     if (changed.has('probe') || changed.has('run')) this.request({kind: 'probe', run, probe});
@@ -88,9 +87,9 @@ class WidgetSession {
     try { Promise.resolve(this.model.send(what)).catch(failed); } catch { failed(); }
   }
 
-  // What a model is asked (a sentence of the reader's own, vectors of a head): what the kernel offers for each run, and
-  // its answers to the newest question of each kind. They come as messages, in parts, and are no part of what is saved.
-  // Where none comes, whoever waits says so. Views that ask the same are all answered.
+  // Requests to a model (a custom sentence, vectors of a head): `offers` lists the models of each run, `ask` sends a
+  // request. Answers come as messages, in parts, and are not saved. Only the newest request of each kind is answered;
+  // views with identical requests share the answer.
   offers() { return widgetJson(this.model.get('own'), []); }
 
   ask(question, answered) {
@@ -117,7 +116,7 @@ class WidgetSession {
       try {
         this.model.set('ui', saved);
         this.model.save_changes();
-      } catch (error) { console.warn('salviz: the view could not be kept', error); }
+      } catch (error) { console.warn('salviz: could not save the view', error); }
     }, widgetSaveAfter);
   }
 }
@@ -128,7 +127,7 @@ function widgetView({store, state, options, plotly}, session, el) {
   el.append(box);
   const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
     request: what => session.request(what), kernel: session, firstUse: true});
-  // Another view of the same explorer was asked for by somebody who is there.
+  // Only the first view scrolls into sight; further views are opened by a user who is already there.
   const offSight = session.seen ? () => {} : scrollIntoSight(box);
   session.seen = true;
   const offTheme = watchTheme(theme => state.set({theme}));
@@ -140,7 +139,7 @@ function widgetView({store, state, options, plotly}, session, el) {
   };
 }
 
-// anywidget calls this once for each model, so `session` is what its views have in common.
+// anywidget calls this once per model, so all its views share `session`.
 export default () => {
   let session = null;
   const open = model => session ??= new WidgetSession(model);

@@ -1,6 +1,6 @@
-// Two sentences word by word: which words are the same, and what stands where they are not.
+// Aligns two sentences word by word.
 
-// Lengths of the longest list that is common to a[i:] and b[j:], for all i and j.
+// Lengths of the longest common subsequence of a[i:] and b[j:], for all i and j.
 function commonLengths(a, b) {
   const length = Array.from({length: a.length + 1}, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--)
@@ -8,8 +8,8 @@ function commonLengths(a, b) {
   return length;
 }
 
-// [[i, j]]: words of `a` and `b` in their order, those of the longest common list side by side and `same`. Between two
-// of them the first word of one side stands beside the first of the other, and so on; where a side has none left, null.
+// [{first, second, same}]: the words of `a` and `b` in order, with the words of their longest common subsequence
+// aligned and marked `same`. Words between these are paired in order; where one side has no more words, it is null.
 export function alignWords(a, b) {
   const length = commonLengths(a, b), columns = [];
   let i = 0, j = 0, left = [], right = [];
@@ -29,14 +29,14 @@ export function alignWords(a, b) {
   return columns;
 }
 
-// The words and signs of a text, with their places: [{text, from, to}].
+// The words and punctuation marks of a text with their positions: [{text, from, to}].
 export function textPieces(text) {
   return [...new Intl.Segmenter(undefined, {granularity: 'word'}).segment(text)]
     .filter(({segment}) => segment.trim())
     .map(({segment, index}) => ({text: segment, from: index, to: index + segment.length}));
 }
 
-// `text` without one of its pieces, and without the blank that would be left over.
+// Removes one piece from `text`, together with the space that would be left over.
 export function withoutPiece(text, {from, to}) {
   const before = text.slice(0, from), after = text.slice(to);
   const blank = (!before || /\s$/u.test(before)) && /^\s/u.test(after);

@@ -1,4 +1,4 @@
-// Drawing on canvas that stays sharp on every screen: device pixels, cells of a map, token labels along its axes.
+// Canvas drawing that is sharp on every screen: device pixels, cells of a map, token labels along its axes.
 import {cutText, visibleText} from './words.js';
 
 const sansFamily = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
@@ -6,7 +6,7 @@ const lightInks = {fg: '#1b1f24', muted: '#57606a', line: '#d5d9de', accent: '#0
   raised: '#f6f7f9', warn: '#9a3b00'};
 const labelPitch = 12;
 
-// Colours and fonts of the page, as canvas needs them.
+// The colours and fonts of the page, for drawing on a canvas.
 export function inksOf(el, theme) {
   const style = getComputedStyle(el), inks = {theme};
   for (const [name, fallback] of Object.entries(lightInks))
@@ -24,7 +24,7 @@ export class SharpCanvas {
     Object.assign(this, {width: 0, height: 0, ratio: 1});
   }
 
-  // Width and height in CSS pixels; the canvas has as many device pixels as the screen shows of it.
+  // Sets width and height in CSS pixels; the canvas gets the corresponding number of device pixels.
   size(width, height) {
     Object.assign(this, {width, height, ratio: window.devicePixelRatio || 1});
     const across = Math.max(1, Math.round(width * this.ratio)), down = Math.max(1, Math.round(height * this.ratio));
@@ -45,16 +45,15 @@ export class SharpCanvas {
   }
 }
 
-// Which cell each of `pixels` device pixels shows, when `span` cells from cell number `from` (both may be fractions)
-// fill them.
+// The cell shown by each of `pixels` device pixels when they cover `span` cells from cell number `from` (both may be
+// fractional).
 export function cellsOfPixels(pixels, from, span, count) {
   return Int32Array.from({length: pixels},
     (_, p) => Math.min(count - 1, Math.max(0, Math.floor(from + (p + .5) * span / pixels))));
 }
 
-// Where cells lie on the screen. Rows and columns: {count, from, span}. All in CSS pixels, with edges on device pixels,
-// exactly where the colours
-// change.
+// The positions of cells on the screen. Rows and columns: {count, from, span}. All positions are in CSS pixels, with
+// edges on device pixels, exactly where the colours change.
 export class CellGrid {
   constructor({x, y, width, height, columns, rows, ratio}) {
     Object.assign(this, {columns, rows, ratio});
@@ -89,7 +88,7 @@ export class CellGrid {
   columnsInView() { return cellRange(this.columns); }
   rowsInView() { return cellRange(this.rows); }
 
-  // Whatever `draw` does stays within the cells.
+  // Clips everything that `draw` draws to the cells.
   clipped(context, draw) {
     context.save();
     context.beginPath();
@@ -103,8 +102,8 @@ export class CellGrid {
 function cellRange({count, from, span}) {
   return [Math.max(0, Math.floor(from)), Math.min(count, Math.ceil(from + span))]; }
 
-// Colours of cells (Uint32, row by row) onto a canvas with nearest neighbour; the pixels' buffer is kept between
-// frames.
+// Paints cell colours (Uint32, row by row) onto a canvas with nearest-neighbour sampling; the pixel buffer is reused
+// between frames.
 export class CellPainter {
   pixelsFor(context, across, down) {
     if (this.image?.width !== across || this.image?.height !== down) {
@@ -130,10 +129,11 @@ export class CellPainter {
 
 const mostShapes = 200;
 
-// A token as something that can be seen on a canvas, however long it is.
+// A token as visible text for a canvas, shortened if it is very long.
 export function shownToken(label) { return visibleText(String(label ?? '').slice(0, mostShapes)); }
 
-// A token within a sentence of ours: quoted, cut, and kept from turning the words around it.
+// A token for use within a sentence: quoted, shortened, and isolated so that it does not change the text direction
+// around it.
 export function quotedToken(label, most = 40) {
   const text = cutText(shownToken(label), most);
   return turnsWords.test(text) ? `“\u2068${text}\u2069”` : `“${text}”`;
@@ -153,7 +153,7 @@ export function textWidth(context, text) {
   return textWidths.get(key);
 }
 
-// `text` as it fits into `room` pixels, whole or cut with an ellipsis between two characters.
+// Shortens `text` with an ellipsis between two characters so that it fits into `width` pixels.
 export function fitText(context, text, width) {
   if (textWidth(context, text) <= width) return text;
   const shapes = Array.from(shapeSplitter.segment(text), s => s.segment);
@@ -166,14 +166,14 @@ export function fitText(context, text, width) {
   return `${shapes.slice(0, low).join('')}…`;
 }
 
-// Room that the longest of `labels` needs, at most `most`.
+// The width of the longest label, at most `most`.
 export function labelWidth(context, labels, font, most) {
   context.font = font;
   return Math.ceil(Math.min(most,
     Math.max(8, ...labels.map(label => Math.min(most, textWidth(context, shownToken(label)))))));
 }
 
-// Which of the labels from `first` to `end` can stand without touching, marked ones first: [[index, middle]].
+// Which of the labels from `first` to `end` fit without touching, marked ones first: [[index, middle]].
 export function thinnedLabels(first, end, middle, pitch, marked = new Set(), need = labelPitch) {
   const placed = [], stride = Math.max(1, Math.ceil(need / pitch - .05)), order = [];
   for (let i = first; i < end; i++) if (marked.has(i)) order.push(i);
@@ -185,13 +185,13 @@ export function thinnedLabels(first, end, middle, pitch, marked = new Set(), nee
   return placed;
 }
 
-// `labels`: [{label, special}]; `marked`: set of indices; a marked label is bold in the accent colour.
+// `labels`: [{label, special}]; a marked label is bold in the accent colour.
 function labelStyle(context, {special}, isMarked, inks) {
   context.font = isMarked ? inks.bold : inks.font;
   context.fillStyle = isMarked ? inks.accent : special ? inks.muted : inks.fg;
 }
 
-// Keys: below their column's top edge at `y`, upright where they fit into their columns, else turned.
+// Draws key labels above their columns: horizontal where they fit, otherwise rotated.
 export function columnLabels(context, grid, labels, {y, space, inks, marked = new Set()}) {
   const [first, end] = grid.columnsInView(), placed = [];
   context.font = inks.bold;
@@ -214,7 +214,7 @@ export function columnLabels(context, grid, labels, {y, space, inks, marked = ne
   return placed;
 }
 
-// Queries: right-aligned at `x`.
+// Draws query labels, right-aligned at `x`.
 export function rowLabels(context, grid, labels, {x, space, inks, marked = new Set()}) {
   const [first, end] = grid.rowsInView(), placed = [];
   context.direction = 'ltr';
@@ -244,7 +244,7 @@ export function axisTitles(context, grid, {keyY, queryX, inks}) {
   context.restore();
 }
 
-// A line that can be seen on light and on dark cells: a wide stroke in one, a narrow one in the other.
+// A line that is visible on light and on dark cells: a wide stroke in one colour, a narrow one in the other.
 export function doubleStroke(context, path, {ink, halo}, width = 1.25) {
   context.lineJoin = 'miter';
   context.lineCap = 'square';

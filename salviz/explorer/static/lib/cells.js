@@ -1,27 +1,27 @@
-// Cells that can be pointed at: a canvas, one above it that outlines a cell, and a line of words about that cell.
+// Interactive cells: a canvas, an overlay that outlines a cell, and a line of text about that cell.
 import {doubleStroke, overlayInks, SharpCanvas} from './canvas.js';
 import {elementOf} from './controls.js';
 
 const arrowMoves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
 
-// What a key stands for among `keys` (by default the arrows: [down, right]), unless it is held with another one.
+// Looks up a pressed key in `keys` (by default the arrows: [down, right]); undefined with a modifier key.
 export function plainKey(event, keys = arrowMoves) {
   return event.altKey || event.ctrlKey || event.metaKey ? undefined : keys[event.key];
 }
 
-// JupyterLab has shortcuts of its own on these keys, and the page scrolls.
+// Keeps the key from triggering JupyterLab's shortcuts or scrolling the page.
 export function claimKey(event) {
   event.preventDefault();
   event.stopPropagation();
 }
 
-// An arrow between two tokens is read as a sign.
+// Screen readers would read the arrow between two tokens as a symbol.
 export function spokenText(text) { return text.replaceAll(' → ', ' to '); }
 
 export class CellStage {
-  // `text(cell)`: the words about it; `first()`: where the arrow keys begin. If need be: `choose(cell)`, by Enter or a
-  // click; `pointed(x, y)`: {cell, text} of more than cells, null to leave all as it is; `keys`: {key: what it does};
-  // `moved(cell)`: the arrow keys have moved to it; `announce(text)` tells who listens, in the words of `spoken(cell)`.
+  // `text(cell)`: the description of a cell; `first()`: where the arrow keys start. Optional: `choose(cell)`, called on
+  // Enter or click; `pointed(x, y)`: {cell, text} for more than cells, or null to change nothing; `keys`: {key:
+  // action}; `moved(cell)`: called when the arrow keys move; `announce(text)`: sends `spoken(cell)` to screen readers.
   constructor({text, announce, spoken = cell => spokenText(text(cell)), choose = null,
     first = () => ({row: 0, column: 0}), pointed = null, keys = {}, moved = () => {}}) {
     Object.assign(this, {text, announce, spoken, choose, first, moved, keys, cursor: null, hover: null, grids: []});
@@ -32,17 +32,17 @@ export class CellStage {
     if (choose) this.keys = {...keys, Enter: () => this.cursor && choose(this.cursor)};
     this.sharp = new SharpCanvas('sv-canvas', 'application');
     this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.removeAttribute('tabindex');   // what has a role of presentation cannot be focused
+    this.over.el.removeAttribute('tabindex');   // presentation elements must not be focusable
     this.el = elementOf('div', 'sv-stage');
     this.el.append(this.sharp.el, this.over.el);
     this.tip = elementOf('output', 'sv-tip');
-    // What the keys move to is announced; what the pointer passes over would drown it.
+    // Keyboard moves are announced separately; announcing pointer moves too would drown them out.
     this.tip.setAttribute('aria-live', 'off');
     this.listen();
   }
 
-  // The grids of what was drawn, all of as many cells: a cell is outlined in each of them.
-  // `about`: what all of it is of; words about a cell of something else do not stay.
+  // `grids`: the drawn grids, all with the same cells; a cell is outlined in each. `about`: a key of the drawn data;
+  // the text about a cell is cleared when it changes.
   show(grids, theme, about = '') {
     Object.assign(this, {grids, theme});
     if (!this.has(this.cursor)) this.cursor = null;

@@ -1,8 +1,6 @@
-// From numbers to colours that colour-blind people can tell apart, and back: tables, scales with numbers, numbers in
-// words.
+// Converts numbers to colours that colour-blind people can distinguish, and numbers to text: tables, scales with ticks.
 
-// Zero lies near the page's own background, so that what stands out is what is large; lightness changes in one
-// direction only.
+// Zero is close to the page background, so that large values stand out; lightness changes monotonically.
 const colourStops = {
   cividis: {
     light: [[0, 'fdfcf7'], [.2, 'f8f0c4'], [.4, 'e2cd79'], [.58, 'aea06a'], [.75, '717376'], [.88, '3c4b6e'],
@@ -32,7 +30,7 @@ export const palettes = ['cividis', 'viridis', 'grey'];
 
 function hexParts(hex) { return [0, 2, 4].map(i => parseInt(hex.slice(i, i + 2), 16)); }
 
-// ImageData is red, green, blue, alpha in memory, which a little-endian 32-bit number holds in reverse.
+// ImageData stores red, green, blue, alpha; as a little-endian 32-bit number, the order is reversed.
 function packParts([r, g, b]) { return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0; }
 
 function tableFromStops(stops) {
@@ -48,7 +46,7 @@ function tableFromStops(stops) {
 
 const colourTables = new Map();
 
-// 256 packed colours; `palette` is one of `palettes`, or 'signed' whose entry 127.5 is zero.
+// 256 packed colours; `palette` is one of `palettes`, or 'signed', where entry 127.5 is zero.
 export function colourTable(palette, theme = 'light') {
   const key = `${palette} ${theme}`;
   if (!colourTables.has(key))
@@ -57,15 +55,14 @@ export function colourTable(palette, theme = 'light') {
   return colourTables.get(key);
 }
 
-// What is not attended to by construction, not finite or below the threshold has no place on the scale.
+// Values without a colour on the scale: masked positions, non-finite values, values below the threshold.
 export function blankColour(theme = 'light') {
   return packParts(hexParts(colourBlank[theme === 'dark' ? 'dark' : 'light'])); }
 
 export function cssColour(packed) { return `rgb(${packed & 255}, ${(packed >> 8) & 255}, ${(packed >> 16) & 255})`; }
 
-// A scale from values to entries of a table. Attention is mostly small, so places follow the square root of the value;
-// numbers stand beside it.
-// A `linear` one is for numbers of which nobody knows whether small ones matter.
+// A scale from values to table entries. Most attention weights are small, so positions follow the square root of the
+// value; tick labels show the values. A `linear` scale is for numbers for which small values may not matter.
 export function colourScaleOf({limit, signed = false, linear = false, palette = 'cividis', theme = 'light'}) {
   const top = limit > 0 && Number.isFinite(limit) ? limit : 1;
   return {limit: top, signed, linear, table: colourTable(signed ? 'signed' : palette, theme), blank: blankColour(theme),
@@ -82,7 +79,7 @@ export function scaleColour(scale, value) {
   return Number.isFinite(value) ? scale.table[Math.round(255 * scalePlace(scale, value))] : scale.blank;
 }
 
-// The same for many values at once, without a call for each: grids of heads have a hundred thousand pixels.
+// The same for many values at once, without a function call for each: head grids have a hundred thousand pixels.
 export function paintScale(scale, values, out) {
   const {table, blank, limit, linear} = scale, over = 1 / limit,
     [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
@@ -96,7 +93,7 @@ export function paintScale(scale, values, out) {
   return out;
 }
 
-// Numbers as the explorer writes them: short, with a real minus sign, never 0 for what is not 0.
+// Formats a number: short, with a real minus sign, and never 0 for a non-zero value.
 export function shortNumber(x) {
   if (!Number.isFinite(x)) return 'undefined';
   const size = Math.abs(x);
@@ -105,8 +102,8 @@ export function shortNumber(x) {
   return text.replace('e+', 'e').replaceAll('-', '−');
 }
 
-// `value ± step`, both to the digit that the step allows. The step takes in the rounding of the printed value and is
-// never rounded down.
+// `value ± step`, both rounded to the digit that the step allows. The step includes the rounding of the printed value
+// and is never rounded down.
 export function valueWithStep(value, half) {
   if (!Number.isFinite(value)) return 'not finite';
   if (!(half > 0)) return shortNumberExact(value);
@@ -130,13 +127,12 @@ export function ordinal(k) {
 export function percent(fraction) {
   return fraction > 0 && fraction < .0005 ? '< 0.1 %' : `${(100 * fraction).toFixed(fraction < .0995 ? 1 : 0)} %`; }
 
-// Attention that is spread evenly over `tokens` must not look strong: the scale of its colours ends at no less than
-// four times an even share.
+// Evenly spread attention over `tokens` must not look strong: the colour scale ends at no less than four times the
+// uniform weight.
 export function attentionLimit(limit, tokens) { return Math.max(limit, Math.min(1, 4 / tokens)); }
 
-// Ticks of a scale: both ends, and round numbers between them that keep `gap` (share of the bar) from each other. The
-// numbers of the ends stand
-// within the bar and take more of it than half of themselves; a 0 is short.
+// Ticks of a scale: both ends, and round numbers between them at least `gap` (a fraction of the bar) apart. The labels
+// of the ends are drawn within the bar, so they take more of it than half of their width; a 0 is short.
 export function scaleTicks(scale, gap = .18) {
   const ends = scale.signed ? [-scale.limit, 0, scale.limit] : [0, scale.limit],
     ticks = ends.map(v => [v, scalePlace(scale, v)]);
@@ -154,7 +150,7 @@ export function scaleTicks(scale, gap = .18) {
   return ticks.sort((a, b) => a[1] - b[1]);
 }
 
-// The scale as a horizontal bar with numbers below: `inks` from canvas.js, height about 26 px.
+// Draws the scale as a horizontal bar with numbers below: `inks` from canvas.js, height about 26 px.
 export function colourScale(context, scale, {x, y, width, bar = 9, title = '', ticks = null, inks}) {
   const cells = Math.max(2, Math.round(width));
   for (let i = 0; i < cells; i++) {
@@ -182,5 +178,5 @@ export function colourScale(context, scale, {x, y, width, bar = 9, title = '', t
   context.textAlign = 'left';
   context.textBaseline = 'bottom';
   const short = title.replace('square-root scale', '√ scale'), isWide = context.measureText(title).width > width;
-  context.fillText(isWide ? short : title, x, y - 3, width); // beside it another caption may begin
+  context.fillText(isWide ? short : title, x, y - 3, width); // another caption may follow
 }

@@ -1,4 +1,4 @@
-// The small pieces of page that panels are made of: elements, and controls that say what was chosen.
+// Building blocks of panels: elements and form controls that report their value.
 
 export function elementOf(tag, className = '', ...children) {
   const node = document.createElement(tag);
@@ -28,7 +28,7 @@ export function choiceOf(entries, onChange) {
   return select;
 }
 
-// Other entries only where they are others: a list that is open stays open.
+// Replaces the entries only if they changed, so that an open list stays open.
 export function fillChoice(select, entries, value) {
   const text = JSON.stringify(entries);
   if (select.dataset.entries !== text) {
@@ -60,7 +60,7 @@ export function buttonOf(text, title, onClick) {
   return button;
 }
 
-// How tall, in pixels, a style sheet lets a drawing in `el` be; `most` where it says nothing.
+// The height limit in pixels that a style sheet sets for a drawing in `el`; `most` if it sets none.
 export function tallest(el, most) { return Number(getComputedStyle(el).getPropertyValue('--sv-tallest')) || most; }
 
 export function svgNode(tag, attributes, title = '') {

@@ -1,14 +1,14 @@
-// What explains the explorer in place: a question mark in each panel, and the list of all keys.
+// Help within the explorer: a question mark in each panel, and the list of all keyboard shortcuts.
 import {claimKey} from './cells.js';
 import {buttonOf, elementOf} from './controls.js';
 
 // Keys that work wherever the focus is within the explorer.
 export const commonKeys = [
-  ['Tab', 'to the next control'], ['[ ]', 'previous, next recorded step'], ['{ }', 'previous, next sentence'],
-  ['?', 'this list'], ['Esc', 'close an explanation, this list or the tour'],
+  ['Tab', 'next control'], ['[ ]', 'previous, next recorded step'], ['{ }', 'previous, next sentence'],
+  ['?', 'show this list'], ['Esc', 'close help, this list or the tour'],
 ];
 
-// `keys`: [[keys, what they do]].
+// `keys`: [[keys, action]].
 export function keyTable(keys) {
   const rows = keys.map(([names, does]) => {
     const term = elementOf('dt', '', ...names.split(' ').map(name => elementOf('kbd', '', name)));
@@ -17,7 +17,7 @@ export function keyTable(keys) {
   return elementOf('dl', 'sv-keys', ...rows);
 }
 
-// A button that shows and hides what it explains, which stands in the page below it and covers nothing.
+// A button that shows and hides an explanation, which is inserted below it and covers nothing.
 export class Unfolding {
   constructor(text, label, ...children) {
     this.button = buttonOf(text, label, () => this.show(this.el.hidden));
@@ -42,15 +42,16 @@ export class Unfolding {
   }
 }
 
-// A panel's explanation; `help`: {says: two sentences, keys}, as its file exports it.
+// The help of a panel; `help`: {says: two sentences, keys}, as exported by the panel's file.
 export function panelHelp({title, help: {says, keys}}) {
-  return new Unfolding('?', `explain ${title}`, elementOf('p', 'sv-explained', says.join(' ')), keyTable(keys));
+  return new Unfolding('?', `help for ${title}`, elementOf('p', 'sv-explained', says.join(' ')), keyTable(keys));
 }
 
-// All keys, panel by panel, of those that fit what is shown; `ask`: starts the tour.
+// All keys, grouped by panel, for the panels in view; `ask` starts the tour.
 export function allKeys(panels, ask) {
-  const list = new Unfolding('Keys', 'all keys');
-  const tour = buttonOf('Tour', 'show the tour', ask), close = buttonOf('Close', 'close the list of keys', () => {
+  const list = new Unfolding('Keys', 'keyboard shortcuts');
+  const tour = buttonOf('Start tour', 'start the tour', ask);
+  const close = buttonOf('Close', 'close the keyboard shortcuts', () => {
     list.show(false);
     list.button.focus();
   });

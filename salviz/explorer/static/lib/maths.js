@@ -1,4 +1,4 @@
-// The mathematics of salviz.maps and of the methods' draws, number for number: all are checked against
+// The mathematics of salviz.maps and of the methods' random draws, number for number, checked against
 // tests/golden.json.
 // Maps are flat, row after row; masks are 0 or 1; n is the number of keys of a row.
 
@@ -6,12 +6,12 @@ const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n 
 
 export function remainingCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
 
-// How many of a row's n keys are candidates where no attributions tie.
+// How many of a row's n keys are candidates if no attributions tie.
 export function candidateCount(n, p, region = 'high') {
   return region === 'low_released' ? remainingCount(n, 1 - p) : n - remainingCount(n, p);
 }
 
-// By the sorted row of a query: is an attribution in the candidate discard region?
+// Tests, given the sorted row of a query, whether an attribution is in the candidate discard region.
 function inRegion(sorted, count, region) {
   const n = sorted.length;
   if (region === 'high') return value => value >= sorted[n - count];
@@ -19,7 +19,7 @@ function inRegion(sorted, count, region) {
   return value => count === n || value < sorted[count];
 }
 
-// AD-DROP's candidate discard region. Only comparisons within a row matter, so ranks serve as well as attributions.
+// AD-DROP's candidate discard region. Only comparisons within a row matter, so ranks work as well as attributions.
 export function discardCandidates(attribution, allowed, n, p, region = 'high') {
   const out = new Uint8Array(attribution.length), row = new Float64Array(n);
   for (let start = 0; start < out.length; start += n) {
@@ -42,7 +42,8 @@ function mixed(x) {
 
 const goldenRatio = 0x9e3779b9;
 
-// The draw of one layer: (head, query, key) → a number in [0, 1), the same bits as methods.base.keyed_uniform.
+// The random numbers of one layer: (head, query, key) → a number in [0, 1), with the same bits as
+// methods.base.keyed_uniform.
 export function keyedUniform(exampleId, heads, n, seed, step, layer) {
   let key = 0, lastHead = -1, lastQuery = -1, headKey = 0, queryKey = 0;
   for (const part of [seed, step, layer, exampleId]) key = mixed(((key ^ (part >>> 0)) + goldenRatio) | 0);
@@ -54,8 +55,8 @@ export function keyedUniform(exampleId, heads, n, seed, step, layer) {
   };
 }
 
-// Which candidates are dropped where the draw `uniform` (query, key) is below q; a row never loses all that it may
-// attend to.
+// Which candidates are dropped: those whose random number `uniform` (query, key) is below q. A row never loses all the
+// keys that it may attend to.
 export function dropMask(candidates, allowed, n, q, uniform) {
   const out = new Uint8Array(candidates.length), limit = Math.fround(q);
   for (let query = 0; query * n < out.length; query++) {
@@ -71,7 +72,7 @@ export function dropMask(candidates, allowed, n, q, uniform) {
   return out;
 }
 
-// Attention guidance's pattern for the `real` tokens, null where nothing `occurs`.
+// Attention guidance's pattern for the `real` tokens, null if its tokens do not occur (`occurs`).
 export function patternMatrix(name, real, occurs = null, boundary = 'uniform', multiple = 'uniform') {
   const n = real.length, out = new Float64Array(n * n), at = [];
   for (let i = 0; i < n; i++) if (real[i]) at.push(i);
@@ -88,7 +89,7 @@ export function patternMatrix(name, real, occurs = null, boundary = 'uniform', m
   return out;
 }
 
-// The k largest among those that count; the earlier comes first among equals.
+// The k largest among the positions that count; ties go to the earlier position.
 export function topMask(x, k, counts = null) {
   const out = new Uint8Array(x.length), places = [];
   for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
@@ -101,7 +102,7 @@ function normalised(x) {
   return total > 0 ? x.map(v => v / total) : x.fill(0);
 }
 
-// What SalLM's loss asks of attention; all 0 where nothing is allowed, or not binarised and nothing is positive.
+// The target of SalLM's loss; all 0 if nothing is allowed, or, without binarisation, nothing is positive.
 export function saliencyTarget(saliency, allowed, topFraction = .1, binarised = true) {
   const n = saliency.length, target = new Float64Array(n);
   if (binarised) {
@@ -112,7 +113,7 @@ export function saliencyTarget(saliency, allowed, topFraction = .1, binarised = 
   return normalised(target);
 }
 
-// Ranks from 1 among those that count, NaN elsewhere; ties get the mean of their places.
+// Ranks from 1 among the positions that count, NaN elsewhere; ties share their mean rank.
 export function ranksOf(x, counts = null) {
   const out = new Float64Array(x.length).fill(NaN), places = [];
   for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
@@ -124,7 +125,7 @@ export function ranksOf(x, counts = null) {
   return out;
 }
 
-// Rows that have several places but one number only: nothing in them is first or last. 1 where that is so.
+// 1 for rows with several positions that all have the same value: they have no order.
 export function tiedRows(values, count) {
   return Uint8Array.from({length: values.length / count}, (_, r) => {
     const finite = Array.from(values.subarray(r * count, (r + 1) * count)).filter(Number.isFinite);
@@ -151,7 +152,7 @@ function rowTotal(x, start, n, counts) {
   return total;
 }
 
-// KL(p || q) in nats of two rows, each normalised over what counts; NaN where one of them has no mass.
+// KL(p || q) in nats of two rows, each normalised over the positions that count; NaN if one of them sums to 0.
 export function kl(p, q, counts = null) {
   const n = p.length, allP = rowTotal(p, 0, n, counts), allQ = rowTotal(q, 0, n, counts);
   if (!(allP > 0 && allQ > 0)) return NaN;
@@ -161,14 +162,14 @@ export function kl(p, q, counts = null) {
   return sum;
 }
 
-// The mean over classes of KL(p || q) of Bernoulli distributions: each class has a probability of its own.
+// The mean over classes of KL(p || q) of Bernoulli distributions, for independent class probabilities.
 export function klPerClass(p, q) {
   let sum = 0;
   for (let i = 0; i < p.length; i++) sum += kl([p[i], 1 - p[i]], [q[i], 1 - q[i]]);
   return sum / p.length;
 }
 
-// Entropy in nats of each row, normalised over its allowed keys; NaN for a row without mass.
+// The entropy in nats of each row, normalised over its allowed keys; NaN for a row that sums to 0.
 export function entropy(rows, n, allowed = null) {
   const out = new Float64Array(rows.length / n);
   for (let row = 0; row < out.length; row++) {
@@ -182,7 +183,7 @@ export function entropy(rows, n, allowed = null) {
   return out;
 }
 
-// NaN where nothing counts, and where one side is constant over more than k counted positions: ties alone would choose.
+// NaN if nothing counts, or if one side is constant over more than k positions, since ties alone would decide.
 export function topOverlap(a, b, k, counts = null) {
   const chosen = topMask(a, k, counts), other = topMask(b, k, counts);
   const at = [...chosen.keys()].filter(i => !counts || counts[i]);
@@ -203,8 +204,8 @@ function multiplied(a, b, n) {
   return out;
 }
 
-// How much of each input token reaches each row through all layers; `layers` are maps [n*n], means over heads, first
-// layer first.
+// Attention rollout: how much of each input token reaches each row through all layers. `layers` are maps [n*n], means
+// over heads, from the first layer on.
 export function rollout(layers, n, residual = .5) {
   const mixedIn = layers.map(layer => {
     const map = Float64Array.from(layer, (v, k) => (1 - residual) * v + (k % (n + 1) === 0 ? residual : 0));
@@ -217,7 +218,7 @@ export function rollout(layers, n, residual = .5) {
   return mixedIn.slice(1).reduce((below, layer) => multiplied(layer, below, n), mixedIn[0]);
 }
 
-// Saliency guided training: the floor(share · words) words of lowest saliency, the earlier first among equals.
+// Saliency guided training: the floor(fraction · words) words of lowest saliency; ties go to the earlier word.
 export function lowestWords(saliency, isWord, fraction, ranking = 'signed') {
   const out = new Uint8Array(saliency.length), words = [];
   for (let w = 0; w < saliency.length; w++) if (counted(isWord, w, saliency.length)) words.push(w);
@@ -227,8 +228,8 @@ export function lowestWords(saliency, isWord, fraction, ranking = 'signed') {
   return out;
 }
 
-// The words that can be masked, in order: first token, number of pieces, block (of tokens without a special one
-// between), saliency.
+// The words that can be masked, in order: first token, number of pieces, block (a run of tokens without special ones),
+// saliency.
 function maskableWords(saliency, wordIds, segments) {
   const words = [], column = new Int32Array(wordIds.length).fill(-1);
   const segment = i => segments ? segments[i] : wordIds[i] < 0 ? -1 : 0;
@@ -240,13 +241,13 @@ function maskableWords(saliency, wordIds, segments) {
     const word = words.at(-1);
     column[i] = words.length - 1;
     word.pieces++;
-    word.saliency = Math.fround(word.saliency + saliency[i]);   // as torch adds them up
+    word.saliency = Math.fround(word.saliency + saliency[i]);   // same rounding as torch
   }
   return {words, column};
 }
 
-// The word that replaces each low one: the kept one before it, else by `first` the 'next' one, none ('keep'), or the
-// mask token ('mask'): -1.
+// The word that replaces each masked one: the kept word before it, else as `first` says: the 'next' kept word, the word
+// itself ('keep'), or -1 for the mask token ('mask').
 function fillSource(words, low, first) {
   const findWord = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by;
     return words[w]?.block === block ? w : -1; };
@@ -257,8 +258,8 @@ function fillSource(words, low, first) {
   });
 }
 
-// Saliency guided training's masked copy: which tokens are replaced, and by the token at which place (-1: by the mask
-// token).
+// Saliency guided training's masked copy: which tokens are replaced, and from which position the new token is taken
+// (-1: the mask token).
 export function maskedWords(saliency, wordIds, {fraction, ranking = 'signed', first = 'next', segments = null}) {
   const {words, column} = maskableWords(saliency, wordIds, segments);
   const low = lowestWords(words.map(w => w.saliency), null, fraction, ranking), source = fillSource(words, low, first);
@@ -272,9 +273,8 @@ export function maskedWords(saliency, wordIds, {fraction, ranking = 'signed', fi
   return {masked, source: filled, low, words};
 }
 
-// Share of the attention on the positions of a pattern, mean over the rows that it guides: not those that it leaves
-// empty
-// or wants everywhere.
+// The fraction of attention on the positions of a pattern: the mean over the rows that it guides, without rows in which
+// it is empty or covers every position.
 export function patternFraction(attention, target, n) {
   let sum = 0, rows = 0;
   for (let start = 0; start < n * n; start += n) {
@@ -290,8 +290,8 @@ export function patternFraction(attention, target, n) {
   return rows ? sum / rows : NaN;
 }
 
-// The area under the precision-recall curve of the ranking `values`, by trapezoids from precision 1 on; equal values
-// are one point. NaN where nothing is marked.
+// The area under the precision-recall curve of the ranking `values`, by the trapezoidal rule from precision 1; ties
+// form one point. NaN if nothing is marked.
 export function auprc(values, marked) {
   const order = [...values.keys()].sort((a, b) => values[b] - values[a]), all = rowTotal(marked, 0, marked.length);
   let hits = 0, area = 0, recall = 0, precision = 1;
@@ -305,7 +305,7 @@ export function auprc(values, marked) {
   return all ? area : NaN;
 }
 
-// What `auprc` is on average where k of n are marked and the order is random.
+// The expected `auprc` of a random order if k of n are marked.
 export function randomAuprc(n, k) {
   const rho = n > 1 ? (k - 1) / (n - 1) : 1;
   let sum = 1 - rho;
@@ -313,7 +313,7 @@ export function randomAuprc(n, k) {
   return sum / (2 * n);
 }
 
-// [start, end) of the stretches of flags.
+// [start, end) of each run of flags.
 function stretches(flags) {
   const out = [];
   flags.forEach((flag, i) => {
@@ -323,7 +323,7 @@ function stretches(flags) {
   return out;
 }
 
-// F1 of the chosen stretches whose intersection with a marked one is at least half of their union.
+// The F1 of the chosen spans; a span matches if its intersection with a marked span is at least half of their union.
 export function iouF1(chosen, marked) {
   const [a, b] = [stretches(chosen), stretches(marked)];
   const overlap = ([from, to], [start, end]) => {
@@ -334,8 +334,8 @@ export function iouF1(chosen, marked) {
   return hits ? 2 * (hits / a.length) * (hits / b.length) / (hits / a.length + hits / b.length) : 0;
 }
 
-// How well the highest of `values` are those that are `marked`: as many are chosen as are marked. NaN where ties decide
-// and where everything or nothing is marked; `tied` counts the values that tie at the border.
+// How well the highest `values` agree with the `marked` ones; as many are chosen as are marked. NaN where ties decide
+// and where everything or nothing is marked; `tied` counts the values that tie at the threshold.
 export function pointedAt(values, marked) {
   const n = values.length, k = rowTotal(marked, 0, n), none = {f1: NaN, iou: NaN, auprc: NaN, random: NaN, tied: 0};
   const isFlat = values.every(v => v === values[0]);

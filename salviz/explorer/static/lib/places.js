@@ -1,5 +1,5 @@
-// The live explorer in a notebook's outputs. These are HTML, so that what is saved of them needs no kernel; while there
-// is one, the widget looks for its places in the document and stands there itself.
+// The live explorer in notebook outputs. The outputs are HTML, so that a saved notebook needs no kernel; with a running
+// kernel, the widget finds its placeholder elements and replaces their contents.
 const placesTries = 50, placesWait = 200;
 
 export class Places {
@@ -20,7 +20,7 @@ export class Places {
       if (!this.views.has(place)) this.take(place, id);
   }
 
-  // An output that is drawn anew takes over the view of the one that it replaces.
+  // An output that is rendered again takes over the view of the element that it replaces.
   async take(place, id) {
     const [left, view] = [...this.views].find(([old, shown]) => shown && !old.isConnected) ?? [];
     this.views.delete(left);
@@ -34,10 +34,10 @@ export class Places {
       }
       this.views.set(place, view);
       this.show(place, view);
-    } catch (error) { console.warn('salviz: the live view could not be shown', error); }
+    } catch (error) { console.warn('salviz: could not show the live view', error); }
   }
 
-  // After a page was loaded again, models arrive one after the other.
+  // After a page reload, models become available one after the other.
   async viewOf(id) {
     const manager = this.model.widget_manager;
     for (let tries = 1; ; tries++) {

@@ -1,4 +1,4 @@
-// plotly as it travels with us: its own file, gzipped, unpacked only when a curve is to be drawn.
+// Loads the bundled plotly: a separate gzipped file that is unpacked only when a curve is drawn.
 import {idle} from './idle.js';
 
 export async function gunzip(bytes) {
@@ -6,8 +6,8 @@ export async function gunzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// A CommonJS module in a script element: it needs neither require, which JupyterLab has not, nor eval, which a page may
-// forbid.
+// Runs a CommonJS module in a script element: this needs neither `require`, which JupyterLab lacks, nor `eval`, which a
+// page may forbid.
 function plotlyRun(source) {
   const script = document.createElement('script'), place = `salvizPlotly${Math.random().toString(36).slice(2)}`;
   script.textContent =
@@ -20,8 +20,8 @@ function plotlyRun(source) {
   return found?.newPlot ? found : null;
 }
 
-// A function that gives plotly: the page's own if it has one, else ours from `packed()`, else null. Done once, whoever
-// asks.
+// Returns a function that resolves to plotly: the page's own if it has one, else the one from `packed()`, else null. It
+// is loaded only once.
 export function plotlyLoader(packed) {
   let once = null;
   const load = async () => {
@@ -32,6 +32,6 @@ export function plotlyLoader(packed) {
     await idle();
     return plotlyRun(source);
   };
-  return () => once ??= load().catch(error => { console.warn('salviz: plotly could not be loaded', error); return null;
+  return () => once ??= load().catch(error => { console.warn('salviz: could not load plotly', error); return null;
     });
 }

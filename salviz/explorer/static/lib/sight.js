@@ -1,11 +1,11 @@
-// When all cells of a notebook are run JupyterLab ends at the last one, and the explorer is far above. It is brought
-// back into sight, at the start and at the end of the run, unless the reader has turned to something else.
+// After 'Run All Cells', JupyterLab ends at the last cell, and the explorer may be far above. This scrolls it back into
+// view at the start and at the end of the run, unless the user interacts with something else.
 
 const sightSoon = 100, sightTries = 50, sightOften = 400, sightMargin = 300, sightSettles = 4;
 
 function sightCells(notebook) { return [...notebook.querySelectorAll('.jp-Cell')]; }
 
-// All were run, not this cell alone: only then is the last cell the active one, already while the others still run.
+// Were all cells run, not only this one? Only then is the last cell active, even while others are still running.
 function sightAllRun(box, notebook) {
   const last = sightCells(notebook).at(-1);
   return Boolean(last?.classList.contains('jp-mod-active')) && !last.contains(box);
@@ -15,7 +15,7 @@ function sightBusy(notebook) {
   return [...notebook.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'));
 }
 
-// Only the notebook is scrolled, never the page around it.
+// Scrolls only the notebook, never the page around it.
 function sightBring(box) {
   const outer = box.closest('.jp-WindowedPanel-outer');
   if (!outer || !box.clientHeight) return;
@@ -24,7 +24,7 @@ function sightBring(box) {
   outer.scrollTop += here.top - frame.top - 8;
 }
 
-// Returns a function that ends it.
+// Returns a function that stops this.
 export function scrollIntoSight(box) {
   let timer = null, touched = null, notebook = null;
   const touch = event => { touched = event.target; };
@@ -40,11 +40,11 @@ export function scrollIntoSight(box) {
     sightBring(box);
     timer = setTimeout(() => follow(sightBusy(notebook) ? sightSettles : left - 1), sightOften);
   };
-  // A widget is in the page, and has a height, only some time after it was made.
+  // A widget is attached to the page and gets a height only some time after its creation.
   const begin = left => {
     const found = box.closest('.jp-Notebook');
     if (left && !(found && box.clientHeight)) return void (timer = setTimeout(() => begin(left - 1), sightSoon));
-    // Of several explorers the first that is shown.
+    // If there are several explorers, only the first one shown is scrolled into view.
     if (!found || found.dataset.salvizInSight || !sightAllRun(box, found)) return void end();
     notebook = found;
     notebook.dataset.salvizInSight = 'true';

@@ -1,4 +1,4 @@
-// Light or dark: as JupyterLab says, else as the reader's system says.
+// Light or dark theme: JupyterLab's setting, else the system's.
 
 function themeNow(system) {
   const lab = document.body.dataset.jpThemeLight;
@@ -6,7 +6,7 @@ function themeNow(system) {
   return system.matches ? 'dark' : 'light';
 }
 
-// Calls `tell` with 'light' or 'dark' now and at each change; returns a function that ends this.
+// Calls `tell` with 'light' or 'dark' now and at each change; returns a function that stops this.
 export function watchTheme(tell) {
   const system = window.matchMedia('(prefers-color-scheme: dark)'), now = () => tell(themeNow(system));
   const body = new MutationObserver(now);

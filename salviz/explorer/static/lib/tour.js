@@ -1,11 +1,11 @@
-// The tour of the explorer: one panel after the other is framed and explained in a line at its top, so that nothing is
-// covered. It opens by itself where it was never seen, and once closed not again.
+// The tour of the explorer: each panel in turn is framed and explained in a line at its top, which covers nothing. The
+// tour opens automatically until it has been closed once.
 import {claimKey} from './cells.js';
 import {buttonOf, elementOf, setText} from './controls.js';
 
 const tourKey = 'salviz-tour', tourOrder = ['heads', 'map', 'signal', 'sentence', 'whatif', 'time'];
 
-// What the browser keeps; null where it keeps nothing, as in a frame without an origin.
+// The browser's storage; null where there is none, such as in a frame without an origin.
 function tourMemory() {
   try {
     window.localStorage.getItem(tourKey);
@@ -13,7 +13,7 @@ function tourMemory() {
   } catch { return null; }
 }
 
-// A browser that cannot remember would show it each time: there it is shown on request only.
+// Without storage, the tour would open every time; it is then shown on request only.
 function tourUnseen() {
   const memory = tourMemory();
   return Boolean(memory) && memory.getItem(tourKey) === null && !document.querySelector('.salviz .sv-tour');
@@ -25,12 +25,12 @@ function tourSeen() {
 }
 
 export class Tour {
-  // `panels()`: the panels that show something now, each {name, title, el, tour, tab}; `open(panel)`: bring its tab up.
+  // `panels()`: the panels in view, each {name, title, el, tour, tab}; `open(panel)`: shows its tab.
   constructor(panels, open) {
     Object.assign(this, {panels, open, at: 0});
     this.text = elementOf('span', 'sv-tour-text');
-    this.back = buttonOf('Back', 'the step before', () => this.go(-1));
-    this.next = buttonOf('Next', 'the next step', () => this.go(1));
+    this.back = buttonOf('Back', 'previous step', () => this.go(-1));
+    this.next = buttonOf('Next', 'next step', () => this.go(1));
     this.skip = buttonOf('Skip', 'close the tour; it is not shown again', () => this.close());
     this.el = elementOf('div', 'sv-tour', this.text,
       elementOf('span', 'sv-tour-buttons', this.back, this.next, this.skip));
@@ -41,7 +41,7 @@ export class Tour {
 
   get isOpen() { return Boolean(this.el.parentNode); }
 
-  // By itself it neither takes the focus nor brings up another tab, and one explorer of a page is enough.
+  // When it opens automatically, the tour does not take the focus or switch tabs; one tour per page is enough.
   offer() { if (this.steps().length > 1 && tourUnseen()) this.place(0); }
 
   steps() {
@@ -69,12 +69,12 @@ export class Tour {
     setText(this.text, `${this.at + 1} of ${steps.length}. ${panel.title}: ${panel.tour}`);
     this.back.hidden = this.at === 0;
     setText(this.next, this.at + 1 < steps.length ? 'Next' : 'Done').setAttribute('aria-label',
-      this.at + 1 < steps.length ? 'the next step' : 'close the tour; it is not shown again');
+      this.at + 1 < steps.length ? 'next step' : 'close the tour; it is not shown again');
     this.next.title = this.next.getAttribute('aria-label');
     panel.el.prepend(this.el);
   }
 
-  // Where somebody asked for a step it is brought to them.
+  // A requested step is scrolled into view.
   show() {
     this.open(this.panel);
     this.panel.el.hidden = false;

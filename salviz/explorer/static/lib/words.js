@@ -1,9 +1,8 @@
-// Token text that is safe and fair to look at, numbers as words, and the small pieces of page that the panels of words
-// are made of.
+// Token text that is safe to display, numbers as text, and the page elements shared by the text panels.
 import {cssColour, scaleTicks, shortNumber} from './colour.js';
 import {elementOf} from './controls.js';
 
-// Joiners hold emoji and Indic or Arabic letters together; anywhere else nobody would see them.
+// Joiners connect emoji and Indic or Arabic letters; anywhere else they would be invisible.
 const joinedLetters =
   '\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\uFE0F'
   + '\\p{Script=Arabic}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{M}';
@@ -21,14 +20,14 @@ function unseenMark(character, at, text) {
   return code === 0x7f ? '␡' : `‹U+${code.toString(16).toUpperCase().padStart(4, '0')}›`;
 }
 
-// Zero-width, control and direction characters as marks; nothing is silently invisible.
+// Replaces zero-width, control and direction characters by marks, so that nothing is silently invisible.
 export function visibleText(text) {
   if (text === '') return '∅';
   if (/^\s+$/u.test(text)) return [...text].map(c => seenMarks[c] ?? '␣').join('');
   return text.replace(unseen, unseenMark).replace(/^\p{M}/u, '◌$&');
 }
 
-// Cut between what readers see as letters, never within one.
+// Cuts text between grapheme clusters, never within one.
 export function cutText(text, most = 28) {
   if (text.length <= most) return text;
   const letters = [...new Intl.Segmenter().segment(text.slice(0, most * 8))].map(s => s.segment);
@@ -53,7 +52,7 @@ export function numberWords(x, digits = 3) {
 
 export function countWords(n, one, many = `${one}s`) { return `${n} ${n === 1 ? one : many}`; }
 
-// A token as it stands on a chip: short, nothing in it invisible. Only the beginning of a huge one is ever looked at.
+// The text of a token chip: short, without invisible characters. Only the beginning of a very long token is processed.
 export function chipText(label, most = 28) {
   const shown = cutText(visibleText(label.slice(0, 400)), most);
   return label.length > 400 && !shown.endsWith('…') ? `${shown}…` : shown;
@@ -62,13 +61,13 @@ export function chipText(label, most = 28) {
 export function isCut(label, most = 28) { return label.length > 400 || chipText(label, most) !== visibleText(label); }
 export function quoted(label, most = 28) { return `\u2068‘${chipText(label, most)}’\u2069`; }
 
-// Token texts in quotes, few of them.
+// Quoted token texts, at most `most` of them.
 export function listWords(texts, most = 6) {
   const shown = texts.slice(0, most).map(t => quoted(t)).join(' ');
   return texts.length > most ? `${shown} and ${texts.length - most} more` : shown;
 }
 
-// Where the words of a sentence begin and end: [{tokens, special, label, word}], special tokens by themselves.
+// The words of a sentence: [{tokens, special, label, word}]; each special token is a group of its own.
 export function wordGroups(probe) {
   const groups = [];
   probe.word_ids.forEach((word, i) => {
@@ -84,13 +83,13 @@ function channelLight(c) {
   return x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4;
 }
 
-// WCAG's relative luminance of a packed colour.
+// The WCAG relative luminance of a packed colour.
 export function luminanceOf(packed) {
   return .2126 * channelLight(packed & 255) + .7152 * channelLight((packed >> 8) & 255)
     + .0722 * channelLight((packed >> 16) & 255);
 }
 
-// Black or white, whichever reads better: one of them has a contrast of at least 4.5.
+// Black or white, whichever has more contrast; one of them has a contrast of at least 4.5.
 export function inkOn(packed) { return luminanceOf(packed) > .179 ? '#000000' : '#ffffff'; }
 
 export function paintToken(node, packed) {
@@ -100,15 +99,15 @@ export function paintToken(node, packed) {
   node.style.color = packed === null ? '' : inkOn(packed);
 }
 
-// Runs of earlier versions name the attribution and do not say what its numbers are.
+// Older runs name the attribution but not the meaning of its numbers.
 const oldMeanings = {gradient: 'slope', gradient_norm: 'size', gradient_abs: 'size'};
 
-// What the colours of a saliency mean, by what the attribution said of its numbers when they were recorded.
+// Explains the colours of a saliency map, by the meaning of its numbers that was recorded with it.
 export function signWords(info, signal = false) {
   const {saliency_method: method, saliency_says: says = oldMeanings[method], words: {score, sign}} = info;
   if (says === 'size') return `the stronger the colour, the more ${score} changes with it.`;
   if (says === 'weight') return 'the stronger the colour, the more attention it gets.';
-  if (says === 'chance') return 'drawn by chance, the colours say nothing.';
+  if (says === 'chance') return 'the values are random, so the colours have no meaning.';
   if (says === 'slope' || says === 'attention_slope') {
     const raised = says === 'attention_slope' ? 'attention to it' : signal ? 'the value' : 'the embedding';
     return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
@@ -116,7 +115,7 @@ export function signWords(info, signal = false) {
   return sign;
 }
 
-// The names of the rows, which stand before the first line of `line`, before each further one as well.
+// Repeats the row names, which precede the first line of `line`, before each further line.
 export function repeatNames(line) {
   for (const old of line.querySelectorAll(':scope > .sv-again')) old.remove();
   const names = line.firstElementChild;
@@ -132,8 +131,7 @@ export function repeatNames(line) {
   }
 }
 
-// A scale as a bar with numbers below it.
-// `of`: what the scale is one for, where that is a choice.
+// A colour scale as a bar with numbers below it. `of`: what the scale covers, where that can be chosen.
 export function scaleBar(scale, of = '') {
   const bar = elementOf('div', 'sv-scale-bar'), ticks = elementOf('div', 'sv-scale-ticks');
   const stops = Array.from({length: 33}, (_, i) => cssColour(scale.table[Math.round(255 * i / 32)]));

@@ -1,10 +1,10 @@
-// What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score,
-// probabilities of classes.
+// The model's predictions next to the labels: labels under tokens, target tokens of a translation, a score, class
+// probabilities.
 import {classBars} from './masked.js';
 import {chipText, countWords, directionOf, numberWords, quoted, repeatNames} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
-// {words, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
+// {words, gold [n], said [n], sure [n]} for a frame with one prediction per token, else null.
 export function labelRows(frame) {
   const {words, token_labels: gold, token_predictions: predicted} = frame?.info ?? {};
   if (!gold && !predicted) return null;
@@ -13,7 +13,7 @@ export function labelRows(frame) {
   return {words, gold: gold ?? blank, predicted: predicted ?? blank, sure};
 }
 
-// A dot may be enough for the usual label, except where saying so is the mistake.
+// The most common label is drawn as a dot, unless it is the wrong prediction.
 function answerText({dot, usual}, label, right = true) {
   return dot && label === usual && right ? '·' : chipText(label, 18);
 }
@@ -21,7 +21,7 @@ function answerText({dot, usual}, label, right = true) {
 function answerMark(right) { return elementOf('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong',
   right ? '✓' : '✗'); }
 
-// A line with what the model says: a tick or a cross where it is known what is right.
+// Fills a line with a prediction, and marks it as right or wrong where the label is known.
 function answerFill(node, text, gold, predicted) {
   const key = JSON.stringify([text, gold, predicted]);
   if (node.dataset.key === key) return;
@@ -33,7 +33,7 @@ function answerFill(node, text, gold, predicted) {
   node.replaceChildren(...(isComparable ? [answerMark(gold === predicted)] : []), shown);
 }
 
-// Two lines under each token. A word that is shown whole has the labels of its first piece that has any.
+// Two lines under each token. A whole word shows the labels of its first labelled piece.
 export class LabelLines {
   constructor() { this.clear(); }
 
@@ -73,7 +73,7 @@ export class LabelLines {
     if (gold === null && predicted === null) return '';
     const confidence = Number.isFinite(sure) ? ` (confidence ${sure.toFixed(2)})` : '';
     const right = gold === null || predicted === null ? '' : gold === predicted ? ', right' : ', wrong';
-    const model = predicted === null ? 'no prediction' : `the model says ${quoted(predicted)}${confidence}${right}`;
+    const model = predicted === null ? 'no prediction' : `predicted ${quoted(predicted)}${confidence}${right}`;
     return `${gold === null ? 'no label' : `label ${quoted(gold)}`}, ${model}`;
   }
 }
@@ -89,29 +89,28 @@ function tokenOutcome(rows) {
   return elementOf('p', 'sv-outcome', of ? text + rareOutcome(rows) : 'No token of this sentence has a label.');
 }
 
-// Most words are no entities and most tokens are the original ones: a model that never says anything else is right
-// about nearly all of them.
+// Most words are not entities and most tokens are original: a model that always predicts the common label is right
+// about nearly all of them. This reports the rare labels separately.
 function rareOutcome({words: {usual: common, rare_one: name}, gold, predicted}) {
   if (!gold.includes(common)) return '';
   const {right, of} = answerCounts(gold.map(g => g === common ? null : g), predicted);
-  return of ? ` Of ${countWords(of, name)} it finds ${right}.` : ` There is no ${name} among them.`;
+  return of ? ` The model finds ${right} of ${countWords(of, name)}.` : ` There is no ${name} among them.`;
 }
 
 // ---- translation
 
-// The target below the source: each token with what the model would say at its place when the tokens before are right,
-// and how probable it is.
+// The target below the source: for each target token, the model's prediction given the correct preceding tokens, and
+// the probability of the target token.
 export function targetLine() {
   const line = elementOf('div', 'sv-line sv-target'), title = elementOf('p', 'sv-target-title'),
     el = elementOf('div', 'sv-translation', title, line);
   line.setAttribute('role', 'list');
-  line.setAttribute('aria-label', 'target tokens with the prediction and the probability of each');
+  line.setAttribute('aria-label', 'target tokens, each with its prediction and probability');
   const show = frame => {
     const {target_tokens: target, predicted_tokens: predicted} = frame?.info ?? {};
     el.hidden = !target;
     if (!target) return;
-    setText(title,
-      'Target, and what the model says at each place when it is given the target before it (teacher forcing):');
+    setText(title, 'Target tokens and the model’s predictions, given the preceding target tokens (teacher forcing):');
     line.dir = directionOf(target);
     const p = frame.get('target_probability')?.values();
     line.replaceChildren(targetNames(), ...target.map((token, i) => targetNode(token, predicted?.[i] ?? null, p?.[i])));
@@ -137,7 +136,7 @@ function targetNode(token, predicted, p) {
   answerFill(model, predicted === null ? '' : chipText(predicted), predicted === null ? null : token, predicted);
   bar.style.width = `${100 * Math.max(0, Math.min(1, p || 0))}%`;
   const node = elementOf('span', 'sv-word sv-labelled', chip, elementOf('span', 'sv-answers', model, number));
-  const right = predicted === token ? 'right' : `the model says ${quoted(predicted ?? '')}`;
+  const right = predicted === token ? 'right' : `predicted ${quoted(predicted ?? '')}`;
   node.setAttribute('role', 'listitem');
   const probable = isFinite ? `, probability of the target token ${numberWords(p)}` : '';
   node.title = `${quoted(token)}: ${predicted === null ? 'no prediction' : right}${probable}`;
@@ -149,18 +148,17 @@ function targetOutcome({target_tokens: target, predicted_tokens: predicted}, p) 
   const {right, of} = answerCounts(target, predicted ?? []), finite = p ? [...p].filter(Number.isFinite) : [];
   const sum = finite.reduce((a, b) => a + b, 0);
   const mean = finite.length
-    ? ` The target tokens have a probability of ${numberWords(sum / finite.length)} on average.` : '';
-  return elementOf('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of,
-    'target token')}.${mean}`);
+    ? ` Mean probability of the target tokens: ${numberWords(sum / finite.length)}.` : '';
+  return elementOf('p', 'sv-outcome',
+    `Given the preceding target tokens, the model predicts ${right} of ${countWords(of, 'target token')}.${mean}`);
 }
 
 // ---- regression
 
 const scoreSlack = .05;
 
-// 0 and the whole numbers around the labels, as in the figures; further only for a prediction that lies well outside of
-// them, so that the line
-// hardly ever changes while steps go by.
+// The axis runs over 0 and the whole numbers around the labels, as in the figures. It is extended only for a prediction
+// far outside this range, so that the axis rarely changes from step to step.
 export function scoreEnds(labels, predicted) {
   const values = labels.length ? labels : [predicted], low = Math.min(0, Math.floor(Math.min(...values)));
   const high = Math.max(Math.ceil(Math.max(...values)), low + 1);
@@ -177,13 +175,13 @@ function scoreMark(className, value, [low, high], text) {
   return mark;
 }
 
-// The predicted and the given score on one line. Its ends come from the labels of all sentences, further where the
-// prediction is.
+// The predicted score and the label on one line. Its ends are the lowest and highest labels of all sentences, extended
+// to the prediction where necessary.
 function scoreOutcome(frame, run) {
   const predicted = frame.get('prediction')?.values()[0], gold = frame.label,
     scores = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
   if (!Number.isFinite(predicted)) return elementOf('p', 'sv-note', 'No prediction was recorded at this step.');
-  const labels = [...scores, ...(run.scores ?? [])]; // scores: the ends of the scale that the data are known to have
+  const labels = [...scores, ...(run.scores ?? [])]; // scores: the known ends of the label scale
   const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], predicted),
     line = elementOf('div', 'sv-score-line');
   const outside = ends.map(v => elementOf('span', 'sv-score-end', numberWords(v)));
@@ -191,14 +189,14 @@ function scoreOutcome(frame, run) {
   line.append(scoreMark('sv-score-said', predicted, ends, `predicted ${numberWords(predicted)}`));
   const side = predicted > gold ? 'above' : 'below';
   const apart = `The prediction is ${numberWords(Math.abs(predicted - gold))} ${side} the label.`;
-  const away = Number.isFinite(gold) ? apart : 'There is no label.';
+  const away = Number.isFinite(gold) ? apart : 'This sentence has no label.';
   const el = elementOf('div', 'sv-score', line, elementOf('div', 'sv-score-ends', ...outside),
     elementOf('p', 'sv-note', away));
   el.dir = 'ltr';
   return el;
 }
 
-// What stands beside a sentence, an image or a series: whatever kind of answer the task has.
+// Returns the answer area next to a sentence, an image or a series, for every kind of task.
 export function outcomeOf(frame, run) {
   const rows = labelRows(frame), {words, target_tokens: target} = frame.info ?? {};
   if (rows) return tokenOutcome(rows);

@@ -1,4 +1,4 @@
-// Panel 'compare': the same sentence and entry in two runs or at two steps, side by side, and what changed.
+// Panel 'compare': the same sentence and entry in two runs or at two steps, side by side, and their difference.
 import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
 import {attentionLimit, colourScaleOf, percent, valueWithStep} from '../lib/colour.js';
 import {quotedToken} from '../lib/canvas.js';
@@ -32,7 +32,8 @@ class Compare {
   chooseRun(value) {
     const {store, state} = this.ctx, run = Number(value);
     if (value === '') return state.set({compare: null});
-    // The same run at the same step would be no comparison: its end, or seen from there its beginning.
+    // Comparing a run with itself at the same step shows nothing: default to its last step, or, if that is in view, to
+    // its first.
     const steps = run === state.run ? store.shipped(run, state.probe) : [], end = steps.at(-1) ?? null;
     state.set({compare: {run, step: end === store.stepOf(state) ? steps[0] : end}});
   }
@@ -66,29 +67,29 @@ class Compare {
     const {store, state} = this.ctx, probe = store.probe(state.run, state.probe), {match} = this;
     this.items = null;
     this.frame = store.frameOf(state);
-    if (!probe) return 'There is no sentence to show.';
-    if (!match) return 'Choose above what to compare with: another run, or this run at another step.';
+    if (!probe) return 'No sentence to show.';
+    if (!match) return 'Choose another run, or another step of this run, to compare with.';
     if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
-      || 'Nothing is recorded for this sentence yet.';
+      || 'Nothing has been recorded for this sentence yet.';
     const title = store.run(match.run)?.title ?? `run ${match.run}`;
     if (match.probe === null)
-      return `${title} has no probe with this sentence and these tokens, so there is nothing to compare with.`;
+      return `${title} has no probe example with this sentence and the same tokens.`;
     if (!match.frame) return store.why(match.run, match.probe, state.compare.step ?? store.stepOf(state))
-      || `Nothing of ${title} is here for this sentence.`;
+      || `This page has no recording of this sentence from ${title}.`;
     return this.compareMaps(probe, title);
   }
 
   compareMaps(probe, title) {
     const {store, state} = this.ctx, what = this.what = state.what === 'attribution' ? 'attribution' : 'attention',
       shown = [[store.run(state.run).title, this.frame], [title, this.match.frame]];
-    // Of one run B is the later step, whichever is in view.
+    // Within one run, B is always the later step.
     if (this.match.run === state.run && this.match.frame.step < this.frame.step) shown.reverse();
     const frames = shown.map(([, frame]) => frame);
     const maps = frames.map(frame => mapOf(frame, state.entry, what)), lacks = maps.findIndex(map => !map.values);
     const names = shown.map(([run, {step}], i) => `${'AB'[i]}: ${run}, step ${step}`);
     if (lacks >= 0) return `${names[lacks]}: ${maps[lacks].note}`;
     if (maps[0].n !== maps[1].n)
-      return 'One side is a thumbnail, the other a whole map; choose a head that was shipped in full on both sides.';
+      return 'Only one of the two maps is stored in full; choose a head with full maps on both sides.';
     this.units = shownUnits(probe, state, maps[0]);
     this.sides = maps.map((map, i) => ({...unitMap(map, this.units), frame: frames[i], name: names[i]}));
     this.sides.forEach((side, i) => {
@@ -96,7 +97,7 @@ class Compare {
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
     this.makeItems(what, probe, maps[0].signed);
     const requested = state.compare.step, {step} = this.match.frame, nearest = requested !== null && requested !== step;
-    return nearest ? `Step ${requested} of ${title} is not here; step ${step} is the nearest that is.` : '';
+    return nearest ? `Step ${requested} of ${title} is not available; step ${step}, the nearest one, is shown.` : '';
   }
 
   makeItems(what, probe, signed) {
@@ -131,28 +132,27 @@ class Compare {
     return `${where}: A ${text(a)}, B ${text(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
   }
 
-  // Half of the summed differences of a row is the attention that went elsewhere.
+  // Half of a row's summed absolute difference is the attention that moved to other keys.
   sayChange() {
     const count = this.units.length,
       rows = this.units.map((_, r) => this.difference.subarray(r * count, (r + 1) * count));
     if (this.ctx.state.what === 'attribution')
-      return 'Attributions are gradients: their size depends on the model of each side.';
+      return 'Attributions are gradients: their size depends on the model on each side.';
     const moved = rows.map(row => row.reduce((sum, v) => sum + (Number.isFinite(v) ? Math.abs(v) : 0), 0) / 2);
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;
-    if (!(moved[most] > 0)) return 'A and B are the same here.';
+    if (!(moved[most] > 0)) return 'A and B are identical here.';
     const strongest = quotedToken(this.units[most].label);
-    return `On average a row sends ${percent(
-      mean)} of its attention elsewhere; ${strongest} changes most, ${percent(moved[most])}.`;
+    return `On average, ${percent(mean)} of a row’s attention moves to other keys; `
+      + `${strongest} changes most (${percent(moved[most])}).`;
   }
 }
 
 export const comparePanel = {
   name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', image: 'compare',
   help: {says: [
-    'A and B are the same map in two runs or at two steps on one scale; B − A is orange where B has more, blue '
-      + 'where A has.',
-    'A difference in one sentence may come from the seed alone; several sentences and seeds tell what the method did.'],
-  keys: [['← ↑ ↓ →', 'from cell to cell, in all three maps'], ['Enter', 'choose the row']]},
+    'The same map in two runs or at two steps, on one scale. In B − A, orange means more in B, blue more in A.',
+    'A difference in one sentence may be due to the seed; compare several sentences and seeds.'],
+  keys: [['← ↑ ↓ →', 'move between cells, in all three maps'], ['Enter', 'choose the row']]},
   view: Compare,
 };

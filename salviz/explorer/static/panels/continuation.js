@@ -1,12 +1,12 @@
-// Panel 'continuation': a text that the model has written on. Each token that it wrote can be chosen: what it rests on,
-// how probable it was, and what might have come instead.
+// Panel 'continuation': text that the model generated. Choose a generated token to see its saliency, its probability
+// and the alternatives.
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {chipText, directionOf, numberWords, paintToken, quoted, scaleBar, visibleText} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
 const continuationKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme'];
 
-// {start, tokens, probability, others, saliency (values of each written token, or null), n} of a frame, else null.
+// {start, tokens, probability, others, saliency (values for each generated token, or null), n} of a frame, else null.
 export function continuationOf(frame) {
   const recorded = frame?.info?.continuation;
   if (!recorded?.tokens?.length || !Number.isInteger(recorded.start)) return null;
@@ -18,13 +18,13 @@ export function continuationOf(frame) {
 
 function hasContinuation(frame) { return Boolean(continuationOf(frame)); }
 
-// Which of the written tokens is chosen: the one that the model said at the chosen row, else the first.
+// The index of the chosen generated token: the one predicted from the chosen row, else the first.
 export function writtenAt({start, tokens}, row) {
   const g = row === null ? 0 : row - (start - 1);
   return g >= 0 && g < tokens.length ? g : 0;
 }
 
-// The largest magnitude among the tokens that written token `g` can rest on; special ones set no scale.
+// The largest magnitude among the tokens before generated token `g`; special tokens are left out of the scale.
 function largestBefore(values, upTo, special) {
   return values.reduce((most, v, i) =>
     i < upTo && !special[i] && Number.isFinite(v) ? Math.max(most, Math.abs(v)) : most, 0);
@@ -36,7 +36,7 @@ class Continuation {
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-orientation', 'horizontal');
-    this.line.setAttribute('aria-label', 'tokens that the model wrote: choose one to see what it rests on');
+    this.line.setAttribute('aria-label', 'generated tokens: choose one to see its saliency');
     this.about = elementOf('p', 'sv-reading');
     this.reading = elementOf('p', 'sv-reading');
     this.scale = elementOf('div', 'sv-sentence-scale');
@@ -69,7 +69,7 @@ class Continuation {
 
   chosen() { return this.written ? writtenAt(this.written, this.ctx.state.row) : 0; }
 
-  // The row that the model read when it wrote the token; every other panel shows it then.
+  // The row from which the model predicted the token; all other panels then show this row.
   choose(g) {
     if (!this.written || g < 0 || g >= this.count()) return;
     this.ctx.state.set({row: this.written.start - 1 + g});
@@ -84,7 +84,7 @@ class Continuation {
     this.written = this.probe ? continuationOf(this.frame) : null;
     for (const part of [this.line, this.about, this.reading, this.scale]) part.hidden = !this.written;
     if (!this.written) {
-      setText(this.legend, 'The model has written nothing behind this text.');
+      setText(this.legend, 'The model generated no continuation of this text.');
       return;
     }
     this.build();
@@ -135,13 +135,13 @@ class Continuation {
     const {frame} = this, {start, probability, others, tokens} = this.written, g = this.chosen();
     const instead = (others?.[g] ?? []).map(([name, p]) => `${quoted(name)} ${numberWords(p, 2)}`).join(', ');
     const before = this.probe.labels[start + g - 1];
-    setText(this.about, `${quoted(tokens[g])}, written behind ${quoted(before)}: probability `
-      + `${numberWords(probability[g], 2)}${instead ? `. Instead: ${instead}` : ''}.`);
+    setText(this.about, `${quoted(tokens[g])}, generated after ${quoted(before)}: probability `
+      + `${numberWords(probability[g], 2)}${instead ? `. Alternatives: ${instead}` : ''}.`);
     const by = frame.info?.saliency_method?.replaceAll('_', ' ');
-    const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} behind ${quoted(before)}): `
-      + 'orange speaks for it, blue against it; the colours are scaled to this token. Dashed: what was written later, '
-      + 'on which it cannot rest.';
-    setText(this.legend, this.values ? what : frame.info?.awaited ?? 'No saliency was computed.');
+    const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} after ${quoted(before)}): `
+      + 'orange is evidence for it, blue against it; the colours are scaled to this token. '
+      + 'Dashed: later tokens, which cannot influence it.';
+    setText(this.legend, this.values ? what : frame.info?.awaited ?? 'No saliency was recorded.');
     if (this.speak) this.ctx.announce(this.about.textContent);
     this.speak = false;
     this.read(-1);
@@ -151,8 +151,8 @@ class Continuation {
     const g = this.chosen(), hasValue = this.values && i >= 0 && i < this.written.start + g;
     const label = this.probe?.labels[i];
     const words = hasValue ? `${quoted(label)}: saliency ${shortNumber(this.values[i])} for ${quoted(this.shown)}`
-      : i >= 0 && label !== undefined ? visibleText(label) : 'Choose a framed token; the map and the sentence show the '
-        + 'row that the model read when it wrote it.';
+      : i >= 0 && label !== undefined ? visibleText(label) : 'Choose a framed token; the map and the sentence '
+        + 'show the row that predicted it.';
     setText(this.reading, words);
   }
 }
@@ -160,11 +160,9 @@ class Continuation {
 export const continuationPanel = {
   name: 'continuation', title: 'Continuation', order: 62, shows: 'text', image: 'continuation', page: 'below',
   help: {says: [
-    'What the model wrote behind the text, token by token: the chosen one is ringed, the tokens before it are '
-      + 'coloured by what they did for its logit.',
-    'Each token has a scale of its own: a strong colour says what matters most for this token, not that the model '
-      + 'was sure of it.'],
-  keys: [['← →', 'from token to token that was written'], ['Home End', 'the first, the last of them']]},
-  fits: hasContinuation, absent: 'The model has written nothing behind the texts of this run.',
+    'The text that the model generated. Earlier tokens are coloured by their influence on the chosen token’s logit.',
+    'Each token has its own scale: a strong colour does not mean that the model was confident.'],
+  keys: [['← →', 'previous, next generated token'], ['Home End', 'first, last generated token']]},
+  fits: hasContinuation, absent: 'No continuation was generated in this run.',
   view: Continuation,
 };

@@ -12,10 +12,10 @@ const curveColours = {
   light: ['#1f2328', '#0072b2', '#d55e00', '#009e73', '#a0488c', '#9a6a00', '#3f6fd8', '#7a5a3a'],
   dark: ['#e6e6e6', '#56b4e9', '#ff8a3d', '#2fc79a', '#e08ec0', '#f0c040', '#8fb1ff', '#c9a27c'],
 };
-// What a training step tells beside its losses: a share, of which more is better.
+// Values in [0, 1] of a training step that are not losses; higher is better.
 const trainScores = ['teacher_agreement'];
 const notATerm = new Set([...trainScores, 'kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
-// What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
+// Fields of an evaluation that are not scores; its losses are drawn with the training losses.
 const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1',
   'mse', 'perplexity']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
@@ -25,11 +25,11 @@ function isTerm(name) { return !notATerm.has(name) && !name.endsWith('_weight');
 function plainWords(name) { return name.replaceAll('_', ' '); }
 const scoreNames = {f1: 'F1', micro_f1: 'micro-F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
 function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
-// Plotly reads its texts as a little HTML.
+// Plotly parses its texts as simple HTML.
 function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>',
   '&gt;'); }
 
-// Epochs as stretches of steps, and whether AD-DROP is at work in them.
+// Epochs as ranges of steps, each with a flag that says whether AD-DROP is active in it.
 export function epochSpans(run, last) {
   const each = run?.steps_per_epoch;
   if (!(each > 0)) return [];
@@ -48,7 +48,7 @@ export function lastStep(store, run, probe) {
   return Math.max(1, last);
 }
 
-// The lowest and the highest value of every pixel: no peak is lost, however many rows there are.
+// Keeps the lowest and the highest value per pixel, so that no peak is lost however many rows there are.
 export function thinned(x, y, most = 1200) {
   if (x.length <= 2 * most) return {x, y};
   const out = {x: [], y: []}, size = x.length / most;
@@ -67,7 +67,7 @@ export function thinned(x, y, most = 1200) {
   return out;
 }
 
-// Mean over the rows around each one; rows without a number do not count.
+// Moving average over neighbouring rows; rows without a number are skipped.
 export function smoothed(y, half) {
   const sums = [0], counts = [0];
   y.forEach((v, i) => {
@@ -87,7 +87,7 @@ function rowSeries(rows, key) {
 
 function varies(y) { return y.length > 1 && y.some(v => v !== y[0]); }
 
-// Mean over heads of one row of the last layer, in double precision: what ties there must tie here.
+// Mean over heads of one row of the last layer, in double precision so that ties are preserved.
 function lastRow(tensor, row, counts) {
   const [layers, heads, n] = tensor.shape, out = new Float64Array(n);
   for (let head = 0; head < heads; head++) {
@@ -97,7 +97,7 @@ function lastRow(tensor, row, counts) {
   return out.map(v => v / heads);
 }
 
-// salviz.metrics.attention_agreement of one frame; undefined where whole maps were not shipped.
+// salviz.metrics.attention_agreement for one frame; NaN where the full maps are not available.
 export function frameAgreement(frame, special) {
   if ('agreement' in frame.info) return frame.info.agreement ?? NaN;
   const tensor = frame.get('attention'), saliency = frame.get('saliency')?.values(), counts = special.map(s => !s);
@@ -107,7 +107,7 @@ export function frameAgreement(frame, special) {
   return spearman(attention, size, counts);
 }
 
-// Agreement of every shipped frame, a few at a time, so that nothing waits for it.
+// Computes the agreement of every available frame, a few at a time, without blocking the page.
 class Agreements {
   constructor(store, onMore) {
     Object.assign(this, {store, onMore, cache: new Map(), requested: false});
@@ -158,7 +158,7 @@ function lossCurves(rows) {
   const names = [...new Set(rows.flatMap(row => Object.keys(row).filter(isTerm)))], curves = [];
   const total = rowSeries(rows, 'loss'), task = rowSeries(rows, 'task');
   if (names.length || !task.x.length) curves.push({name: 'total', subplot: 0, colour: 0, ...total});
-  if (task.x.length) curves.push({name: names.length ? 'task' : 'task (the total)', subplot: 0, colour: 1, ...task});
+  if (task.x.length) curves.push({name: names.length ? 'task' : 'task (equals total)', subplot: 0, colour: 1, ...task});
   names.forEach((name, i) => curves.push({name: plainWords(name), subplot: 0, colour: 2 + (2 * i) % 6,
     ...rowSeries(rows, name)}));
   return curves;
@@ -177,8 +177,7 @@ function weightCurves(rows) {
 function validationRows(rows) {
   return rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'); }
 
-// Masked-LM training and translation choose their checkpoint by this loss; that of a regression is its mean squared
-// error.
+// Masked-LM training and translation select their checkpoint by this loss. For regression it is the mean squared error.
 function validationLoss(rows) {
   const evals = validationRows(rows), squared = evals.some(row => Number.isFinite(row.mse)),
     few = {marks: true, dash: 'dot', subplot: 0};
@@ -186,7 +185,7 @@ function validationLoss(rows) {
     ...rowSeries(evals, squared ? 'mse' : 'loss')};
 }
 
-// A page unpacks a sentence when it is looked at: the mean is over those that are here.
+// A page unpacks a sentence when it is first viewed; the mean is over the sentences unpacked so far.
 function agreementOf({probes, of}) {
   return probes < of ? `${probes} of ${countWords(of, 'sentence')}` : countWords(probes, 'sentence');
 }
@@ -214,7 +213,7 @@ export function curveSeries(rows, agreement) {
     ...weightCurves(train)].filter(curve => curve.x.length);
 }
 
-// Terms that differ by far would be a flat line at 0 on a plain scale.
+// A logarithmic axis where the loss terms differ so much that the small ones would look flat.
 export function wantsLog(curves) {
   const losses = curves.filter(c => c.subplot === 0),
     middles = losses.map(c => [...c.y].sort((a, b) => a - b)[c.y.length >> 1]).filter(m => m > 0);
@@ -222,23 +221,24 @@ export function wantsLog(curves) {
     && losses.every(c => c.y.every(v => v > 0));
 }
 
-// Of many rows the line that is drawn is a running mean.
+// With many rows, the drawn line is a moving average.
 function isMeaned({x, marks}) { return x.length >= smoothFrom && !marks; }
 function runningMean({x, y}) { return smoothed(y, Math.round(x.length / 60)); }
 
-// "step 20: total 0.31, validation accuracy 0.75 (at step 15)": the values of curves at a step, or the last before it.
+// "step 20: total 0.31, validation accuracy 0.75 (at step 15)": the value of each curve at a step, or its last value
+// before that step.
 export function curveReading(curves, step) {
   const parts = curves.map(curve => {
     const {name, x, y} = curve, at = x.findLastIndex(v => v <= step);
     if (at < 0) return '';
-    const mean = isMeaned(curve) ? `, running mean ${numberWords(runningMean(curve)[at])}` : '',
+    const mean = isMeaned(curve) ? `, moving average ${numberWords(runningMean(curve)[at])}` : '',
       earlier = x[at] === step ? '' : ` (at step ${x[at]})`;
     return `${name} ${numberWords(y[at])}${mean}${earlier}`;
   });
-  return `step ${step}: ${parts.filter(Boolean).join('; ') || 'no curve begins before it'}`;
+  return `step ${step}: ${parts.filter(Boolean).join('; ') || 'no values up to this step'}`;
 }
 
-// What a curve is known by while its name grows: 1 of 8 sentences, 2 of 8, …
+// A stable key for a curve whose name changes: 1 of 8 sentences, 2 of 8, …
 function curveKey({id, name}) { return id ?? name; }
 
 function curveTraces(curves, colours, hidden) {
@@ -258,7 +258,7 @@ function curveTraces(curves, colours, hidden) {
   return traces;
 }
 
-// Subplots one below the other, each with the height that its kind needs.
+// Subplots stacked vertically, each with the height of its kind.
 function curveDomains(kinds) {
   const gap = 16, heights = kinds.map(k => subplotHeights[k]),
     total = heights.reduce((a, b) => a + b, 0) + gap * (kinds.length - 1);
@@ -317,7 +317,7 @@ function epochShapes({from, to, shaded}, line, shade) {
   return shapes;
 }
 
-// Buttons instead of plotly's legend: they wrap, never cover a curve, and can be reached by Tab.
+// Buttons instead of plotly's legend: they wrap, never cover a curve and can be reached with Tab.
 function legendButtons(el, curves, colours, hidden, toggle) {
   const key = JSON.stringify([curves.map(c => [c.name, c.colour, c.subplot]), colours[0], [...hidden]]);
   if (el.dataset.key === key) return;
@@ -350,12 +350,12 @@ class Curves {
     this.el = elementOf('div', 'sv-curves', this.legend,
       elementOf('div', 'sv-curve-box', this.plot, this.marker, this.reader), this.tip, this.note);
     this.legend.setAttribute('role', 'group');
-    this.legend.setAttribute('aria-label', 'curves: press to show or hide');
+    this.legend.setAttribute('aria-label', 'show or hide curves');
     this.plot.setAttribute('role', 'application');
     this.plot.tabIndex = 0;
     this.plot.addEventListener('keydown', e => this.keyed(e));
     this.plot.addEventListener('blur', () => this.read(null));
-    // What the keys move to is announced, whole and once.
+    // The step reached with the keys is announced once, as a whole.
     this.tip.setAttribute('aria-live', 'off');
     this.marker.hidden = this.reader.hidden = true;
     this.agreements = new Agreements(ctx.store, () => this.draw());
@@ -364,21 +364,21 @@ class Curves {
   update(changed) {
     if (!this.requested) this.ask();
     const at = keys => keys.some(key => changed.has(key));
-    // More words above or below leave the curves as wide as they are.
+    // Longer texts above or below do not change the width of the curves.
     const resized = changed.has('size') && this.width !== this.el.clientWidth;
     if (resized || at(['rows', 'frames', 'meta', 'run', 'probe', 'theme'])) this.soon(resized || at(['run', 'theme']));
     this.mark();
   }
 
-  // Plotly takes half a second to unpack and as long for its first drawing; the maps are there before.
+  // Loading plotly takes half a second, and so does its first drawing; the maps are drawn first.
   async ask() {
     this.requested = true;
     await idle();
     let Plotly;
     try { Plotly = await this.ctx.plotly(); } catch (error) {
-      return this.without(`could not be loaded: ${error.message}`);
+      return this.without(`could not be loaded (${error.message})`);
     }
-    if (!Plotly) return this.without('is not on this page: install plotly beside salviz and open the explorer again');
+    if (!Plotly) return this.without('is not available here; install plotly and reopen the explorer');
     await idle();
     this.Plotly = Plotly;
     return this.draw();
@@ -386,10 +386,10 @@ class Curves {
 
   without(why) {
     this.box(false);
-    setText(this.note, `The curves need plotly, which ${why}. The steps above work without it.`);
+    setText(this.note, `The curves need plotly, which ${why}. The steps above work without plotly.`);
   }
 
-  // Live rows arrive many times a second; twice a second is enough for a curve.
+  // Live rows arrive many times a second; curves are redrawn at most twice a second.
   soon(now) {
     clearTimeout(this.timer);
     const wait = now ? 0 : Math.max(0, this.drawnAt + 500 - performance.now());
@@ -405,8 +405,8 @@ class Curves {
     const curves = curveSeries(store.rows(state.run), this.agreements.series(state.run));
     this.box(curves.length > 0);
     if (curves.length) return void this.drawCurves(run, curves);
-    setText(this.note, run.live ? 'Curves begin with the first training step.'
-      : 'This run has neither losses nor scores, so there are no curves.');
+    setText(this.note, run.live ? 'Curves appear after the first training step.'
+      : 'This run recorded no losses or scores, so there are no curves.');
   }
 
   drawCurves(run, curves) {
@@ -417,7 +417,7 @@ class Curves {
     for (const curve of curves) curve.row = kinds.indexOf(curve.subplot);
     setText(this.note, curveNote(curves, run, logLoss));
     legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
-    this.plot.setAttribute('aria-label', `${curveSummary(curves, last)}. Arrow keys read them step by step.`);
+    this.plot.setAttribute('aria-label', `${curveSummary(curves, last)}. Arrow keys move from step to step.`);
     const seen = curves.filter(curve => !this.hidden.has(curveKey(curve)));
     this.readable = {run: state.run, curves: seen, steps: [...new Set(seen.flatMap(c => c.x))].sort((a, b) => a - b)};
     this.read(this.readAt?.run === state.run ? this.readAt.step : null);
@@ -427,7 +427,7 @@ class Curves {
 
   box(shown) { this.plot.parentNode.hidden = this.legend.hidden = this.tip.hidden = !shown; }
 
-  // Which step the keys go to: the next one that has a value, from the step in view.
+  // Returns the step that a key moves to: the neighbouring step with a value, starting from the step in view.
   keyed(e) {
     const {steps} = this.readable ?? {}, end = steps?.length - 1;
     if (!(end >= 0)) return;
@@ -444,14 +444,14 @@ class Curves {
     claimKey(e);
   }
 
-  // The step that is read, with a line through all curves; null: none.
+  // Shows the values at a step and a line through all curves; null hides them.
   read(step) {
     this.readAt = step === null ? null : {run: this.readable.run, step};
     setText(this.tip, step === null ? '' : curveReading(this.readable.curves, step));
     this.mark();
   }
 
-  // One drawing at a time; while one is under way only the newest is kept.
+  // One drawing at a time; of the drawings requested meanwhile, only the newest is done.
   react(traces, layout) {
     this.waiting = [traces, layout];
     this.busy = this.busy.then(async () => {
@@ -473,7 +473,7 @@ class Curves {
 
   jump(step) {
     const {store, state, announce} = this.ctx, nearest = store.nearest(state.run, state.probe, step);
-    if (nearest === null) return announce('No recorded step of this example is on this page.');
+    if (nearest === null) return announce('This page has no recorded step of this example.');
     state.set({step: nearest, playing: false});
     return announce(`step ${nearest}`);
   }
@@ -483,7 +483,7 @@ class Curves {
     this.draw();
   }
 
-  // A line of our own above the plot: moving it costs nothing, so playing stays smooth.
+  // The step marker is a separate element above the plot: moving it is cheap, so playback stays smooth.
   mark() {
     this.place(this.marker, this.ctx.store.stepOf(this.ctx.state));
     this.place(this.reader, this.readAt?.step ?? null);
@@ -507,16 +507,16 @@ class Curves {
 
 function curveNote(curves, run, log) {
   const notes = [];
-  if (run.cross_tuning) notes.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
+  if (run.cross_tuning) notes.push('Shaded epochs use AD-DROP; the others are plain fine-tuning.');
   if (curves.some(isMeaned))
-    notes.push('Lines are running means, every step stands behind them, faint.');
-  if (log) notes.push('The losses differ by far, so their axis is logarithmic.');
+    notes.push('Lines are moving averages; the faint lines show every step.');
+  if (log) notes.push('The losses differ widely, so their axis is logarithmic.');
   return notes.join(' ');
 }
 
 function curveSummary(curves, last) {
   const parts = curves.map(c => `${c.name} from ${numberWords(c.y[0])} to ${numberWords(c.y.at(-1))}`);
-  return `curves over ${last} steps: ${parts.join('; ')}`;
+  return `Curves over ${last} steps: ${parts.join('; ')}`;
 }
 
 export function curvesView(ctx) {

@@ -1,5 +1,5 @@
-// Panel 'own': a sentence of the reader's own, asked of a model where there is one; its maps, saliency and answer
-// beside those of the sentence in view, and what differs where both have the same word.
+// Panel 'own': a custom sentence, evaluated with a model. Shows its maps, saliency and prediction next to those of the
+// sentence in view, and the differences for the words that both contain.
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
@@ -13,12 +13,11 @@ import {pairOf} from './sentencepair.js';
 export const lateAfter = 4000;
 const customCached = 8;
 const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const customNoKernel = 'This needs a kernel with a model, and this page has none. In a notebook, '
-  + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer) has one.';
-export const lateWords = 'No answer yet. It comes when the kernel is free; a kernel that is gone gives none: then run '
-  + 'the cell again.';
+const customNoKernel = 'A custom sentence needs a model in a running kernel. In a notebook, use '
+  + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer).';
+export const lateWords = 'No answer yet. The kernel may be busy; if it has stopped, run the cell again.';
 
-// What the kernel offers for the run in view, and what is missing before its model can be asked, '' if nothing.
+// The models that the kernel offers for the run in view, and why they cannot be used ('' if they can).
 export function modelOffer({kernel, state}) { return kernel?.offers()[state.run] ?? null; }
 export function modelNeeds(ctx) { return modelOffer(ctx)?.needs ?? customNoKernel; }
 
@@ -26,27 +25,27 @@ class CustomSentence {
   constructor(ctx) {
     Object.assign(this, {ctx, fields: [], queried: [], base: null, pair: null, turn: 0});
     this.el = elementOf('section', 'sv-panel sv-own');
-    this.el.setAttribute('aria-label', 'Your own sentence');
+    this.el.setAttribute('aria-label', 'Custom sentence');
     this.makeForm();
     this.makeAnswer();
-    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Your own sentence'));
+    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Custom sentence'));
     this.el.append(this.head, this.form, this.status, this.answer);
   }
 
   makeForm() {
     this.inputs = elementOf('div', 'sv-own-inputs');
-    this.submit = elementOf('button', 'sv-own-look', 'Look');
+    this.submit = elementOf('button', 'sv-own-look', 'Run');
     this.submit.type = 'submit';
-    this.again = buttonOf('as in view', 'take the sentence in view again', () => this.restart());
+    this.again = buttonOf('Reset', 'reset to the sentence in view', () => this.restart());
     this.choice = choiceOf([], () => this.ask());
     this.attribution = choiceOf([], () => this.ask());
     this.beside = choiceOf([], () => this.ask());
-    this.choiceField = labelled('ask', this.choice);
+    this.choiceField = labelled('model', this.choice);
     this.attributionField = labelled('saliency by', this.attribution);
-    this.besideField = labelled('beside', this.beside);
+    this.besideField = labelled('compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
-    this.words.setAttribute('aria-label', 'words: Enter or Delete leaves one out, arrow keys move');
+    this.words.setAttribute('aria-label', 'words: Enter or Delete removes a word, arrow keys move');
     this.words.addEventListener('keydown', e => this.key(e));
     const options = elementOf('div', 'sv-own-options', this.submit, this.again, this.besideField, this.choiceField,
       this.attributionField);
@@ -82,7 +81,7 @@ class CustomSentence {
     if (['entry', 'palette', 'theme', 'size', 'scale'].some(key => changed.has(key))) this.show();
   }
 
-  // Another sentence in view: what was not edited follows it, and an answer that stood beside the old one goes.
+  // When another sentence comes into view, an unedited text follows it and the previous answer is removed.
   begin(probe) {
     const untouched = !this.base || JSON.stringify(this.text()) === JSON.stringify(this.base);
     const typed = this.text();
@@ -102,7 +101,7 @@ class CustomSentence {
       const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
       field.className = 'sv-own-field';
       field.addEventListener('input', () => this.showWords());
-      // In JupyterLab Enter submits no form.
+      // In JupyterLab, Enter does not submit a form.
       field.addEventListener('keydown', e => {
         if (e.key !== 'Enter' || e.isComposing) return;
         e.preventDefault();
@@ -141,7 +140,7 @@ class CustomSentence {
     this.status.classList.toggle('sv-failed', failed);
   }
 
-  // Each word with a cross that leaves it out; one of them is a stop of the Tab key, arrows move between them.
+  // Each word with a cross that removes it. One word is a Tab stop; the arrow keys move between words.
   showWords() {
     const open = !this.needs();
     this.pieces = this.fields.flatMap((field, i) => textPieces(field.value).map(piece => ({...piece, field: i})));
@@ -152,7 +151,7 @@ class CustomSentence {
 
   wordNode(piece, k) {
     const text = elementOf('bdi', '', chipText(piece.text)), cross = elementOf('span', 'sv-own-cross', '×');
-    const button = buttonOf('', `leave out ${quoted(piece.text)}`, () => this.leaveOut(k));
+    const button = buttonOf('', `remove ${quoted(piece.text)}`, () => this.leaveOut(k));
     cross.setAttribute('aria-hidden', 'true');
     button.className = 'sv-own-word';
     button.append(text, cross);
@@ -196,7 +195,7 @@ class CustomSentence {
     this.show();
   }
 
-  // The newest question counts; what an earlier one is answered comes too late. Answers come in parts.
+  // Only the newest request counts; answers to earlier ones are ignored. Answers come in parts.
   async ask() {
     const {state} = this.ctx, texts = this.text(), turn = ++this.turn, {kind, layer, head} = state.entry;
     if (this.needs() || !this.base) return;
@@ -206,14 +205,14 @@ class CustomSentence {
     }
     const other = this.beside.value === 'view' ? this.base : this.queried[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
-    this.wait('asking …');
+    this.wait('Computing …');
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
       await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
         attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
       answer => { if (turn === this.turn) this.take(answer, texts); });
     } catch (error) {
-      if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
+      if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
   }
 
@@ -241,7 +240,7 @@ class CustomSentence {
     const isListed = this.queried.some(one => JSON.stringify(one) === JSON.stringify(texts));
     if (!isListed) this.queried = [...this.queried, texts].slice(-customCached);
     this.rest('');
-    if (answer.more) this.wait(`Saliency by ${answer.attribution.replaceAll('_', ' ')} follows …`);
+    if (answer.more) this.wait(`Computing saliency (${answer.attribution.replaceAll('_', ' ')}) …`);
     this.fill();
     this.show();
     if (!answer.more) this.ctx.announce(this.outcome.textContent);
@@ -262,11 +261,11 @@ class CustomSentence {
     const {of, attribution, sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
-    const apart = alike || !saliency ? '' : ' Two scores are explained, so their saliency is not subtracted.';
-    return `A and B are both computed now, by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
+    const apart = alike || !saliency ? '' : ' The explained scores differ, so saliency is not subtracted.';
+    return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
   }
 
-  // Three rows a column: the word of A, that of B, and B − A where it is the same word.
+  // Three rows per column: the word of A, the word of B, and B − A where both are the same word.
   showLine(shown) {
     const saliency = this.pair.sides[0].frame.get('saliency');
     this.colour.options[0].disabled = !saliency;
@@ -298,8 +297,9 @@ class CustomSentence {
 function customLegend(what, shown, pair, state, same) {
   const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
     : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
-  const shared = same ? `${countWords(same, 'word or sign', 'words and signs')} in both` : 'no word in both';
-  return `${meaning} There ${same > 1 ? 'are' : 'is'} ${shared}; elsewhere nothing is subtracted.`;
+  const shared = same ? `B − A covers the ${countWords(same, 'word or punctuation mark',
+    'words and punctuation marks')} that both sentences contain.` : 'The sentences have no word in common.';
+  return `${meaning} ${shared}`;
 }
 
 function customChip(unit, value, scale) {
@@ -318,18 +318,18 @@ function customColumn([a, b], [first, second], difference, scale, apart) {
   const differs = Number.isFinite(difference),
     change = elementOf('span', 'sv-own-change', differs ? customSigned(difference) : '');
   paintToken(change, differs && !a.special ? scaleColour(apart, difference) : null);
-  const text = differs ? `B − A ${customSigned(difference)}` : 'not the same word in both';
+  const text = differs ? `B − A ${customSigned(difference)}` : 'different words';
   const column = elementOf('span', 'sv-own-column', customChip(a, first, scale), customChip(b, second, scale), change);
   column.title = text;
   return column;
 }
 
-// The answers side by side: a row a class, and the difference of its probabilities.
+// Compares the predictions: one row per class, with the difference of its probabilities.
 function customOutcome({sides, classes}) {
   const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
-  if (!p || !q) return [elementOf('p', 'sv-note', 'This model gives no answer that could be compared.')];
+  if (!p || !q) return [elementOf('p', 'sv-note', 'This model returns no predictions to compare.')];
   const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
-  const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above one half
+  const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above 0.5
   const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
   const isPredicted = (values, i) => several ? values[i] > .5 : i === top(values);
   const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
@@ -340,17 +340,17 @@ function customOutcome({sides, classes}) {
     elementOf('th', '', name)));
   const [a, b] = [p, q].map(values => classes.filter((_, i) => isPredicted(values, i)).map(quoted).join(', ')
     || (several ? 'no class' : quoted('')));
-  const outcome = chance && classes.length ? `A is answered ${a}, B ${b}.` : '';
+  const outcome = chance && classes.length ? `Prediction: ${a} for A, ${b} for B.` : '';
   return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
     elementOf('tbody', '', ...rows))];
 }
 
 export const customSentencePanel = {
-  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', image: 'sentence',
+  name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'A sentence that you type is asked of a model and stands beside the one in view: prediction, saliency, the map of '
-      + 'the head in view, and B − A where both have the same word.',
-    'One pair of sentences shows what this model does with these words, not why, and not what it does in general.'],
-  keys: [['Enter', 'ask; on a word: leave it out'], ['Delete', 'leave the word out'], ['← →', 'from word to word']]},
+    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the one in view.',
+    'A single pair of sentences does not show how the model behaves in general.'],
+  keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
+    ['← →', 'move between words']]},
   view: CustomSentence,
 };

@@ -1,13 +1,13 @@
-// How saliency is distributed over the cells of an input: a histogram at the first recorded step and one now, on the
-// same bins.
+// The distribution of saliency over the cells of an input: histograms at the first recorded step and at the step in
+// view, with the same bins.
 import {percent, shortNumber} from '../lib/colour.js';
 
 export const densityCount = 41;
 const densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
 
-// As in views.saliency_distribution: each side is scaled by its own largest magnitude, else gradients that only shrink
-// would look sparser.
-// {edges, sides: [{name, shares (of the cells in each bin), small (share near 0), largest (before scaling)}]}
+// As in views.saliency_distribution, each side is scaled by its own largest magnitude; otherwise gradients that only
+// shrink would look sparser. Returns {edges, sides: [{name, fractions (of the cells in each bin), small (fraction near
+// 0), largest (before scaling)}]}.
 export function densityBins(sides) {
   const edges = Array.from({length: densityCount + 1}, (_, i) => 2 * i / densityCount - 1);
   const binned = sides.map(({values, name}) => {
@@ -50,15 +50,15 @@ function densityAxes(context, place, most, inks) {
     context.fillText(shortNumber(value), x + (value + 1) / 2 * width, y + height + 4);
   }
   context.textAlign = 'center';
-  context.fillText('saliency, scaled by its largest magnitude', x + width / 2, y + height + 17);
+  context.fillText('saliency / largest magnitude', x + width / 2, y + height + 17);
   context.save();
   context.translate(3, y + height / 2);
   context.rotate(-Math.PI / 2);
-  context.fillText('share of cells', 0, 0);
+  context.fillText('fraction of cells', 0, 0);
   context.restore();
 }
 
-// The earlier step is a dashed line, the one in view a filled one; each carries its name.
+// The earlier step is a dashed line, the step in view a filled one; each is labelled.
 export function drawDensity(sharp, bins, inks) {
   const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height);
   const place = {x: densityLeft, y: densityTop, width: Math.max(20, width - densityLeft - 8),
@@ -103,7 +103,7 @@ function densityNames(context, {sides}, place, inks) {
   });
 }
 
-// What the bin at a point holds, or what both histograms say as a whole.
+// Describes the bin at a point, or both histograms as a whole.
 export function densityText({edges, sides}, place = null, [x] = []) {
   const i = place ? Math.floor((x - place.x) / place.width * densityCount) : -1;
   const listed = sides.map(s => `${s.name} ${percent(s.fractions[i])}`).join(', ');

@@ -1,5 +1,5 @@
-// Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and
-// tokens, and zoom.
+// Panel 'map': the map of the chosen entry with its tokens. Pointer and keys read cells and choose rows and tokens; the
+// wheel zooms.
 import {targetRow, entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {ordinal, valueWithStep} from '../lib/colour.js';
@@ -17,8 +17,8 @@ const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'over
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, readableCell = 14, sallmStrip = 14, longestLabel = 96;
 const mapHelp =
-  'Arrow keys move from cell to cell, Enter chooses the row, Space the key, S reads the strips, plus and minus zoom, '
-  + '0 shows all.';
+  'Arrow keys move between cells, Enter chooses the row, Space the key, S reads the strips, plus and minus zoom, '
+  + '0 shows the whole map.';
 
 class MapPanel {
   constructor(ctx) {
@@ -44,27 +44,27 @@ class MapPanel {
     this.zooms = elementOf('span', 'sv-zooms');
     this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)),
       buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
-      buttonOf('all', 'show the whole map', () => this.resetZoom()));
+      buttonOf('All', 'show the whole map', () => this.resetZoom()));
     const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, this.what.el, this.zooms);
     this.sum = elementOf('p', 'sv-rowsum');
     this.words = elementOf('p', 'sv-note sv-words');
     this.note = elementOf('p', 'sv-note');
     this.checks = overlayChecks(this.ctx);
-    this.scale = choiceOf([['map', 'this map’s maximum'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']],
+    this.scale = choiceOf([['map', 'maximum of this map'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']],
       scale => state.set({scale}));
     this.top = rangeOf(20, top => state.set({top}));
     this.topText = elementOf('span', 'sv-value');
     this.threshold = rangeOf(100, part => state.set({threshold: (part / 100) ** 2 * this.limit}));
     this.thresholdText = elementOf('span', 'sv-value');
     const controls = elementOf('div', 'sv-controls');
-    const fields = [['keys of a row', this.top, this.topText], ['hide below', this.threshold, this.thresholdText]];
+    const fields = [['Keys per row', this.top, this.topText], ['Hide below', this.threshold, this.thresholdText]];
     for (const [text, range, value] of fields) {
       const field = labelled(text, range);
       field.append(value);
       controls.append(field);
     }
-    controls.append(labelled('colours up to', this.scale));
+    controls.append(labelled('Colour scale up to', this.scale));
     this.el.append(head, this.note, this.stage, this.tip, this.sum, this.words, this.checks.el, controls);
   }
 
@@ -74,7 +74,7 @@ class MapPanel {
     this.frame = store.frameOf(state);
     this.probe = store.probe(state.run, state.probe);
     this.entry = state.entry;
-    // Where the heads panel is shown, it has this choice already.
+    // The heads panel offers this choice already.
     this.what.update(this.frame);
     this.what.el.hidden = Boolean(this.el.closest('.salviz')?.querySelector('.sv-heads:not([hidden])'))
       || !this.what.both;
@@ -90,13 +90,13 @@ class MapPanel {
     this.draw();
   }
 
-  // What is to be drawn; returns a sentence on what is missing.
+  // Prepares what is drawn; returns a sentence on what is missing.
   load() {
     const {store, state} = this.ctx, {frame, probe, entry} = this;
     this.shown = null;
-    if (!probe) return 'There is no sentence to show.';
+    if (!probe) return 'No sentence to show.';
     if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
-      || 'Nothing is recorded for this sentence yet.';
+      || 'Nothing has been recorded for this sentence yet.';
     const map = mapOf(frame, entry, state.what === 'attribution' ? 'attribution' : 'attention');
     if (!map.values) return map.note;
     this.map = map;
@@ -130,20 +130,20 @@ class MapPanel {
       scale: colourScaleOf({limit: Math.max(least, ...ordinary), signed: true, theme: state.theme})};
   }
 
-  // A long sentence ships thumbnails; the whole map of a chosen head is asked for once.
+  // Long sentences are stored as thumbnails; the full map of a chosen head is requested once.
   missingFull(map) {
     if (!(map.pooled > 1)) return map.note;
     const {state} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = this.entry;
     const size = Math.ceil(this.probe.tokens.length / map.pooled);
-    const notice = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest'
+    const notice = `Thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest value'
       : 'mean'} of ${size} × ${size} positions.`;
-    if (kind !== 'head') return `${notice} Means over heads are made of thumbnails.`;
+    if (kind !== 'head') return `${notice} Means over heads are computed from thumbnails.`;
     const key = JSON.stringify([run, probe, step, layer, head]);
     if (!this.requested.has(key)) {
       this.requested.add(key);
       this.ctx.request({kind: 'map', run, probe, step, layer, head});
     }
-    return `${notice} The whole map of this head is not here; a running kernel sends it.`;
+    return `${notice} The full map is not stored here; connect a kernel to load it.`;
   }
 
   say() {
@@ -160,7 +160,7 @@ class MapPanel {
     this.topText.textContent = state.top ? `${state.top} largest` : 'all';
     this.top.setAttribute('aria-valuetext', this.topText.textContent);
     this.threshold.value = Math.round(100 * Math.sqrt(Math.min(1, state.threshold / (this.limit || 1))));
-    this.thresholdText.textContent = state.threshold ? shortNumber(state.threshold) : 'nothing';
+    this.thresholdText.textContent = state.threshold ? shortNumber(state.threshold) : 'none';
     this.threshold.setAttribute('aria-valuetext', this.thresholdText.textContent);
     this.sharp.el.setAttribute('aria-label',
       `${this.kind} of ${entryTitle(entry)}, ${this.units.length} by ${this.units.length}. ${mapHelp}`);
@@ -171,18 +171,18 @@ class MapPanel {
     const {state} = this.ctx, {values, count} = this.shown;
     const rows = tiedAtTop(strongestValues(values, count, state), count, state);
     if (!rows) return '';
-    return `Tied: in ${rows} of ${count} rows keys are equal at place ${state.top}, and all of them are shown.`;
+    return `Ties: in ${rows} of ${count} rows, several keys tie at rank ${state.top}; all of them are shown.`;
   }
 
   sallmWords() {
     const row = quotedToken(this.probe.labels[targetRow(this.frame)]);
     const tokens = this.frame.info?.task === 'causal_lm' ? 'the ordinary tokens of the prompt' : 'ordinary tokens';
-    const target = `SalLM's target${this.sallm.recomputed ? ' (what if)' : ''}`;
-    return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, `
-      + `mean over heads; both over ${tokens}.`;
+    const target = `SalLM's target${this.sallm.recomputed ? ' (what-if settings)' : ''}`;
+    return `Below the map: ${target} and the row that it regularises (${row} in layer ${this.sallmLayer}, `
+      + `mean over heads), both over ${tokens}.`;
   }
 
-  // "From “the”: 0.31 ± 0.01 to the 2 chosen tokens; a row on average 0.22 ± 0.01"
+  // "Sum of attention to “film” + “great”: from “the” 0.31 ± 0.01, mean over rows 0.22 ± 0.01."
   sumWords() {
     const {tokens} = this.ctx.state,
       columns = this.units.flatMap((u, c) => u.tokens.some(k => tokens.includes(k)) ? [c] : []);
@@ -196,7 +196,7 @@ class MapPanel {
       : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
     const from = chosen >= 0 ? `from ${quotedToken(this.units[chosen].label, 20)} ${valueWithStep(...rows[chosen])}, `
       : '';
-    return `Sum of ${this.kind} to ${names}: ${from}on average over rows ${valueWithStep(mean(0), mean(1))}.`;
+    return `Sum of ${this.kind} to ${names}: ${from}mean over rows ${valueWithStep(mean(0), mean(1))}.`;
   }
 
   rowUnit() {
@@ -215,7 +215,7 @@ class MapPanel {
     return this.zoom ?? {count, row: 0, column: 0, span: count};
   }
 
-  // Where everything lies, in CSS pixels.
+  // Positions of all parts, in CSS pixels.
   layout(inks) {
     const avail = this.stage.clientWidth, {count, row, column, span} = this.window(), {context} = this.sharp,
       labels = this.units.map(u => u.label);
@@ -223,7 +223,7 @@ class MapPanel {
     const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
     const height = Math.min(tallestMap, Math.max(tallest(this.el, tallestMap), count * readableCell));
     const side = Math.min(avail - left - 3, height, Math.max(180, count * widestCell));
-    // Room for all labels, also those out of view: the map must not jump while it is dragged.
+    // Leave room for all labels, including those out of view, so that the map does not move while it is dragged.
     const longest = labelWidth(context, labels, inks.bold, longestLabel),
       key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
     const y = 15 + key + 6 + strip, below = y + side + (this.sallm ? 2 * (sallmStrip + 3) + 6 : 0);
@@ -272,7 +272,7 @@ class MapPanel {
     context.strokeRect(grid.x - gap - stripSize - .5, grid.y - .5, stripSize + 1, grid.height + 1);
   }
 
-  // The chosen row is framed, the chosen keys are marked at their columns' upper ends.
+  // The chosen row is framed; the chosen keys are marked above their columns.
   drawChosen(inks, row, columns) {
     const {context} = this.sharp, {grid} = this.place, {halo} = overlayInks(inks.theme), path = new Path2D();
     if (this.ctx.state.row !== null)
@@ -330,7 +330,7 @@ class MapPanel {
     const where = readingPlace(this.entry, this.frame.step);
     const name = this.kind === 'residual' ? `${where}, attention − pattern` : where;
     if (!Number.isFinite(values[k]))
-      return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
+      return `${name}, ${quotedToken(query.label)} cannot attend to ${quotedToken(key.label)}`;
     return cellWords(name, query, key, values[k], half(k), rank + this.markWords({row, column}));
   }
 
@@ -350,11 +350,11 @@ class MapPanel {
     return `${entryTitle(this.entry)}, from ${query} to ${key}: attention ${shortNumber(value)}, ${place}${marks}`;
   }
 
-  // What the strips hold at the key of a cell, as the pointer reads it.
+  // The values of the strips at the key of a cell, in the words that the pointer shows.
   stripWords({column}) {
     const at = [...this.saliency ? [{kind: 'saliency', column}] : [],
       ...(this.sallm ? this.sallmShown : []).map(strip => ({kind: 'sallm', strip, column}))];
-    return at.map(each => this.pointText(each)).join('; ') || 'No strips are drawn beside this map.';
+    return at.map(each => this.pointText(each)).join('; ') || 'This map has no strips.';
   }
 
   readStrips(cell) {
@@ -363,7 +363,7 @@ class MapPanel {
     this.ctx.announce(text);
   }
 
-  // What lies under the pointer: a cell, a label of either axis, or a strip.
+  // What is under the pointer: a cell, a label of either axis, or a strip.
   under(x, y) {
     const {grid, edge} = this.place, column = grid.columnAt(x), row = grid.rowAt(y);
     if (grid.inside(x, y)) return {kind: 'cell', row, column};
@@ -382,11 +382,11 @@ class MapPanel {
     if (at.kind === 'cell') return this.cellText(at);
     const value = {saliency: () => this.saliency.values[at.column ?? at.row],
       sallm: () => at.strip.values[at.column]}[at.kind]?.();
-    const text = Number.isFinite(value) ? shortNumber(value) : 'left out';
+    const text = Number.isFinite(value) ? shortNumber(value) : 'no value';
     if (at.kind === 'saliency') return `${this.saliency.name} of ${quotedToken(unit.label)}: ${text}`;
     if (at.kind === 'sallm') return `SalLM, ${at.strip.name} at ${quotedToken(unit.label)}: ${text}`;
-    if (at.kind === 'key') return `key ${quotedToken(unit.label, 200)}: click chooses it, with Shift several`;
-    if (at.kind === 'query') return `query ${quotedToken(unit.label, 200)}: click chooses the row`;
+    if (at.kind === 'key') return `key ${quotedToken(unit.label, 200)}: click to choose it, Shift-click to add it`;
+    if (at.kind === 'query') return `query ${quotedToken(unit.label, 200)}: click to choose the row`;
     return '';
   }
 
@@ -441,7 +441,7 @@ class MapPanel {
     if (at.kind === 'key') this.chooseKey(at.column, e.shiftKey || e.ctrlKey || e.metaKey);
   }
 
-  // A wheel over the page scrolls the page; it zooms where the map has the focus, or pinched (Ctrl).
+  // The wheel scrolls the page, and zooms only where the map has the focus or while pinching (Ctrl).
   wheeled(e) {
     if (!this.place || !e.ctrlKey && document.activeElement !== this.sharp.el) return;
     const [x, y] = this.sharp.at(e);
@@ -467,7 +467,7 @@ class MapPanel {
   }
 
   resetZoom() { this.zoom = null; this.redraw(); }
-  // Zooming concerns nobody else, so it does not go through the state.
+  // The zoom affects only this panel, so it is not part of the state.
   redraw() {
     this.pending ??= requestAnimationFrame(() => {
       this.pending = null;
@@ -488,7 +488,7 @@ class MapPanel {
     return {row: Math.max(Math.ceil(row), this.rowUnit()), column: Math.ceil(column)};
   }
 
-  // What the keys move to is in view.
+  // Keep the cell reached with the keys in view.
   followCursor(cell) {
     const {row, column, span} = this.window();
     const into = (place, from) => place < from ? place : place + 1 > from + span ? place + 1 - span : from;
@@ -499,13 +499,11 @@ class MapPanel {
 export const mapPanel = {
   name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', image: 'map', page: 'beside',
   help: {says: [
-    'Each cell is the attention of a query (row) to a key (column), where a row sums to 1, or its attribution, on a '
-      + 'square-root scale.',
-    'Read along a row for where its attention goes; a strong cell says that the head looks there, not that the '
-      + 'prediction rests on it.'],
-  keys: [['← ↑ ↓ →', 'from cell to cell'], ['Enter', 'choose the row'], ['Space', 'add the key to the chosen'],
-    ['s', 'read the strips at this key'], ['+ −', 'zoom in, out'], ['0', 'the whole map'],
-    ['Esc', 'choose nothing']]},
-  tour: 'the chosen head in full: each row is a query, its cells what it attends to; point at one to read it.',
+    'Each cell is the attention (or its attribution) of a query (row) to a key (column), on a square-root scale.',
+    'Attention rows sum to 1; a strong cell does not mean that the prediction depends on it.'],
+  keys: [['← ↑ ↓ →', 'move between cells'], ['Enter', 'choose the row'], ['Space', 'add the key to the chosen keys'],
+    ['s', 'read the strips at this key'], ['+ −', 'zoom in, out'], ['0', 'show the whole map'],
+    ['Esc', 'clear the selection']]},
+  tour: 'the chosen head in full. Each row shows where one query attends; point at a cell to read its value.',
   view: MapPanel,
 };

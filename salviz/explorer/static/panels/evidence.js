@@ -1,5 +1,4 @@
-// Panel 'evidence': what a method of one's own shows, in a plain form: a map, the tokens with their numbers, or a table
-// of numbers.
+// Panel 'evidence': evidence recorded by a custom method, as a map, as tokens with numbers or as a table.
 import {entryTitle, visibleTokens} from '../state/derive.js';
 import {colourScale, colourScaleOf, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
 import {axisTitles, CellGrid, CellPainter, columnLabels, inksOf, labelWidth, quotedToken} from '../lib/canvas.js';
@@ -13,10 +12,10 @@ const evidenceKeys = ['run', 'probe', 'step', 'entry', 'evidence', 'hideSpecial'
   'meta', 'size'];
 const customPrefix = 'own/', evidenceTallest = 440, evidenceWidest = 40, evidenceCells = 480, evidenceLegend = 52;
 
-// A snapshot keeps half precision: eleven bits of each number, and nothing far below the largest.
+// Snapshots store half precision: eleven significant bits per number, and nothing far below the largest.
 const storedPrecision = 2 ** -11, storedLeast = 2 ** -38;
 
-// The tensors of a frame that are evidence of a method's own: {name: tensor}.
+// The custom evidence of a frame: {name: tensor}.
 export function customTensors(frame) {
   const names = (frame?.names ?? []).filter(name => name.startsWith(customPrefix)
     && Array.isArray(frame.get(name).spec.axes));
@@ -32,7 +31,7 @@ function evidenceForm(axes) {
   return {form: 'table', inside: Math.min(2, axes.length)};
 }
 
-// Which slice of the tensor is shown: the layer and head of the entry (of a mean the first of its heads) where it has
+// Which slice of the tensor is shown: the layer and head of the entry (of a mean, its first head) where the tensor has
 // them, else its last layer and first head.
 function evidencePlace(tensor, outer, entry) {
   const [layer, head] = entry.heads?.[0] ?? [entry.layer, entry.head];
@@ -54,7 +53,7 @@ function meanAxes({kind, heads = []}) {
   return heads.length && heads.every(([layer]) => layer === heads[0][0]) ? ['head'] : ['layer', 'head'];
 }
 
-// The numbers of the slice, and how far each can be from what the method said.
+// The numbers of the slice, and how far each may be from the value that the method recorded.
 export function evidenceSlice(tensor, places, inside) {
   const size = tensor.shape.slice(tensor.shape.length - inside).reduce((a, b) => a * b, 1),
     factor = 2 ** (tensor.spec.exponent ?? 0);
@@ -76,7 +75,7 @@ function largestFinite(values) {
   return values.reduce((most, v) => Number.isFinite(v) && Math.abs(v) > most ? Math.abs(v) : most, 0); }
 
 function evidenceWord(slice, k) {
-  if (slice.truth) return slice.values[k] ? 'holds' : 'does not hold';
+  if (slice.truth) return slice.values[k] ? 'true' : 'false';
   return valueWithStep(slice.values[k], slice.half(k));
 }
 
@@ -101,7 +100,7 @@ class EvidencePanel {
     this.name = choiceOf([], name => state.set({evidence: name}));
     this.choices = ['layer', 'head'].map(axis => choiceOf([], at => this.choose(axis, Number(at))));
     this.fields = [labelled('of', this.name),
-      ...this.choices.map((choice, k) => labelled(['layer', 'head'][k], choice))];
+      ...this.choices.map((choice, k) => labelled(['Layer', 'Head'][k], choice))];
     const head = this.head = elementOf('div', 'sv-head');
     head.append(elementOf('h3', 'sv-title', 'Evidence'), ...this.fields);
     this.note = elementOf('p', 'sv-note');
@@ -139,25 +138,25 @@ class EvidencePanel {
     if (form) this.say();
   }
 
-  // What is shown; returns a sentence on what is missing.
+  // Prepares what is shown; returns a sentence on what is missing.
   load() {
     const {store, state} = this.ctx, {frame, probe} = this, left = frame?.info?.own_left ?? [];
     this.tensor = null;
-    if (!probe) return 'There is nothing to show.';
+    if (!probe) return 'Nothing to show.';
     if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
-      || 'Nothing is recorded for this example yet.';
+      || 'Nothing has been recorded for this example yet.';
     const elsewhere = left.map(([name, what]) => `${quotedToken(name)} (${what})`).join(', ');
-    const more = elsewhere ? ` Too large, or of too many axes, for a plain picture; in the snapshot only: ${elsewhere}.`
+    const more = elsewhere ? ` Stored only in the snapshot (too large, or too many axes to draw): ${elsewhere}.`
       : '';
     const name = this.custom.has(state.evidence) ? state.evidence : this.custom.keys().next().value;
-    if (name === undefined) return `No evidence of a method's own was recorded at step ${frame.step}.${more}`;
+    if (name === undefined) return `No custom evidence was recorded at step ${frame.step}.${more}`;
     const tensor = this.custom.get(name), {axes} = tensor.spec, {form, inside} = evidenceForm(axes);
     const outer = axes.slice(0, axes.length - inside),
       unknown = outer.find(axis => axis !== 'layer' && axis !== 'head');
     this.shownName = name;
     if (unknown)
-      return `${quotedToken(name)} has the axes ${axes.join(
-        ', ')}, for which there is no plain picture; its numbers are in the snapshot.${more}`;
+      return `${quotedToken(name)} has the axes ${axes.join(', ')}, which cannot be drawn; `
+        + `its numbers are in the snapshot.${more}`;
     Object.assign(this, {tensor, form, inside, places: evidencePlace(tensor, outer, state.entry)});
     this.slice = evidenceSlice(tensor, this.places, inside);
     const signed = tensor.spec.low < 0, whole = state.scale !== 'map' && !this.slice.truth;
@@ -170,12 +169,11 @@ class EvidencePanel {
     return `${this.meanWords()}${more}`.trim();
   }
 
-  // Numbers whose meaning nobody here knows, truths among them, are not averaged.
+  // Numbers of unknown meaning, including truth values, are not averaged.
   meanWords() {
     const {entry} = this.ctx.state, {places} = this, averaged = meanAxes(entry);
     if (!places.some(({axis}) => averaged.includes(axis))) return '';
-    return `Chosen is ${entryTitle(entry)}; what a method recorded of its own is not averaged, `
-      + `so this is ${placeWords(places)} alone.`;
+    return `Custom evidence is not averaged: for ${entryTitle(entry)}, only ${placeWords(places)} is shown.`;
   }
 
   fillChoices() {
@@ -198,7 +196,7 @@ class EvidencePanel {
   drawMap() {
     const {state} = this.ctx, {tensor, slice} = this, n = tensor.shape.at(-1);
     if (!this.stage.clientWidth) return;
-    // Numbers of one's own have no meaning for words that could be known here: tokens stay tokens.
+    // Custom evidence cannot be merged into words, since its meaning is unknown: it is drawn per token.
     const units = shownUnits(this.probe, {...state.get(), mergeWords: false}, {n, pooled: tensor.pooled});
     this.units = units.length ? units : shownUnits(this.probe, {...state.get(), mergeWords: false, hideSpecial: false},
       {n, pooled: tensor.pooled});
@@ -223,12 +221,12 @@ class EvidencePanel {
     if (slice.truth) this.drawTruth(context, place);
     else colourScale(context, this.scale, {...place, title: 'linear scale'});
     this.sharp.el.setAttribute('aria-label',
-      `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move from cell to cell.`);
+      `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move between cells.`);
     this.sharp.el.salviz = {grid: this.grid, units: this.units, scale: this.scale};
     this.cells.show([this.grid], state.theme, this.about());
   }
 
-  // A colour alone would not tell what is not finite from a small number.
+  // Colour alone would not distinguish a non-finite number from a small one.
   crossOut(context, values, count) {
     const path = new Path2D();
     for (let k = 0; k < values.length; k++) {
@@ -245,7 +243,7 @@ class EvidencePanel {
 
   drawTruth(context, {x, y, inks}) {
     Object.assign(context, {font: inks.small, textAlign: 'left', textBaseline: 'middle'});
-    [[1, 'holds'], [0, 'does not hold']].forEach(([value, text], k) => {
+    [[1, 'true'], [0, 'false']].forEach(([value, text], k) => {
       const packed = scaleColour(this.scale, value);
       context.fillStyle = `rgb(${packed & 255}, ${(packed >> 8) & 255}, ${(packed >> 16) & 255})`;
       context.fillRect(x + 70 * k, y, 12, 12);
@@ -258,13 +256,13 @@ class EvidencePanel {
 
   cellText({row, column}) {
     const n = this.tensor.shape.at(-1), [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
-    const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (the largest magnitude of a block)'
+    const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (largest magnitude of the block)'
       : this.tensor.pooled > 1 ? ' (anywhere in the block)' : '';
     const word = evidenceWord(this.slice, this.at[row] * n + this.at[column]);
     return `${this.where}, ${query} → ${key}: ${word}${blocks}`;
   }
 
-  // What a reading is of.
+  // The key of a reading: it changes when the reading no longer applies.
   about() { return readingKey([this.frame], this.shownName, this.places.map(({at}) => at)); }
 
   // ---- tokens
@@ -340,15 +338,15 @@ class EvidencePanel {
 
   scaleWords() {
     const end = this.whole ? 'largest magnitude of all layers and heads' : 'largest magnitude here';
-    return `linear${this.scale.signed ? ', 0 in the middle' : ''}, up to the ${end}`;
+    return `linear scale${this.scale.signed ? ' centred at 0' : ''}, up to the ${end}`;
   }
 
   say() {
     const {tensor, slice, form} = this, {axes, low, high, lost} = tensor.spec, {frame} = this;
     const sizes = axes.map((axis, k) => axisWords(axis, tensor.shape[k], tensor.pooled > 1 && k >= axes.length - 2))
       .join(' × ') || 'One number';
-    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} hold here.`
-      : `From ${shortNumber(low)} to ${shortNumber(high)} in all.`;
+    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} are true.`
+      : `All values are between ${shortNumber(low)} and ${shortNumber(high)}.`;
     const crossed = form === 'map' ? ' (crossed out)' : '';
     const gone = lost ? ` ${lost} ${lost === 1 ? 'number is' : 'numbers are'} not finite${crossed}.` : '';
     const coloured = !slice.truth && slice.values.length > 1,
@@ -365,9 +363,9 @@ class EvidencePanel {
 export const evidencePanel = {
   name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', image: 'evidence', page: 'below',
   help: {says: [
-    'What a method of its own recorded at this step, in a plain form: a map, tokens with numbers, or a table.',
-    'Unit and sign are the method’s; the scale below says how large a colour is, not that it matters.'],
-  keys: [['← ↑ ↓ →', 'in a map: from cell to cell']]},
-  fits: hasCustomEvidence, absent: 'No evidence of a method of its own was recorded in this run.',
+    'Data recorded by a custom method at this step, as a map, as tokens with numbers or as a table.',
+    'The method defines their unit and sign; a strong colour means a large number, not an important one.'],
+  keys: [['← ↑ ↓ →', 'in a map: move between cells']]},
+  fits: hasCustomEvidence, absent: 'This run recorded no evidence of a custom method.',
   view: EvidencePanel,
 };

@@ -1,4 +1,4 @@
-// 'Keep this view': its picture, the Python line that makes it again, and on a page of its own its address.
+// The menu 'Export view': an image of the view, the Python line that recreates it and, on a standalone page, its link.
 import {entryTitle} from '../state/derive.js';
 import {linkOf, pythonLine} from '../state/link.js';
 import {buttonOf, elementOf, setText} from '../lib/controls.js';
@@ -7,16 +7,16 @@ import {visibleText} from '../lib/words.js';
 
 const exportMargin = 12, exportLine = 18;
 
-// What the picture shows, in words that travel with it.
+// The caption of the exported image.
 function exportCaption({store, state}) {
   const run = store.run(state.run), probe = store.probe(state.run, state.probe);
   const text = visibleText((probe?.texts ?? []).join(' | ').slice(0, 160));
   const maps = store.frameOf(state)?.get('attention') ? `, ${state.what} of ${entryTitle(state.entry)}` : '';
-  const whatIf = state.whatIf ? ' What-if settings are drawn, not what was recorded.' : '';
+  const whatIf = state.whatIf ? ' Drawn with what-if settings; not recorded.' : '';
   return [`${run?.title ?? ''}, step ${store.stepOf(state)}${maps}`, `${text}${whatIf}`].filter(Boolean);
 }
 
-// The largest drawing of the panel at the side, else of all panels that are shown.
+// The largest canvas of the side panel, else of all visible panels.
 function largestCanvas(root) {
   const of = place => [...root.querySelectorAll(`${place} .sv-panel:not([hidden]) canvas:not(.sv-over)`)];
   const drawn = all => all.filter(canvas => canvas.clientWidth && canvas.width * canvas.height > 1);
@@ -24,7 +24,7 @@ function largestCanvas(root) {
   return canvases.reduce((most, c) => !most || c.width * c.height > most.width * most.height ? c : most, null);
 }
 
-// Words that are as wide as they are on `context`, in lines of at most `room`.
+// Wraps text to lines that fit the given width on `context`.
 function wrappedWords(context, words, width) {
   const lines = [''];
   for (const word of words.split(' ')) {
@@ -35,7 +35,7 @@ function wrappedWords(context, words, width) {
   return lines;
 }
 
-// The drawing below its words, on the page's own ground.
+// The canvas below its caption, on the page's background colour.
 export function viewPicture(ctx, root) {
   const drawn = largestCanvas(root);
   if (!drawn) return null;
@@ -61,7 +61,7 @@ export function viewPicture(ctx, root) {
   return picture;
 }
 
-// A text that can be marked and copied; the clipboard may be closed to a page that was opened from disk.
+// A text field to select and copy from; the clipboard may be unavailable to a page that was opened from disk.
 function copyField(label, about, report) {
   const box = elementOf('textarea', 'sv-keep-text'), note = elementOf('p', 'sv-note', about);
   Object.assign(box, {readOnly: true, rows: 2, spellcheck: false});
@@ -80,11 +80,12 @@ function copyField(label, about, report) {
 export function exportMenu(ctx) {
   const {store, state} = ctx, el = elementOf('details', 'sv-keep');
   const status = elementOf('output', 'sv-note'), report = text => { setText(status, text); };
-  const line = copyField('Python line', 'run is what this explorer was given: a run, its folder, or its name.', report);
-  const link = copyField('Link', 'Whoever opens this page with this address sees the same view.', report);
-  const save = buttonOf('Save picture (PNG)', 'save what is in view at the side as a picture', () => {
+  const line = copyField('Python line',
+    'Replace run by the run, its folder or its name, as you passed it to this explorer.', report);
+  const link = copyField('Link', 'This address opens the page with the same view.', report);
+  const save = buttonOf('Save image (PNG)', 'save the side view as an image', () => {
     const picture = viewPicture(ctx, el.closest('.salviz'));
-    if (!picture) return report('There is no map in view to draw.');
+    if (!picture) return report('No map is in view.');
     const anchor = elementOf('a');
     Object.assign(anchor, {href: picture.toDataURL('image/png'),
       download: `salviz-probe-${state.probe}-step-${store.stepOf(state)}.png`});
@@ -93,7 +94,7 @@ export function exportMenu(ctx) {
   });
   const body = elementOf('div', 'sv-keep-body', save, line.el, status);
   if (ctx.isPage) line.el.after(link.el);
-  el.append(elementOf('summary', '', 'Keep this view'), body);
+  el.append(elementOf('summary', '', 'Export view'), body);
   const update = () => {
     if (!el.open) return;
     line.show(pythonLine(store, state));

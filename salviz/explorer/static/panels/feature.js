@@ -1,4 +1,4 @@
-// One feature of a series over time: its line, the masked copy's line, and its saliency as colour behind them.
+// One feature of a series over time: its line, the line of the masked copy, and its saliency as background colour.
 import {cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {timeTicks} from '../state/signaldata.js';
 

@@ -1,5 +1,5 @@
-// Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing,
-// sorting and filtering.
+// Panel 'heads': all maps of a frame as a grid of layers x heads on one canvas, painted straight from the stored codes;
+// choosing, sorting and filtering.
 import {doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
 import {claimKey, plainKey} from '../lib/cells.js';
 import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
@@ -16,15 +16,15 @@ const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale
 const gridGap = 3, smallestTile = 14, largestTile = 110, tallestGrid = 660, slowDelay = 120, quickTokens = 48;
 const sortTitles = {order: 'layer and head', agreement: 'agreement with saliency', pattern: 'pattern loss',
   entropy: 'entropy',
-  change: 'change since the start'};
+  change: 'change since the first step'};
 const shortScores = {agreement: 'agreement', pattern: 'pattern loss', entropy: 'entropy', change: 'change'};
 const filterSizes = [0, 6, 12, 24, 48];
 
-// attention | attribution, for the panels that show maps.
+// The choice between attention and attribution, for the panels that show maps.
 export function whatChoice({state}) {
   const el = elementOf('span', 'sv-what');
   el.setAttribute('role', 'group');
-  el.setAttribute('aria-label', 'which maps');
+  el.setAttribute('aria-label', 'kind of map');
   const buttons = ['attention', 'attribution'].map(what => buttonOf(what, `show ${what}`, () => state.set({what})));
   el.append(...buttons);
   const choice = {el, both: false};
@@ -37,13 +37,13 @@ export function whatChoice({state}) {
   return choice;
 }
 
-// Is the head of a tile among those whose mean is shown?
+// Is the head of a tile part of the mean that is shown?
 function isOneOf(entry, tile) {
   return entry.kind === 'mean' && tile.kind === 'head'
     && entry.heads.some(([layer, head]) => layer === tile.layer && head === tile.head);
 }
 
-// Chosen with Shift or Ctrl: one head more, or one less; of one head left there is no mean.
+// A Shift- or Ctrl-click adds a head to the mean or removes it; a single remaining head is shown by itself.
 function meanWith(entry, {layer, head}) {
   const before = entry.kind === 'mean' ? entry.heads : entry.kind === 'head' ? [[entry.layer, entry.head]] : [];
   const others = before.filter(([l, h]) => l !== layer || h !== head);
@@ -78,7 +78,7 @@ class HeadsGrid {
     this.filter = choiceOf(filterSizes.map(k => [k, k ? `first ${k}` : 'all']), k => state.set({filter: Number(k)}));
     const head = this.head = elementOf('div', 'sv-head');
     this.title = elementOf('h3', 'sv-title', 'Heads');
-    head.append(this.title, this.what.el, labelled('sorted by', this.sort), labelled('show', this.filter));
+    head.append(this.title, this.what.el, labelled('Sort by', this.sort), labelled('Show', this.filter));
     this.stage = elementOf('div', 'sv-stage');
     this.stage.append(this.sharp.el);
     this.tip = elementOf('output', 'sv-tip');
@@ -114,20 +114,20 @@ class HeadsGrid {
 
   missing(tensor) {
     const {store, state} = this.ctx;
-    if (!store.probe(state.run, state.probe)) return 'There is no sentence to show.';
+    if (!store.probe(state.run, state.probe)) return 'No sentence to show.';
     if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
-      || 'Nothing is recorded for this sentence yet.';
+      || 'Nothing has been recorded for this sentence yet.';
     const name = state.what === 'attribution' ? 'attention attribution' : 'attention';
-    if (!tensor) return `No ${name} was recorded at step ${this.frame.step}; choose another step, or the other maps.`;
+    if (!tensor) return `No ${name} was recorded at step ${this.frame.step}; choose another step or kind of map.`;
     const unscored = state.sort !== 'order' && !this.scored().scores.some(Number.isFinite);
-    if (unscored) return `No head has a ${shortScores[state.sort]} at this step; the heads stand in their order.`;
+    if (unscored) return `Cannot sort by ${shortScores[state.sort]} at this step; heads are in their original order.`;
     const tokens = store.probe(state.run, state.probe).tokens.length;
     const thumbnails = tensor.pooled > 1
-      ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks: the sentence has ${tokens} tokens.` : '';
+      ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks, since the sentence has ${tokens} tokens.` : '';
     return [thumbnails, this.tieWords()].filter(Boolean).join(' ');
   }
 
-  // The scores that more than one head has.
+  // The scores that several heads share.
   tiedScores() {
     const {sort} = this.ctx.state, seen = new Set(), tied = new Set();
     if (sort === 'order') return tied;
@@ -135,17 +135,17 @@ class HeadsGrid {
     return tied;
   }
 
-  // Equal heads stand one behind the other, which is no ranking.
+  // Heads with equal scores follow one another, which must not be read as a ranking.
   tieWords() {
     const {sort, filter} = this.ctx.state, tied = this.tiedScores();
     if (!tied.size) return '';
     const {scores, direction} = this.scored(), name = shortScores[sort],
       sorted = scores.filter(Number.isFinite).sort((a, b) => direction * (a - b));
     const many = sorted.filter(score => tied.has(score)).length;
-    const who = many === sorted.length && tied.size === 1 ? `all have the same ${name}`
-      : `${many} of ${sorted.length} heads have the ${name} of another one (=)`;
-    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The first ${filter} end among equals.` : '';
-    return `Tied: ${who}; equal heads stand in the order of layers and heads.${cut}`;
+    const who = many === sorted.length && tied.size === 1 ? `all heads have the same ${name}`
+      : `${many} of ${sorted.length} heads share their ${name} with another head (=)`;
+    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The first ${filter} end within a tie.` : '';
+    return `Ties: ${who}; tied heads are in the order of layers and heads.${cut}`;
   }
 
   scored() { return headScores(this.ctx.store, this.ctx.state, this.ctx.state.sort); }
@@ -156,7 +156,7 @@ class HeadsGrid {
     return i < 0 ? NaN : scores[i * heads + head];
   }
 
-  // Which tiles there are and in which row and column they stand.
+  // The tiles, with the row and the column of each.
   arrange() {
     const {state} = this.ctx, {layers} = this.tensor, heads = this.tensor.shape[1],
       rollout = state.what === 'attention' && this.tensor.pooled === 1;
@@ -193,7 +193,7 @@ class HeadsGrid {
     const space = (avail - left - 2) / this.columns - gridGap, cells = this.visible.length;
     const most = Math.min(largestTile, Math.max(24, tallest(this.el, tallestGrid) / this.rows - gridGap));
     let side = Math.floor(Math.max(smallestTile, Math.min(most, space)) * ratio);
-    // Cells of equal size where that costs little.
+    // Use cells of equal size where this costs little space.
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
     const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 46,
       rollout = this.tiles.some(t => t.entry.kind === 'rollout');
@@ -231,8 +231,8 @@ class HeadsGrid {
     const {layers} = tensor;
     const size = `${layers.length} layers and ${tensor.shape[1]} heads`;
     sharp.el.setAttribute('aria-label',
-      `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose, `
-      + 'a click with Shift or Ctrl adds a head to a mean.');
+      `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose a head, `
+      + 'Shift-click or Ctrl-click adds a head to a mean.');
   }
 
   drawTile(tile, values = null) {
@@ -248,8 +248,8 @@ class HeadsGrid {
     for (let point = 0; point < colours.length; point++) colours[point] = table[picked[point]];
   }
 
-  // The colours of the 256 strengths: with one limit for all maps there is one table, with each map's own one for each
-  // strongest cell.
+  // The colours of the 256 codes. With one limit for all maps there is a single table; with a limit per map, one table
+  // for each maximum.
   tableFor(i, head, picked) {
     const {state} = this.ctx, {tensor, order} = this, signed = tensor.codec === 'level8';
     let most = 0;
@@ -285,8 +285,8 @@ class HeadsGrid {
     paintScale(scale, picked, painter.colours);
   }
 
-  // Means over heads and layers, and the product of all layers, take longer than all else together: they wait until the
-  // reader stays at a frame.
+  // Means over heads and layers, and the product of all layers, take longer than everything else: they are drawn once
+  // the reader stays at a frame.
   drawSlow() {
     const {frame, tiles} = this, {context} = this.sharp, {css} = this.place,
       slow = tiles.filter(tile => tile.entry.kind !== 'head');
@@ -315,8 +315,8 @@ class HeadsGrid {
     if (tiles.some(tile => sameEntry(tile.entry, this.ctx.state.entry))) this.drawChosenTile(this.inks);
   }
 
-  // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided
-  // heads. A sentence's patterns stay.
+  // [{layer, head, name, fraction (of the attention on the pattern), loss (fraction of the pattern loss)}] of the
+  // guided heads. The pattern names of a sentence are cached.
   guidedHeads() {
     const {store, state} = this.ctx, loss = lossFractions(this.frame), overlaps = patternFractions(this.frame),
       target = this.frame.get('pattern_target');
@@ -339,7 +339,7 @@ class HeadsGrid {
     return kind === 'head' ? this.guided.find(each => each.layer === layer && each.head === head) ?? null : null;
   }
 
-  // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
+  // "Guided heads (corner mark) and their attention on the pattern: next, 2 heads, 61 % to 83 %; …"
   sayPatterns() {
     const byName = new Map();
     for (const guided of this.guided) byName.set(guided.name, [...byName.get(guided.name) ?? [], guided]);
@@ -351,12 +351,12 @@ class HeadsGrid {
         ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !notes.length;
-    const about = 'Guided heads (corner) and their attention on the pattern';
+    const about = 'Guided heads (corner mark) and their attention on the pattern';
     this.patterns.textContent = notes.length
       ? `${about}: ${notes.join('; ')}. Bars: fractions of the pattern loss.` : '';
   }
 
-  // The name of the pattern and the head's share of it, where there is room for them.
+  // The name of the pattern and the head's attention on it, where there is room for them.
   drawPatternName(tile, {name, fraction, everywhere}, inks) {
     const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
       hasFraction = Number.isFinite(fraction);
@@ -371,8 +371,8 @@ class HeadsGrid {
     });
   }
 
-  // Guided heads carry a corner, their pattern's name, and a bar as long as their share of the pattern loss is of the
-  // largest share.
+  // Guided heads have a corner mark, the name of their pattern and a bar: their fraction of the pattern loss relative
+  // to the largest one.
   drawGuided(inks) {
     const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
       most = Math.max(...this.guided.map(guided => guided.loss), 1e-12);
@@ -445,8 +445,8 @@ class HeadsGrid {
     const perMap = state.scale === 'map', limit = perMap ? 1 : this.commonLimit();
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
     const x = this.flows ? 8 : left, space = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
-    const ends = signed ? [['− own maximum', 0], ['0', .5], ['own maximum', 1]]
-      : [['0', 0], [`own maximum, ≥ ${shortNumber(this.visibleLimit(0))}`, 1]];
+    const ends = signed ? [['− head maximum', 0], ['0', .5], ['head maximum', 1]]
+      : [['0', 0], [`head maximum, ≥ ${shortNumber(this.visibleLimit(0))}`, 1]];
     const ticks = perMap ? ends : null;
     colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, space)),
       title: `${signed ? 'attention attribution' : 'attention'} (square-root scale)`, ticks, inks});
@@ -474,7 +474,7 @@ class HeadsGrid {
     if (Number.isFinite(score)) parts.push(`${title}: ${shortNumber(score)}`);
     if (guided) {
       const everywhere = guided.everywhere ? ', which covers every position' : '';
-      const lies = Number.isFinite(guided.fraction) ? `, ${percent(guided.fraction)} of its attention lies there`
+      const lies = Number.isFinite(guided.fraction) ? `, ${percent(guided.fraction)} of its attention on the pattern`
         : everywhere;
       parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
     }
@@ -521,10 +521,9 @@ class HeadsGrid {
 export const headsPanel = {
   name: 'heads', title: 'Heads', order: 10, shows: 'maps', image: 'heads', page: 'beside',
   help: {says: [
-    'Each tile is the map of one head (rows query, columns key), of attention or its attribution, on a square-root '
-      + 'scale; at the edges stand means.',
-    'Look for shapes that stay from step to step; where a head attends does not say what the prediction rests on.'],
-  keys: [['← ↑ ↓ →', 'choose the head beside']]},
-  tour: 'every head of every layer at this step; choose one by a click or with the arrow keys.',
+    'Each tile is the attention or attribution map of one head; means over heads and layers are shown along the edges.',
+    'Look for shapes that persist over the steps; attention does not show what the prediction depends on.'],
+  keys: [['← ↑ ↓ →', 'choose a neighbouring head']]},
+  tour: 'every head of every layer at this step. Click one, or choose it with the arrow keys.',
   view: HeadsGrid,
 };

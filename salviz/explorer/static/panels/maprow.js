@@ -1,5 +1,4 @@
-// Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one
-// cursor for all.
+// A row of maps with the same tokens and size, each with its own title and scale; pointer and cursor are shared.
 import {colourScale} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
@@ -8,7 +7,7 @@ import {coloursOf, drawTokenMap} from './tokenmap.js';
 const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTitle = 18, rowLegend = 52;
 
 export class MapRow {
-  // `text(row, column)`: what a cell says; `chooseRow(row)`; `announce(text)`.
+  // `text(row, column)`: the description of a cell; `chooseRow(row)`; `announce(text)`.
   constructor({text, chooseRow, announce}) {
     this.cells = new CellStage({text: ({row, column}) => text(row, column), announce, choose: ({row}) => chooseRow(row),
       first: () => ({row: Math.max(0, this.row), column: 0})});
@@ -17,15 +16,15 @@ export class MapRow {
     Object.assign(this, {el, sharp, tip});
   }
 
-  // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed one, or -1; `about`: what a
-  // reading is of.
+  // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed row, or -1; `about`: the key
+  // of a reading (see `readingKey`).
   draw({items, units, row, framed, label, about}, host, theme) {
     if (!this.el.clientWidth) return;
     Object.assign(this, {items, units, theme});
     this.inks = inksOf(host, theme);
     this.place = this.layout();
     this.sharp.size(this.place.width, this.place.height);
-    this.sharp.el.setAttribute('aria-label', `${label} Arrow keys move from cell to cell, Enter chooses the row.`);
+    this.sharp.el.setAttribute('aria-label', `${label} Arrow keys move between cells, Enter chooses the row.`);
     items.forEach((item, i) => this.drawItem(item, this.place.grids[i], i, framed ? row : -1));
     this.sharp.el.salviz = {grids: this.place.grids, units, scales: items.map(item => item.scale)};
     this.row = row;
@@ -64,7 +63,7 @@ export class MapRow {
       title: item.scaleTitle, inks});
   }
 
-  // Around rows that are too thin for a frame stand two marks.
+  // Rows that are too thin for a frame get two marks at their ends.
   drawFrame(context, grid, row) {
     const path = new Path2D(), {halo} = overlayInks(this.theme), y = grid.top(row), height = grid.top(row + 1) - y;
     if (grid.rowPitch >= 12) {

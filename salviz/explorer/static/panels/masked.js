@@ -1,18 +1,18 @@
-// Saliency guided training: the masked copy of a sentence, word by word, and what it does to the prediction.
+// Saliency guided training: the masked copy of a sentence, word by word, and its effect on the prediction.
 import {evidenceOf, methodArgs} from '../state/derive.js';
 import {kl, klPerClass} from '../lib/maths.js';
 import {shortNumber} from '../lib/colour.js';
 import {chipText, wordGroups} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
-// Words of one text of a pair: special tokens stand between the texts.
+// Numbers the texts of a pair: special tokens separate the texts.
 function textNumbers(groups) {
   let number = 0;
   return groups.map(group => group.special ? (number += 1, -1) : number);
 }
 
-// Which word stands in the place of a replaced one: the nearest kept word whose pieces are found there; -1 for none,
-// such as the mask token.
+// Which word replaces a masked one: the nearest kept word whose pieces are found in its place; -1 for none, such as the
+// mask token.
 function copySource(i, groups, texts, replaced, tokens, masked) {
   const unreplaced = groups.map((_, j) => j).filter(j => texts[j] === texts[i] && !replaced[j]);
   const nearest = [unreplaced.filter(j => j < i).at(-1), unreplaced.find(j => j > i)].filter(j => j !== undefined);
@@ -21,15 +21,15 @@ function copySource(i, groups, texts, replaced, tokens, masked) {
   return nearest.find(fits) ?? -1;
 }
 
-// The pieces that fill a slot: a blank wherever the word begins again.
+// The pieces that fill a slot, with a space wherever the word starts again.
 function joinPieces(pieces, length) {
   const words = [];
   for (let i = 0; i < pieces.length; i += length) words.push(pieces.slice(i, i + length).join('').trim());
   return words.join(' ');
 }
 
-// Words with what stands in their place: [{…group, replaced, copy}]. `tokens` and `masked`: before and after; `labels`:
-// the readable ones after.
+// Words with their replacements: [{…group, replaced, copy}]. `tokens` and `masked` are the tokens before and after;
+// `labels` are the readable ones after.
 export function copyWords(probe, isMasked, tokens, masked, labels) {
   const groups = wordGroups(probe), texts = textNumbers(groups);
   const replaced = groups.map(g => !g.special && g.tokens.some(p => isMasked[p]));
@@ -41,7 +41,7 @@ export function copyWords(probe, isMasked, tokens, masked, labels) {
   });
 }
 
-// The masked copy that the frame holds, or null.
+// The masked copy recorded in the frame, or null.
 export function recordedCopy(frame, probe) {
   const isMasked = frame?.get('is_masked')?.values(),
     {masked_tokens: masked, masked_labels: labelled} = frame?.info ?? {};
@@ -56,7 +56,7 @@ export function copyCount(words) {
   return {replaced: of.filter(w => w.replaced).length, of: of.length};
 }
 
-// How many words have the saliency that is the highest of the replaced ones, where kept words have it as well.
+// How many words tie at the highest saliency among the replaced ones, if kept words tie with them.
 function tiedAtBorder(words, frame) {
   const saliency = (evidenceOf(frame, 'method_saliency', 'SaliencyGuided') ?? frame.get('saliency'))?.values();
   if (!saliency) return 0;
@@ -69,8 +69,7 @@ function tiedAtBorder(words, frame) {
 
 export function copySentence(words, frame) {
   const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
-  const ties = tied ? ` Tied: at the border ${tied} words have the same recorded saliency, so which of them are `
-    + 'replaced means nothing.' : '';
+  const ties = tied ? ` Ties: ${tied} words tie at the threshold; which of them are replaced is arbitrary.` : '';
   return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a kept neighbour.${ties}`;
 }
 
@@ -80,7 +79,7 @@ export function divergenceOf(frame) {
   return frame.info?.words?.several ? klPerClass(p, q) : kl(p, q);
 }
 
-// The lower half of a column of the sentence: what the masked copy has there.
+// The lower half of a sentence column: the word of the masked copy.
 export function paintCopy(node, word) {
   node.classList.toggle('sv-replaced', word.replaced);
   setText(node.lastChild, word.special ? '' : chipText(word.copy));
@@ -113,21 +112,21 @@ function classRow(name, p, q, {gold, predicted}) {
   return row;
 }
 
-// All classes with their probability; with a masked copy, its probability below.
+// All classes with their probabilities; with a masked copy, its probabilities below.
 export function classBars(frame, classes) {
   const p = frame?.get('probabilities')?.values(), q = frame?.get('masked_probabilities')?.values();
   if (!p) return elementOf('p', 'sv-note', 'No probabilities were recorded at this step.');
   const top = p.indexOf(Math.max(...p)), {words, right_classes: right = []} = frame.info ?? {};
   const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i],
     {gold: frame.label === i || right.includes(classes[i]), predicted: words?.several ? x > .5 : i === top}));
-  // Multi-label: a line at one half, beyond which a class is predicted.
+  // Multi-label: a line at 0.5, above which a class is predicted.
   const list = elementOf('ul', words?.several ? 'sv-classes sv-threshold' : 'sv-classes', ...rows);
   const el = elementOf('div', 'sv-class-box', list);
-  list.setAttribute('aria-label', 'probabilities of the classes');
-  const text = `Filled: X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
+  list.setAttribute('aria-label', 'class probabilities');
+  const text = `Filled: sentence X; hatched: masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
     words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', text));
-  const threshold = 'Each class has a probability of its own; it is predicted above 0.5 (the line).';
+  const threshold = 'Each class has its own probability and is predicted above 0.5 (the line).';
   if (words?.several) el.append(elementOf('p', 'sv-note', threshold));
   return el;
 }

@@ -1,5 +1,5 @@
-// Panel 'neurons': why a query attends to a key, as products of the numbers of their vectors; asked of a model where
-// there is one, once for each head: its queries and keys are chosen here.
+// Panel 'neurons': the attention from a query to a key as products of the components of their vectors, computed by a
+// model, once for each head. Query and key are chosen here.
 import {colourScale, colourScaleOf, paintScale, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
@@ -14,7 +14,7 @@ import {HeadProducts} from './products.js';
 const neuronsOf = ['run', 'probe', 'step', 'entry', 'row', 'tokens', 'theme', 'frames', 'meta', 'size'];
 const neuronsSoon = 200, neuronsCached = 8, neuronsLeading = 5;
 const neuronRows = {least: 12, most: 20, all: 560}, neuronColumns = {least: 2, most: 24}, vectorRow = 15;
-const neuronsHelp = 'Arrow keys move between keys (up, down) and neurons (left, right), Enter chooses the key.';
+const neuronsHelp = 'Arrow keys move between keys (up, down) and neurons (left, right); Enter chooses the key.';
 
 class Neurons {
   constructor(ctx) {
@@ -32,13 +32,13 @@ class Neurons {
     this.el = elementOf('section', 'sv-panel sv-neurons');
     this.el.setAttribute('aria-label', 'Query × key');
     this.title = elementOf('h3', 'sv-title');
-    this.again = buttonOf('ask again', 'compute queries and keys again', () => this.askAgain());
+    this.again = buttonOf('Recompute', 'compute queries and keys again', () => this.askAgain());
     this.head = elementOf('div', 'sv-head', this.title, this.again);
     this.choice = choiceOf([], () => this.load());
-    this.choiceField = labelled('ask', this.choice);
+    this.choiceField = labelled('Model', this.choice);
     this.queries = choiceOf([], query => this.ctx.state.set({row: Number(query)}));
     this.keys = choiceOf([], key => this.chooseKey(Number(key)));
-    this.pair = elementOf('span', 'sv-neurons-pair', labelled('query', this.queries), labelled('key', this.keys));
+    this.pair = elementOf('span', 'sv-neurons-pair', labelled('Query', this.queries), labelled('Key', this.keys));
     this.controls = elementOf('div', 'sv-controls', this.choiceField, this.pair);
     this.status = elementOf('p', 'sv-note');
     this.status.setAttribute('role', 'status');
@@ -57,7 +57,7 @@ class Neurons {
     this.load();
   }
 
-  // Of several models, that of the step in view where it was kept.
+  // If several models are offered, choose the checkpoint of the step in view where there is one.
   fill(fresh) {
     const {store, state} = this.ctx, {choices = []} = modelOffer(this.ctx) ?? {},
       isOffered = value => choices.some(([place]) => String(place) === String(value)), step = store.stepOf(state);
@@ -66,13 +66,13 @@ class Neurons {
     this.choiceField.hidden = choices.length < 2;
   }
 
-  // What there is to ask; a string where there is nothing, in the words that say why.
+  // The request to send, or a string that says why there is none.
   question() {
     const {run, entry: {kind, layer, head}} = this.ctx.state, needs = modelNeeds(this.ctx);
     if (needs) return needs;
-    if (!this.probe) return 'There is no sentence to show.';
+    if (!this.probe) return 'No sentence to show.';
     if (kind !== 'head' || layer === null)
-      return 'Queries and keys are those of one head: choose one head, under Heads.';
+      return 'Queries and keys belong to a single head: choose one under Heads.';
     const [choice] = modelOffer(this.ctx).choices.find(([place]) => String(place) === this.choice.value);
     return {kind: 'vectors', run, texts: this.probe.texts, choice, layer, head, length: this.probe.tokens.length};
   }
@@ -85,7 +85,7 @@ class Neurons {
       clearTimeout(this.soon);
       this.rest(typeof question === 'string' ? question : '');
       if (typeof question !== 'string' && !this.answers.has(text)) {
-        this.wait('asking …');
+        this.wait('Computing …');
         this.soon = setTimeout(() => this.ask(question), neuronsSoon);
       }
     }
@@ -99,14 +99,14 @@ class Neurons {
     this.load();
   }
 
-  // The newest question counts; what an earlier one is answered comes too late.
+  // Only the newest request counts; answers to earlier ones are ignored.
   async ask(question) {
     const turn = this.turn;
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
       await this.ctx.kernel.ask(question, answer => { if (turn === this.turn) this.take(answer); });
     } catch (error) {
-      if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
+      if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
   }
 
@@ -114,8 +114,8 @@ class Neurons {
     if (answer.error) return void this.rest(answer.error, true);
     const {tokens} = this.probe;
     if (JSON.stringify(answer.tokens) !== JSON.stringify(tokens))
-      return void this.rest(`${answer.of} reads this sentence as other tokens than those in view `
-        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys are not theirs.`, true);
+      return void this.rest(`${answer.of} splits this sentence into other tokens than those in view `
+        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match them.`, true);
     const numbers = new HeadProducts(decodeFrame(answer.frames[0]));
     this.answers.set(this.requested, {of: answer.of, numbers, recorded: this.recorded(), compared: {}});
     if (this.answers.size > neuronsCached) this.answers.delete(this.answers.keys().next().value);
@@ -166,14 +166,15 @@ class Neurons {
     const sums = `${size} products sum to ${numberWords(numbers.sum(query, key), 4)}, `
       + `× ${numberWords(scaling, 4)}${bias} = ${numberWords(numbers.score(query, key))}`;
     const weight = numbers.mayAttend(query, key) ? `weight ${numberWords(numbers.weight(query, key))}`
-      : 'but this query may not attend to this key: weight 0';
+      : 'this query cannot attend to this key, so its weight is 0';
     const most = !neurons.length ? ' All products are 0.' : neurons.length === size ? ''
-      : ` The ${countWords(neurons.length, 'product')} largest in size, of neurons ${neurons.join(', ')}, `
-        + `sum to ${numberWords(sum, 4)}.`;
+      : ` The ${neurons.length > 1 ? `${neurons.length} largest products (neurons ${neurons.join(', ')}) sum to`
+        : `largest product (neuron ${neurons[0]}) is`} ${numberWords(sum, 4)}.`;
     return `query ${names[0]} × key ${names[1]}: ${sums}; ${weight}.${most}`;
   }
 
-  // Where the weights of the answer are not those of the step in view, null if nowhere; undefined if nobody can tell.
+  // Where the weights of the answer differ from the step in view; null if nowhere, undefined if they cannot be
+  // compared.
   unlike({numbers, compared}) {
     const {entry} = this.ctx.state, {frame} = this, map = mapOf(frame, entry, 'attention');
     if (!map.values || map.pooled > 1 || map.values.length !== numbers.attention.length) return undefined;
@@ -181,24 +182,24 @@ class Neurons {
     return compared.worst;
   }
 
-  // Which model computed this, and whether its weights are those in view.
+  // States which model computed the numbers, and whether its weights match the step in view.
   tellOrigin(answer) {
     const {of, numbers, recorded} = answer, unlike = this.unlike(answer), {probe: {labels}, frame} = this;
-    const notes = [`Computed now, by ${of}; no queries and keys are recorded.`];
+    const notes = [`Computed just now by ${of}; queries and keys are not recorded.`];
     if (this.choice.value === 'now' && this.recorded() > recorded)
-      notes[0] = `Computed by ${of}, when it was asked; further steps were recorded since: ask again.`;
+      notes[0] = `Computed by ${of} before the latest recorded steps; press Recompute to update.`;
     if (unlike) {
       const [query, key] = [unlike.query, unlike.key].map(i => quotedToken(labels[i], 20));
-      notes.push(`These are not the recorded weights: from ${query} to ${key} it is `
-        + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, and at step ${frame.step} `
-        + `${valueWithStep(unlike.recorded, unlike.half)} was recorded.`);
-    } else notes.push(unlike === null ? `Its weights are those recorded at step ${frame.step}, up to rounding.`
-      : 'The whole map of this head is not here, so its weights cannot be compared with those recorded.');
+      notes.push(`The weights differ from the recorded ones: ${query} → ${key} is `
+        + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, `
+        + `but ${valueWithStep(unlike.recorded, unlike.half)} was recorded at step ${frame.step}.`);
+    } else notes.push(unlike === null ? `The weights match those recorded at step ${frame.step}, up to rounding.`
+      : 'The full map of this head is not stored here, so the weights cannot be compared with the recorded ones.');
     setText(this.about, notes.join(' '));
     this.about.classList.toggle('sv-neurons-other', Boolean(unlike));
   }
 
-  // Labels and numbers on the left, neurons in columns; two vectors above, a row for each key below.
+  // Layout: labels and numbers on the left, one column per neuron; the two vectors on top, one row per key below.
   layout(inks) {
     const {numbers: {keys, size}, probe: {labels}} = this, ratio = window.devicePixelRatio || 1;
     const avail = this.stage.clientWidth, {context} = this.sharp,
@@ -264,7 +265,7 @@ class Neurons {
     this.drawNumbers(inks);
   }
 
-  // Numbers of neurons above their columns, as many as have room.
+  // Neuron numbers above their columns, as many as fit.
   drawNumbers(inks) {
     const {context} = this.sharp, {vectors} = this.place, {size} = this.numbers;
     const every = [1, 2, 4, 8, 16, 32, 64].find(step => step * vectors.pitch >= 24) ?? 128;
@@ -277,7 +278,7 @@ class Neurons {
   drawScales(inks) {
     const {scaleY: y, products, width} = this.place, {context} = this.sharp, x = Math.min(products.x, 16);
     const part = Math.min(260, (width - 2 * x - 30) / 2);
-    colourScale(context, this.scales.product, {x, y, width: part, title: 'products (linear, of this head)', inks});
+    colourScale(context, this.scales.product, {x, y, width: part, title: 'products (linear, over this head)', inks});
     colourScale(context, this.scales.vector, {x: x + part + 30, y, width: part, title: 'query, key (linear)', inks});
   }
 
@@ -286,7 +287,7 @@ class Neurons {
     const {numbers, query, probe} = this, [q, k] = [numbers.queryOf(query)[column], numbers.keyOf(row)[column]];
     const names = [query, row].map(i => quotedToken(probe.labels[i], 20));
     const pair = numbers.mayAttend(query, row) ? `score ${numberWords(numbers.score(query, row))}, `
-      + `weight ${numberWords(numbers.weight(query, row))}` : 'this query may not attend to this key';
+      + `weight ${numberWords(numbers.weight(query, row))}` : 'this query cannot attend to this key';
     return `neuron ${column}: query ${names[0]} ${numberWords(q)} × key ${names[1]} ${numberWords(k)} `
       + `= ${numberWords(q * k)}; ${pair}`;
   }
@@ -307,7 +308,7 @@ class Neurons {
     if (same) this.ctx.announce(spokenText(this.sum.textContent));
   }
 
-  // What the arrow keys move to is in view.
+  // Keep the row reached with the arrow keys in view.
   follow({row}) {
     const {y, height} = this.place.products.box(row, 0), {stage} = this;
     if (y < stage.scrollTop) stage.scrollTop = y;
@@ -329,10 +330,8 @@ function neuronsCut(text) { return chipText(text, 12); }
 export const neuronsPanel = {
   name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', image: 'map',
   help: {says: [
-    'Each row is a key and each column a neuron of the chosen head: orange products of query and key raise the score '
-      + 'and blue ones lower it, and the softmax of the scores of all keys is the row of attention.',
-    'Two vectors say how this weight comes about, not what a neuron stands for, and a model computes them now, which '
-      + 'may have other weights than the step in view.'],
-  keys: [['↑ ↓', 'from key to key'], ['← →', 'from neuron to neuron'], ['Enter', 'choose the key']]},
+    'Query-key products of one head (rows: keys, columns: neurons); orange raises the score, blue lowers it.',
+    'They are computed now; the note below says if the weights differ from the recorded step.'],
+  keys: [['↑ ↓', 'move between keys'], ['← →', 'move between neurons'], ['Enter', 'choose the key']]},
   view: Neurons,
 };

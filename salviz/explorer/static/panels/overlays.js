@@ -1,5 +1,5 @@
-// What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
-// and what they mean in words.
+// What is drawn over a map, and its description: AD-DROP's candidate discard region and discarded positions, and the
+// pattern of attention guidance.
 import {layersOf, lossFractions, mapOf, methodArgs, methodNames, patternFractions} from '../state/derive.js';
 import {namedPattern} from '../state/derive.js';
 import {targetRow, mayBeMarked, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
@@ -9,12 +9,11 @@ import {doubleStroke, overlayInks} from '../lib/canvas.js';
 import {elementOf, labelled, tickBox} from '../lib/controls.js';
 
 const overlayTitles = {
-  candidates: 'candidate region', discarded: 'discarded', target: 'pattern target',
-    residual: 'residual (attention − pattern)',
-  saliency: 'saliency strips', regularised: 'SalLM target and row',
+  candidates: 'Candidate region', discarded: 'Discarded positions', target: 'Pattern target',
+  residual: 'Residual (attention − pattern)', saliency: 'Saliency strips', regularised: 'SalLM target and row',
 };
 
-// Masks follow the labels that are shown: a word holds a mark if any pair of its pieces does.
+// Masks follow the displayed labels: a word is marked if any pair of its pieces is.
 function unitMask(mask, n, units) {
   const count = units.length, out = new Uint8Array(count * count);
   units.forEach((query, r) => units.forEach((key, c) => {
@@ -23,7 +22,7 @@ function unitMask(mask, n, units) {
   return out;
 }
 
-// The marks of one head, on the shown units: {candidates, discarded, target [numbers], recomputed, counts, pattern}.
+// The marks of one head on the displayed units: {candidates, discarded, target [numbers], recomputed, counts, pattern}.
 export function overlaysOf(frame, state, entry, probe, units) {
   if (!frame || entry.kind !== 'head') return null;
   const n = probe.tokens.length, count = units.length,
@@ -47,9 +46,8 @@ export function overlaysOf(frame, state, entry, probe, units) {
   return marks;
 }
 
-// Rows of the region whose candidates are equal at the threshold, those candidates and how many they are; null without
-// ranks. Ties are not ranks:
-// all keys that are equal to the threshold are candidates, and where nothing reads a row, all of its keys are.
+// Rows of the region with ties at the threshold, their candidates and how many there are; null without ranks. All keys
+// that tie at the threshold are candidates; in a row that the prediction does not depend on, all keys are.
 export function tiedRegion(frame, region, entry, n) {
   const ranks = ranksOfHead(frame, entry.layer, entry.head), {candidates} = region;
   if (!ranks || candidates?.length !== n * n) return null;
@@ -73,7 +71,7 @@ function hasTooMany(frame, candidates, allowed) {
   return Number.isFinite(p) && attribution !== 'random' && candidates > most;
 }
 
-// The name of a recorded pattern, from its shape.
+// Names a recorded pattern by its shape.
 export function patternWords(values, n, labels) {
   const one = v => Math.abs(v - 1) < .01, inner = Array.from({length: n - 1}, (_, i) => i);
   if (inner.every(i => one(values[i * n + i + 1]))) return 'next';
@@ -81,16 +79,16 @@ export function patternWords(values, n, labels) {
   if (inner.every(i => one(values[i * n])) && one(values[(n - 1) * n])) return 'first';
   const pointed = labels.filter((_, k) => values[k] > 0),
     same = values.every((v, k) => Math.abs(v - values[k % n]) < .01);
-  return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'own pattern';
+  return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'custom pattern';
 }
 
-// Does the pattern of a head ask for some attention at every position? Then no share of it can lie elsewhere.
+// Is the pattern of a head positive at every position? Then none of its attention can be off the pattern.
 export function patternEverywhere(frame, layer, head) {
   const target = mapOf(frame, {kind: 'head', layer, head}, 'target');
   return Boolean(target.values) && target.pooled === 1 && target.values.every(v => v > 0);
 }
 
-// Keys that no head of the layer attends to: causally forbidden, or outside of the window; null where there are none.
+// Keys that no head of the layer can attend to (causal mask or attention window); null where there are none.
 const blockedOnce = new WeakMap();
 
 export function blockedKeys(frame, layer) {
@@ -114,7 +112,7 @@ export function blockedKeys(frame, layer) {
 
 const haloCell = 14;
 
-// On small cells halos would hide the map: there lines are thin and in one ink.
+// On small cells, halos would hide the map: there the lines are thin and have one colour.
 function overlayStroke(context, path, grid, theme, width) {
   const inks = overlayInks(theme);
   if (Math.min(grid.pitch, grid.rowPitch) >= haloCell) return void doubleStroke(context, path, inks, width);
@@ -122,8 +120,8 @@ function overlayStroke(context, path, grid, theme, width) {
   return void context.stroke(path);
 }
 
-// A box around the cells of a region that touch within a row: rows are what a region is made of, and lines that merged
-// over several of them would not say which of their sides it is. On small cells there is no room between two boxes.
+// A box around adjacent candidates in a row: regions are chosen per row, and outlines merged over several rows would be
+// ambiguous. On small cells there is no space between two boxes.
 export function drawRegion(context, grid, mask, theme) {
   const count = grid.columns.count, path = new Path2D(), [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
   const inset = Math.min(grid.pitch, grid.rowPitch) >= haloCell ? 1.5 : 0;
@@ -158,7 +156,7 @@ export function drawCrosses(context, grid, mask, theme) {
   grid.clipped(context, () => overlayStroke(context, path, grid, theme, 1.5));
 }
 
-// Dots whose area says how much of a row's attention the pattern wants at that key.
+// Dots whose area shows how much of a row's attention the pattern assigns to that key.
 export function drawTarget(context, grid, target, theme) {
   const {ink, halo} = overlayInks(theme), most = .24 * Math.min(grid.pitch, grid.rowPitch);
   grid.clipped(context, () => eachCell(grid, (r, c, k) => {
@@ -175,7 +173,7 @@ export function drawTarget(context, grid, target, theme) {
 
 const hatchedCell = 6, hatchLines = [-.45, 0, .45];
 
-// Ties are not ranks: where there is room for it, their cells are hatched, each by itself.
+// Tied cells are hatched one by one, where there is room for it.
 export function tiesPath(grid, mask) {
   const path = new Path2D(), inside = v => Math.max(-.5, Math.min(.5, v));
   if (Math.min(grid.pitch, grid.rowPitch) < hatchedCell) return path;
@@ -203,7 +201,7 @@ export function drawOverlays(context, grid, marks, shown, theme) {
   if (shown.discarded && marks.discarded) drawCrosses(context, grid, marks.discarded, theme);
 }
 
-// Which overlays the frame has anything for.
+// The overlays for which the frame has data.
 export function overlaysIn(frame, state) {
   if (!frame) return new Set();
   const has = name => frame.names.some(recorded => recorded.split('/')[0] === name),
@@ -215,11 +213,11 @@ export function overlaysIn(frame, state) {
   return new Set(Object.keys(overlayTitles).filter(name => available[name]));
 }
 
-// Checkboxes for the overlays that the frame has.
+// Checkboxes for the overlays of the frame.
 export function overlayChecks({state}) {
   const el = elementOf('div', 'sv-checks sv-overlays'), boxes = {};
   el.setAttribute('role', 'group');
-  el.setAttribute('aria-label', 'what is drawn on the map');
+  el.setAttribute('aria-label', 'overlays on the map');
   for (const [name, title] of Object.entries(overlayTitles)) {
     boxes[name] = tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
     boxes[name].dataset.overlay = name;
@@ -240,19 +238,18 @@ function regionWords(frame, state, marks) {
   if (!marks.candidates) return '';
   const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
   const args = ['p', 'q'].filter(name => Number.isFinite(of[name])).map(name => `${name} = ${shortNumber(of[name])}`);
-  const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
+  const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in rows with ties` : '';
   const counts = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
   const draw = Number.isFinite(frame.info.seed) && marks.discarded
-    ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
-  const how = marks.recomputed ? 'What if: ' : '';
+    ? `: one random draw, with seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
+  const how = marks.recomputed ? 'What-if: ' : '';
   return `${how}${counts}${drawn}${draw}${args.length ? ` (${args.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
 }
 
 function tieWords({rows, of}) {
   const where = rows === of ? 'every row' : rows === 1 ? 'one row' : `${rows} of ${of} rows`;
-  return ` Tied: in ${where} attributions are equal at the threshold, and all that are tied with it are candidates.`
-    + ' They are hatched.';
+  return ` Ties: in ${where}, attributions tie at the threshold; all tied positions are candidates (hatched).`;
 }
 
 function patternLossWords(frame, entry, marks) {
@@ -260,15 +257,15 @@ function patternLossWords(frame, entry, marks) {
   const losses = lossFractions(frame), i = losses?.layers.indexOf(entry.layer) ?? -1;
   const pattern = `Pattern: ${marks.pattern}.`;
   if (i < 0 || !losses.guided[i * losses.heads + entry.head])
-    return `${pattern} The training does not guide this head.`;
+    return `${pattern} Training does not guide this head.`;
   const at = i * losses.heads + entry.head, overlap = patternFractions(frame)[at];
   const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
-  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.`
+  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention is on its positions.`
     : everywhere;
-  return `${pattern}${follows} This head has ${percent(losses.fractions[at])} of the pattern loss of this sentence.`;
+  return `${pattern}${follows} This head contributes ${percent(losses.fractions[at])} of the sentence’s pattern loss.`;
 }
 
-// One or two sentences on what the overlays show, or why there is nothing to show.
+// One or two sentences that describe the overlays, or say why there are none.
 export function overlayWords(frame, state, entry, marks) {
   if (!frame) return '';
   const methodRegion = overlaysIn(frame, state).has('candidates'), guides = overlaysIn(frame, state).has('target');
@@ -283,16 +280,16 @@ export function overlayWords(frame, state, entry, marks) {
 }
 
 function plainPhase({info: {phase}}) {
-  return phase && !phase.includes('ad_drop') ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
+  return phase && !phase.includes('ad_drop') ? ': in this epoch, cross-tuning uses plain fine-tuning' : ''; }
 
 function missingRegion(frame, entry) {
   const layers = layersOf(frame, 'discard_candidates');
   if (!layers.includes(entry.layer))
-    return `Layer ${entry.layer} has no discard region; layers ${layers.join(', ')} have.`;
-  return 'The discard region of this head was not sent in full; a long sentence ships it for chosen heads.';
+    return `Layer ${entry.layer} has no discard region; layers with one: ${layers.join(', ')}.`;
+  return 'The discard region of this head is not stored here; for long sentences, only chosen heads have one.';
 }
 
-// SalLM's target beside the row that it pulls: both over the tokens that may be marked, each summing to 1.
+// SalLM's target and the attention row that it trains, each normalised over the tokens that may be marked.
 export function sallmRows(frame, state, special, rowMap) {
   const target = sallmTarget(frame, state, special), at = targetRow(frame);
   if (!target || !rowMap?.values || rowMap.n !== special.length || at === null) return null;

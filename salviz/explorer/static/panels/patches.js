@@ -1,5 +1,5 @@
-// Panel 'patches': an image with the grid of patches that a vision transformer reads; a patch is chosen, and beside it
-// stands what it attends to, patch by patch, and what the answer rests on.
+// Panel 'patches': an image with the patch grid of a vision transformer. Next to it: the attention from the chosen
+// patch to each patch, and the saliency of each patch.
 import {entryTitle, headCount, isGuided, layersOf, mapOf, pooledRow} from '../state/derive.js';
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, overlayInks} from '../lib/canvas.js';
@@ -13,7 +13,7 @@ const patchKeys = ['run', 'probe', 'step', 'entry', 'row', 'overlays', 'palette'
 const patchGap = 24, patchTitle = 20, patchLegend = 48, patchTallest = 300, patchStacks = 460, patchThree = 760;
 const patchTitleWidth = 240, imageOpacity = .4;
 
-// [value, title] of what can be chosen; what was chosen elsewhere, such as a mean over some heads, is one of them.
+// [value, title] of the entries to choose from, including an entry chosen elsewhere, such as a mean over some heads.
 function patchEntries(frame, chosen) {
   const layers = layersOf(frame, 'attention'), heads = Array.from({length: headCount(frame, 'attention')}, (_, h) => h);
   const entries = [{kind: 'rollout'}, {kind: 'all'}, ...layers.map(layer => ({kind: 'heads', layer})),
@@ -25,7 +25,7 @@ function patchEntries(frame, chosen) {
 
 function patchOptions(entries) { return entries.map(entry => [JSON.stringify(entry), entryTitle(entry)]); }
 
-// A colour with some of the grey of the pixel below it.
+// Mixes a colour with the grey level of the pixel below it.
 function withPixel(colour, pixel) {
   const part = (v, at) => (v >> at) & 255, grey = (part(pixel, 0) + part(pixel, 8) + part(pixel, 16)) / 3;
   const mixed = at => Math.round((1 - imageOpacity) * part(colour, at) + imageOpacity * grey) << at;
@@ -46,8 +46,8 @@ class PatchesPanel {
     this.entries = choiceOf([], entry => ctx.state.set({entry: JSON.parse(entry)}));
     this.queries = choiceOf([], row => ctx.state.set({row: Number(row)}));
     this.over = tickBox(image => ctx.state.set({overlays: {...ctx.state.overlays, image}}));
-    this.head.append(labelled('attention of', this.entries), labelled('from', this.queries),
-      labelled('on the image', this.over, 'sv-check'));
+    this.head.append(labelled('Attention of', this.entries), labelled('From', this.queries),
+      labelled('Overlay on the image', this.over, 'sv-check'));
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
     this.el.append(this.head, this.note, this.stage, this.tip, this.words);
@@ -80,10 +80,10 @@ class PatchesPanel {
     this.words.textContent = this.sayWords();
   }
 
-  // What is to be drawn; returns a sentence on what is missing.
+  // Prepares what is drawn; returns a sentence on what is missing.
   load() {
     const {store, state} = this.ctx, {frame} = this;
-    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded here yet.';
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing has been recorded yet.';
     this.grid = frame.info?.patches;
     this.shown = signalOf(frame);
     if (!this.grid || !this.shown?.input) return 'No image with patches was recorded at this step.';
@@ -103,7 +103,7 @@ class PatchesPanel {
     return '';
   }
 
-  // What a guided head is asked to give each key of the chosen query; null where that is nothing.
+  // The attention that a guided head's pattern assigns to each key of the chosen query; null where there is none.
   targetOf(count) {
     const {entry} = this.ctx.state;
     if (entry.kind !== 'head' || !isGuided(this.frame, entry.layer, entry.head)) return null;
@@ -113,17 +113,17 @@ class PatchesPanel {
     return row.some(v => v > 0) ? row : null;
   }
 
-  // Many patches are shipped as thumbnails; the whole map of a chosen head is asked for.
+  // Large patch grids are stored as thumbnails; the full map of a chosen head is requested.
   missingFull() {
     const {state, request} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = state.entry;
-    if (kind !== 'head') return 'So many patches are shipped as thumbnails; choose a single head.';
+    if (kind !== 'head') return 'This many patches are shown as thumbnails; choose a single head.';
     const key = JSON.stringify([run, probe, step, layer, head]);
     if (this.requested !== key) request({kind: 'map', run, probe, step, layer, head});
     this.requested = key;
-    return 'The whole map of this head is not here; a running kernel sends it.';
+    return 'The full map is not stored here; connect a kernel to load it.';
   }
 
-  // Which patch the pixel k of the image belongs to.
+  // The patch that contains pixel k of the image.
   patchOf(k) {
     const {shown: {rows, columns}, grid} = this, down = Math.floor(Math.floor(k / columns) * grid.rows / rows);
     return down * grid.columns + Math.floor((k % columns) * grid.columns / columns);
@@ -163,7 +163,7 @@ class PatchesPanel {
     const maps = [{values: onGrid, scale, unit: 'attention', title: `attention from ${this.nameOf(this.query)}`}];
     if (this.saliency) maps.push(this.saliencyMap());
     maps.forEach((map, i) => this.paintMap(map, place.grids[i + 1], place.images[i + 1], pixels));
-    ['image, and its patches', ...maps.map(map => map.title)].forEach((title, i) => {
+    ['image and its patches', ...maps.map(map => map.title)].forEach((title, i) => {
       const one = place.grids[i];
       this.drawLines(one);
       if (i < 2) this.drawRegion(one);
@@ -174,7 +174,7 @@ class PatchesPanel {
     this.frameQuery(place.grids);
     sharp.el.setAttribute('aria-label', `Image in ${grid.rows} by ${grid.columns} patches, attention from `
       + `${this.nameOf(this.query)}${this.saliency ? ', and saliency of each patch' : ''}. `
-      + 'Arrow keys move from patch to patch, Enter chooses the patch.');
+      + 'Arrow keys move between patches, Enter chooses the patch.');
     sharp.el.salviz = {grids: place.grids, values: onGrid, scale, saliency: this.saliency?.values};
     this.cells.show(place.grids, inks.theme, `${JSON.stringify(state.entry)} ${this.query} ${this.frame.step}`);
   }
@@ -185,7 +185,7 @@ class PatchesPanel {
     return {values, scale, unit: `${name} (square-root scale)`, title: `${name}, summed over each patch`};
   }
 
-  // A map on its grid, or mixed with the image, pixel by pixel, and its colour scale.
+  // Draws a map on its grid, or blended with the image, and its colour scale.
   paintMap({values, scale, unit}, grid, image, pixels) {
     const {context} = this.sharp, colours = paintScale(scale, values, new Uint32Array(values.length));
     if (this.over.checked)
@@ -219,7 +219,7 @@ class PatchesPanel {
     context.stroke();
   }
 
-  // The chosen patch is framed in all maps; a token that is no patch has no place in them.
+  // The chosen patch is framed in all maps; a token that is not a patch has no place in them.
   frameQuery(grids) {
     const chosen = this.cellOf(this.query), path = new Path2D();
     if (!chosen) return;
@@ -230,7 +230,7 @@ class PatchesPanel {
     doubleStroke(this.sharp.context, path, {ink: this.inks.accent, halo: overlayInks(this.inks.theme).halo}, 2);
   }
 
-  // {candidates, discarded} of the keys of the chosen query, where the chosen head has them.
+  // {candidates, discarded} for the keys of the chosen query, where the chosen head has them.
   region() {
     const {entry} = this.ctx.state, names = {candidates: 'discard_candidates', discarded: 'discarded'};
     if (entry.kind !== 'head') return {};
@@ -242,7 +242,7 @@ class PatchesPanel {
     }));
   }
 
-  // A discarded key is crossed out.
+  // Discarded keys are crossed out.
   drawRegion(grid) {
     const {discarded} = this.region(), path = new Path2D();
     discarded?.forEach((is, token) => {
@@ -261,22 +261,24 @@ class PatchesPanel {
     const {grid, row, map, query} = this, {candidates, discarded} = this.region(),
       total = x => x.reduce((a, b) => a + b, 0);
     const others = Array.from({length: grid.first}, (_, k) => `${this.nameOf(k)} ${this.valueOf(k)}`);
-    const notes = others.length ? [`Not on the grid, from ${this.nameOf(query)}: to ${others.join(', to ')}.`] : [];
-    if (map.note) notes.push(`Rollout goes ${map.note}; it has no step of precision.`);
+    const notes = others.length
+      ? [`Attention from ${this.nameOf(query)} to tokens that are not patches: ${others.join(', ')}.`] : [];
+    if (map.note) notes.push(`Rollout goes ${map.note}; its precision is not known.`);
     if (candidates) notes.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
-      + `discarded: ${total(discarded ?? [])}, crossed out where they are on the grid.`);
+      + `${total(discarded ?? [])} are discarded (patches among them are crossed out).`);
     notes.push(...this.guidanceWords());
-    notes.push('The colours follow the square root of attention, up to the largest patch of this query.');
-    if (this.over.checked) notes.push('They are mixed with the image; without it they are those of the scale.');
+    notes.push('Colours show the square root of attention, scaled to the largest patch of this query.');
+    if (this.over.checked) notes.push('They are blended with the image, so they differ from the scale.');
     return notes.join(' ');
   }
 
   guidanceWords() {
     const {entry} = this.ctx.state;
     if (entry.kind !== 'head' || !isGuided(this.frame, entry.layer, entry.head)) return [];
-    if (!this.target) return ['This head is guided, and asked for nothing from here.'];
+    if (!this.target) return ['This head is guided, but its pattern is empty for this query.'];
     const fraction = this.target.reduce((sum, v, token) => sum + (v > 0 ? this.row[token] : 0), 0);
-    return [`This head is guided towards the keys with a dot, which have ${shortNumber(fraction)} of its attention.`];
+    return ['This head is guided towards the dotted keys, '
+      + `which receive ${shortNumber(fraction)} of this query’s attention.`];
   }
 
   valueOf(token) {
@@ -296,9 +298,9 @@ class PatchesPanel {
 export const patchesPanel = {
   name: 'patches', title: 'Patches', order: 75, shows: 'signals', image: 'patch_attention', page: 'below',
   help: {says: [
-    'The image in the patches that the model reads, how much the chosen one attends to each, and their saliency.',
-    'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],
-  keys: [['← ↑ ↓ →', 'from patch to patch'], ['Enter', 'choose the patch']]},
+    'The image as patches, the attention from the chosen patch to each of them, and their saliency.',
+    'Click a patch to choose it; the lists choose heads, means, rollout and tokens that are not patches.'],
+  keys: [['← ↑ ↓ →', 'move between patches'], ['Enter', 'choose the patch']]},
   fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),
   view: PatchesPanel,
 };

@@ -1,4 +1,4 @@
-// Queries and keys of one head, neuron by neuron: their products, what these sum to, and the weights that follow.
+// Queries and keys of one head, neuron by neuron: their products, the sums of these, and the resulting weights.
 
 export class HeadProducts {
   constructor(frame) {
@@ -10,7 +10,7 @@ export class HeadProducts {
     this.most = this.largest();
   }
 
-  // The largest magnitude of any product, and of any number of a vector: the scales are those of the whole head.
+  // The largest magnitude of any product and of any vector component: the scales cover the whole head.
   largest() {
     const reach = values => {
       const out = new Float64Array(this.size);
@@ -24,7 +24,7 @@ export class HeadProducts {
   queryOf(query) { return this.query.subarray(query * this.size, (query + 1) * this.size); }
   keyOf(key) { return this.key.subarray(key * this.size, (key + 1) * this.size); }
 
-  // A product of two numbers of 32 bits is exact in double precision.
+  // The product of two 32-bit numbers is exact in double precision.
   products(query, key) {
     const q = this.queryOf(query), k = this.keyOf(key);
     return Float64Array.from(q, (v, i) => v * k[i]);
@@ -36,21 +36,21 @@ export class HeadProducts {
   weight(query, key) { return this.attention[query * this.keys + key]; }
   mayAttend(query, key) { return Boolean(this.allowed[query * this.keys + key]); }
 
-  // The key that gets most of a query's attention.
+  // The key with the largest attention of a query.
   strongest(query) {
     const row = this.attention.subarray(query * this.keys, (query + 1) * this.keys);
     return Math.max(0, row.indexOf(Math.max(...row)));
   }
 
-  // Neurons whose products are largest in size, and what they sum to; those that are 0 are none of them.
+  // The neurons with the largest products in magnitude, and the sum of these; products of 0 are left out.
   leading(query, key, count = 5) {
     const products = this.products(query, key), neurons = [...products.keys()].filter(i => products[i] !== 0)
       .sort((a, b) => Math.abs(products[b]) - Math.abs(products[a])).slice(0, count);
     return {neurons, sum: neurons.reduce((total, i) => total + products[i], 0)};
   }
 
-  // Where the weights are furthest from those of a recorded map, beyond what rounding explains: the step of its codes,
-  // and half a percent for models that compute in half precision; null if nowhere.
+  // Where the weights differ most from a recorded map, beyond rounding: the quantisation step, and 0.5 % for models
+  // that compute in half precision. Null if nowhere.
   unlike({values, halfStep}) {
     let worst = null;
     this.attention.forEach((weight, i) => {

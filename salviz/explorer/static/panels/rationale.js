@@ -1,5 +1,5 @@
-// Panel 'rationale': what a model rests on and what people marked, one upon the other, with how well they agree at this
-// step and over the steps.
+// Panel 'rationale': an explanation overlaid with the human rationale, and their agreement at this step and over the
+// steps.
 import {entryTitle, evidenceOf, methodArgs, methodNames, saliencyOf, unitsOf} from '../state/derive.js';
 import {attentionOfRow, rowName, saliencyWords} from './sentence.js';
 import {evidenceSlice} from './evidence.js';
@@ -10,8 +10,8 @@ import {choiceOf, elementOf, labelled, setText, svgNode} from '../lib/controls.j
 
 const rationaleKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'explanation', 'hideSpecial',
   'mergeWords', 'palette', 'theme', 'size'];
-const explanationChoices = [['explanation', 'explanation (taught)'], ['saliency', 'saliency'],
-  ['attention', 'attention of the chosen row'], ['rollout', 'rollout of attention']];
+const explanationChoices = [['explanation', 'trained explanation'], ['saliency', 'saliency'],
+  ['attention', 'attention of the chosen row'], ['rollout', 'attention rollout']];
 const agreementKinds = [['auprc', 'AUPRC', 'sv-auprc'], ['f1', 'F1', 'sv-token-f1'],
   ['iou', 'span F1 (IoU ≥ 0.5)', 'sv-span-f1']];
 const curveLeft = 26, curveRight = 8, curveTop = 8, curveHigh = 80;
@@ -21,8 +21,8 @@ function evidenceValues(frame, name) {
   return tensor && tensor.shape.length === 1 ? evidenceSlice(tensor, [], 1).values : null;
 }
 
-// Which share of the annotators marked each token, null where the data have no rationale; older runs and other methods
-// tell only what counts as marked.
+// The fraction of annotators who marked each token, null without a rationale. Older runs and other methods record only
+// which tokens count as marked.
 function markedFractions(frame) {
   const flags = frame?.get('rationale')?.values();
   return flags ? {flags, fractions: evidenceValues(frame, 'rationale_target') ?? flags} : null;
@@ -37,7 +37,7 @@ function explanationOf(frame, probe, state, name) {
   return {values, note};
 }
 
-// What there is to say of one step: values and marks of the units, and how well they agree over the ordinary ones.
+// The data of one step: values and marks of the units, and their agreement over the ordinary ones.
 export function agreementAt(frame, probe, state, name) {
   const rationale = markedFractions(frame), {values, note} = explanationOf(frame, probe, state, name);
   if (!rationale || !values) return {rationale, values: null, note};
@@ -51,13 +51,12 @@ export function agreementAt(frame, probe, state, name) {
   return {rationale, units, values: sums, fractions, flags, ordinary, agreement, chosen, lost, note};
 }
 
-// Why a number is missing, or what it does not mean.
+// Why a number is missing, or what limits its meaning.
 export function agreementNote({n, k, isFlat, tied}, unit) {
-  if (!k) return 'The rationale marks nothing, so agreement has no number.';
-  if (k === n) return `The rationale marks every ${unit}, so agreement has no number.`;
-  if (isFlat) return `All ${unit}s have the same value: the explanation points nowhere.`;
-  return tied ? `${tied} ${unit}s tie at the border of the ${k} highest: which of them are chosen means nothing, so `
-    + 'F1 has no number.' : '';
+  if (!k) return 'The rationale marks nothing, so agreement is undefined.';
+  if (k === n) return `The rationale marks every ${unit}, so agreement is undefined.`;
+  if (isFlat) return `All ${unit}s have the same value, so the explanation highlights nothing.`;
+  return tied ? `${tied} ${unit}s tie at the threshold of the ${k} highest values, so F1 is undefined.` : '';
 }
 
 function hasRationale(frame, store) {
@@ -69,10 +68,10 @@ class Rationale {
     Object.assign(this, {ctx, chips: [], cache: new Map(), cacheKey: null});
     this.choice = choiceOf(explanationChoices, explanation => ctx.state.set({explanation}));
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Rationale'),
-      labelled('compared with', this.choice));
+      labelled('Compare with', this.choice));
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'list');
-    this.line.setAttribute('aria-label', 'the sentence, coloured by the explanation, with what people marked below');
+    this.line.setAttribute('aria-label', 'the sentence coloured by the explanation, with the human marks below');
     this.reading = elementOf('p', 'sv-reading');
     this.numbers = elementOf('ul', 'sv-agreement');
     this.note = elementOf('p', 'sv-note');
@@ -131,16 +130,17 @@ class Rationale {
     this.choice.value = this.name;
   }
 
-  // What is shown; returns a sentence on what is missing.
+  // Prepares what is shown; returns a sentence on what is missing.
   load() {
     const {store, state} = this.ctx, {frame, probe} = this;
-    if (!frame || !probe) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing was recorded yet.';
+    if (!frame || !probe) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing has been recorded yet.';
     this.shown = agreementAt(frame, probe, state, this.name);
-    if (!this.shown.rationale) return 'The data have no rationale for this sentence: nobody was asked.';
+    if (!this.shown.rationale) return 'The data contain no rationale for this sentence.';
     if (this.shown.values) return '';
     const title = explanationChoices.find(([name]) => name === this.name)[1];
     const awaited = this.name === 'saliency' && frame.info?.awaited;
-    return this.shown.note || awaited || `There is no ${title} at this step.`;
+    return this.shown.note || awaited || `No ${title} was recorded at this step.`;
   }
 
   build() {
@@ -184,7 +184,7 @@ class Rationale {
 
   wordsOf(k) {
     const {units, values, fractions, flags, chosen} = this.shown, {label, special} = units[k];
-    if (special) return `${quoted(label)} (special): nobody can mark it`;
+    if (special) return `${quoted(label)} (special token): cannot be marked`;
     const by = this.isSoft() ? `marked by ${percent(fractions[k])} of the annotators`
       : flags[k] ? 'marked' : 'not marked';
     return `${quoted(label)}: ${shortNumber(values[k])}${chosen.has(k) ? ', among the highest' : ''}; ${by}`;
@@ -192,7 +192,7 @@ class Rationale {
 
   read(k) {
     const words = this.shown?.values && this.shown.units[k] ? this.wordsOf(k) : '';
-    setText(this.reading, words || 'Point at a word for its value and its marks.');
+    setText(this.reading, words || 'Point at a word to see its value and its marks.');
   }
 
   sayNote(text) {
@@ -205,12 +205,12 @@ class Rationale {
     this.numbers.replaceChildren(...agreementKinds.map(([kind, name, style]) => {
       const chance = {auprc: agreement.random, f1: agreement.k / agreement.n}[kind];
       const random = Number.isFinite(agreement[kind]) && chance !== undefined
-        ? ` (a random order: ${numberWords(chance, 2)} on average)` : '';
+        ? ` (random order: ${numberWords(chance, 2)} on average)` : '';
       const called = kind === 'f1' ? `${unit} F1` : name;
       return elementOf('li', '', elementOf('span', `sv-swatch ${style}`),
         elementOf('span', '', `${called} ${numberWords(agreement[kind], 2)}${random}`));
     }));
-    const gone = lost ? `${countWords(lost, 'value is', 'values are')} not finite and counted as 0.` : '';
+    const gone = lost ? `${countWords(lost, 'non-finite value counts', 'non-finite values count')} as 0.` : '';
     this.sayNote([agreementNote(agreement, unit), gone].filter(Boolean).join(' '));
     setText(this.legend, this.legendWords());
     this.read(this.chips.indexOf(document.activeElement));
@@ -221,11 +221,11 @@ class Rationale {
     if (name === 'saliency') return saliencyWords(frame, saliencyOf(frame));
     if (name === 'explanation') {
       const {explanation = ''} = methodArgs(frame, 'RationaleGuided');
-      return `What is taught (${String(explanation).replaceAll('_', ' ')}), before the loss scales it.`;
+      return `The trained explanation (${String(explanation).replaceAll('_', ' ')}), before the loss scales it.`;
     }
     const {pieces} = attentionOfRow(frame, probe, state), row = rowName(frame, probe, pieces);
-    const coded = 'Weights travel as one byte each: close ones may tie here and not in a figure.';
-    return name === 'rollout' ? `What reaches ${row} through all recorded layers. ${coded}`
+    const coded = 'Weights are stored as one byte each, so close values may tie here but not in a figure.';
+    return name === 'rollout' ? `Attention that reaches ${row} through all recorded layers. ${coded}`
       : `Attention of ${row} in ${entryTitle(state.entry)}. ${coded}`;
   }
 
@@ -233,17 +233,17 @@ class Rationale {
     const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, notes = [this.what()];
     if (!isFlat) notes.push('The colours are scaled to this sentence at this step.');
     notes.push(this.isSoft()
-      ? `Bar below a ${unit}: the share of the annotators who marked it; filled ones, from one half on, count as `
-        + `marked (${k} of ${countWords(n, unit)}).`
-      : `Underlined: what the rationale of the data marks (${k} of ${countWords(n, unit)}).`);
-    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as are marked.`);
-    if (this.unit === 'word') notes.push('Words are sums over their pieces, marked if a piece is.');
+      ? `Bar below a ${unit}: the fraction of annotators who marked it; filled bars (at least one half) `
+        + `count as marked (${k} of ${countWords(n, unit)}).`
+      : `Underlined: marked by the rationale (${k} of ${countWords(n, unit)}).`);
+    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as marked.`);
+    if (this.unit === 'word') notes.push('A word’s value is the sum over its pieces; it is marked if any piece is.');
     return notes.join(' ');
   }
 
   // ---- over the steps
 
-  // {step: agreement} of the steps that are here; only what is new is computed.
+  // {step: agreement} of the available steps; only new ones are computed.
   overSteps() {
     const {store, state} = this.ctx, {run, probe, entry, row, mergeWords} = state;
     const key = JSON.stringify([run, probe, this.name, entry, row, mergeWords]);
@@ -284,7 +284,7 @@ class Rationale {
         .filter((_, i, all) => !i || i === all.length - 1).join(' to ')}`).join(', ')}`);
   }
 
-  // A line that breaks where there is no number; a number between two gaps is a dot.
+  // A line with gaps where there is no number; a number between two gaps is a dot.
   lineOf(rows, kind, style, x, y) {
     const value = row => row?.agreement?.[kind] ?? NaN, random = rows.find(row => row.agreement)?.agreement.random;
     let path = '', isDrawing = false;
@@ -306,10 +306,9 @@ class Rationale {
 export const rationalePanel = {
   name: 'rationale', title: 'Rationale', order: 64, shows: 'text', image: 'explanation_beside_rationale', page: 'below',
   help: {says: [
-    'The sentence coloured by what the model rests on, underlined where people marked it, and how well the two agree '
-      + 'at this step and over the steps.',
-    'Agreement says that an explanation looks as people expect, not that it is true of the model.'],
-  keys: [['← →', 'from word to word'], ['Home End', 'the first, the last of them']]},
-  fits: hasRationale, absent: 'The data of this run have no rationales.',
+    'The sentence coloured by an explanation, underlined where people marked it, with their agreement over the steps.',
+    'Agreement shows that an explanation looks plausible, not that it is faithful to the model.'],
+  keys: [['← →', 'move between words'], ['Home End', 'first, last word']]},
+  fits: hasRationale, absent: 'The data of this run contain no rationales.',
   view: Rationale,
 };

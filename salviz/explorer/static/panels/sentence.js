@@ -1,5 +1,5 @@
-// The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows
-// and tokens; probabilities.
+// Panel 'sentence': tokens coloured by saliency, by the attention of the chosen row or by their difference; choosing
+// rows and tokens; class probabilities.
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
@@ -10,28 +10,29 @@ import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.j
 
 const colourChoices = [
   ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'],
-    ['rationale', 'rationale of the data'],
+    ['rationale', 'rationale'],
 ];
 const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'ownScale',
   'hideSpecial', 'mergeWords', 'palette', 'theme', 'size'];
-const overOrdinary = 'each as shares of the ordinary tokens';
+const overOrdinary = 'each normalised over ordinary tokens';
 
 function sumOver(values, tokens) { return tokens.reduce((sum, i) => sum + values[i], 0); }
 
-// Pieces of the query: the chosen token, or with whole words all pieces of its word; none where all rows count alike.
+// The pieces of the query: the chosen token, or with whole words all pieces of its word; none where all rows count
+// equally.
 function queryPieces(probe, state, frame) {
   const row = state.row ?? pooledRow(frame);
   if (row === null) return [];
   return state.mergeWords ? wordGroups(probe).find(g => g.tokens.includes(row))?.tokens ?? [row] : [row];
 }
 
-// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows,
-// no row that of all.
+// The attention from the chosen row to each token [n], or null and the reason. The row of a word is the mean of its
+// pieces' rows; without a row, the mean over all rows is used.
 export function attentionOfRow(frame, probe, state) {
   const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
   if (!map.values) return {values: null, note: map.note, pieces};
   if (map.pooled > 1)
-    return {values: null, note: `Only a thumbnail of ${map.title} is here, so single rows of attention are not known.`,
+    return {values: null, note: `Only a thumbnail of ${map.title} is stored here, so single rows are not available.`,
       pieces};
   if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
   const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key],
@@ -39,7 +40,7 @@ export function attentionOfRow(frame, probe, state) {
   return {values, note: '', pieces};
 }
 
-// Values of units divided by the sum of their magnitudes over ordinary tokens; special tokens have none.
+// Values of units divided by the sum of their magnitudes over ordinary tokens; NaN for special tokens.
 export function fractionsOf(values, units) {
   const total = values.reduce((sum, v, k) => sum + (units[k].special || !Number.isFinite(v) ? 0 : Math.abs(v)), 0);
   return values.map((v, k) => units[k].special ? NaN : total > 0 ? v / total : 0);
@@ -49,7 +50,7 @@ function rationaleOf(frame, probe) { return frame?.get('rationale')?.values() ??
 
 function unitSums(values, units) { return values && units.map(u => sumOver(values, u.tokens)); }
 
-// Everything that is said about the units of a sentence at one step.
+// All values of the units of a sentence at one step.
 export function sentenceValues(frame, probe, state, units = unitsOf(probe, state)) {
   const source = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
     pieces: []};
@@ -66,8 +67,8 @@ export function sentenceValues(frame, probe, state, units = unitsOf(probe, state
     pieces};
 }
 
-// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency at least up to that of the
-// whole run, `atLeast`, so that little saliency looks like little; else of this sentence at this step.
+// The colour scale, up to the largest magnitude among ordinary tokens. For saliency, the limit is at least the limit of
+// the whole run (`atLeast`), so that little saliency looks pale.
 export function sentenceScale(values, state, atLeast = 0) {
   const shown = values[state.colour]?.filter((v, k) => !values.units[k].special && Number.isFinite(v)) ?? [];
   const signed = state.colour === 'saliency' || state.colour === 'difference';
@@ -77,7 +78,7 @@ export function sentenceScale(values, state, atLeast = 0) {
 }
 
 export function rowName(frame, probe, pieces) {
-  if (!pieces.length) return 'a row on average';
+  if (!pieces.length) return 'the mean over rows';
   const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
   return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains
     ? 'model' : 'classifier'} reads)` : ''}`;
@@ -98,23 +99,23 @@ function legendWords(frame, probe, state, values, scaleWords) {
   }
   if (state.colour === 'attention') notes.push(`${from}.`);
   if (state.colour === 'difference')
-    notes.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
-  if (state.colour === 'rationale') notes.push('Coloured: what the rationale of the data marks.');
+    notes.push(`${from} minus |saliency|, ${overOrdinary}. Orange: more attention than saliency; blue: less.`);
+  if (state.colour === 'rationale') notes.push('Coloured: tokens marked by the rationale.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialFraction))
-    notes.push('Special tokens are left out of the scale; they get '
-      + `${percent(values.specialFraction)} of the attention.`);
+    notes.push(`Special tokens receive ${percent(values.specialFraction)} of the attention `
+      + 'and are left out of the scale.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
-    notes.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
+    notes.push('This task uses all rows: until you choose a token, attention is the mean over rows.');
   if (state.mergeWords)
-    notes.push(`Words are sums over their pieces${state.colour === 'saliency'
-      ? '' : '; as a query, the mean of them'}.`);
+    notes.push(`A word’s value is the sum over its pieces${state.colour === 'saliency'
+      ? '' : '; a word’s row is the mean over its pieces'}.`);
   return notes.join(' ');
 }
 
 const missingColour = {
   saliency: 'No saliency was recorded at this step.',
-  difference: 'A difference needs both saliency and the attention of a row.',
-  rationale: 'The data have no rationale for this sentence.',
+  difference: 'The difference needs both saliency and the attention of a row.',
+  rationale: 'The data contain no rationale for this sentence.',
 };
 
 function unitWords(values, k, frame, probe) {
@@ -139,7 +140,7 @@ function lossWords(frame, run) {
   };
   const standsIn = frame.info?.words?.no_label, isLabelled = frame.label !== null || frame.info?.token_labels;
   const guess = !isLabelled && run && standsIn ? ` There is no label: ${standsIn}.` : '';
-  return `Losses here: ${names.map(one).join(', ')}.${guess}`;
+  return `Losses of this sentence: ${names.map(one).join(', ')}.${guess}`;
 }
 
 class Sentence {
@@ -147,17 +148,17 @@ class Sentence {
     Object.assign(this, {ctx, chips: [], hovered: null});
     const {state} = ctx;
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
-    this.clear = elementOf('button', 'sv-clear', 'choose nothing');
+    this.clear = elementOf('button', 'sv-clear', 'Clear selection');
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
     this.scaleBox = tickBox(on => state.set({ownScale: on}));
-    this.scaleField = labelled('scale of its own', this.scaleBox, 'sv-check');
+    this.scaleField = labelled('Scale to this sentence', this.scaleBox, 'sv-check');
     this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.scaleField,
       this.clear);
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-multiselectable', 'true');
     this.line.setAttribute('aria-orientation', 'horizontal');
-    this.line.setAttribute('aria-label', 'tokens: Enter chooses the row, Space adds to the chosen tokens');
+    this.line.setAttribute('aria-label', 'tokens: Enter chooses the row, Space adds to the selection');
     this.scale = elementOf('div', 'sv-sentence-scale');
     this.legend = elementOf('p', 'sv-note');
     this.reading = elementOf('p', 'sv-reading');
@@ -249,7 +250,7 @@ class Sentence {
     setText(this.legend, why);
   }
 
-  // The page's nodes are made anew only for another sentence or another way to cut it.
+  // Nodes are rebuilt only for another sentence or another segmentation of it.
   build() {
     const {state} = this.ctx, {run, probe, mergeWords, hideSpecial} = state;
     const key = [run, probe, mergeWords, hideSpecial, Boolean(this.copy), Boolean(this.rows), this.translated,
@@ -267,7 +268,7 @@ class Sentence {
     if (this.chips[0]) this.chips[0].tabIndex = 0;
   }
 
-  // One column a word: its pieces above, what the masked copy has below.
+  // One column per word: its pieces on top, the word of the masked copy below.
   columns() {
     const words = this.copy ?? wordGroups(this.probe), columns = [];
     words.forEach((word, w) => {
@@ -326,7 +327,7 @@ class Sentence {
     this.scaleBox.checked = state.ownScale;
     this.scaleField.hidden = state.colour !== 'saliency';
     this.clear.hidden = state.row === null && !state.tokens.length;
-    const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
+    const away = step === null ? 'Nothing has been recorded yet.' : store.why(state.run, state.probe, step);
     const here = state.colour === 'saliency' && frame?.info?.awaited;
     const why = frame ? here || (missingColour[state.colour] ?? values.note) : away;
     const copied = this.copy ? ` In the masked copy X̃, ${copySentence(this.copy, frame)}` : '';
@@ -343,16 +344,16 @@ class Sentence {
     const {state, announce} = this.ctx, {frame, probe, values} = this;
     const chosen = this.units.filter(u => u.tokens.some(i => state.tokens.includes(i)));
     const total = values.row && sumOver(values.row, state.tokens), names = listWords(chosen.map(u => u.label));
-    const text = total === null || !chosen.length ? '' : `${rowName(frame, probe,
-      values.pieces)} pays ${shortNumber(total)} of its attention to `
-      + `${countWords(chosen.length, state.mergeWords ? 'chosen word'
-        : 'chosen token')}: ${names} (${entryTitle(state.entry)}).`;
+    const text = total === null || !chosen.length ? ''
+      : `${shortNumber(total)} of the attention from ${rowName(frame, probe, values.pieces)} goes to `
+        + `${countWords(chosen.length, state.mergeWords ? 'chosen word' : 'chosen token')}: ${names} `
+        + `(${entryTitle(state.entry)}).`;
     setText(this.sum, text);
     if (this.speak) announce(text || `row ${rowName(frame, probe, values.pieces)}`);
     this.speak = false;
   }
 
-  // What the pointer or the focus is on, else the chosen row; a cut text in full.
+  // Describes the unit under the pointer or focus, else the chosen row; shows shortened text in full.
   read(k) {
     this.hovered = k;
     if (!this.values || !this.probe) return;
@@ -382,13 +383,12 @@ function sentenceChip(unit) {
 export const sentencePanel = {
   name: 'sentence', title: 'Sentence', order: 60, shows: 'text', image: 'sentence', page: 'below',
   help: {says: [
-    'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
-      + 'difference, or by the rationale of the data, on the scale below.',
-    'The line below the scale says what a colour means; saliency is about this model’s answer, not about what the '
-      + 'sentence means.'],
-  keys: [['← →', 'from token to token'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
+    'The model’s input tokens, coloured by saliency, by the attention of the chosen row, by their difference or by the '
+      + 'rationale.',
+    'The note below the scale explains the colours; saliency describes the model’s prediction, not the sentence.'],
+  keys: [['← →', 'move between tokens'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
     ['Space', 'add to the chosen tokens'], ['click', 'choose the row'], ['Shift-click', 'add to the chosen tokens'],
-    ['Esc', 'choose nothing']]},
-  tour: 'the tokens as the model reads them and its answer; choose a token to see what it attends to.',
+    ['Esc', 'clear the selection']]},
+  tour: 'the input tokens and the prediction. Choose a token to see where it attends.',
   view: Sentence,
 };

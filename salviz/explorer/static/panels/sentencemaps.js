@@ -1,4 +1,4 @@
-// The maps of two sentences, each on its own words, and their difference on the words that both have.
+// The maps of two sentences, each on its own words, and their difference on the words that both contain.
 import {attentionLimit, colourScaleOf, shortNumber, valueWithStep} from '../lib/colour.js';
 import {quotedToken} from '../lib/canvas.js';
 import {elementOf, setText} from '../lib/controls.js';
@@ -41,13 +41,13 @@ export class SentenceMaps {
       row: -1, framed: false, label: `${name} of ${title}.`, about: this.about}, host, theme);
   }
 
-  // Rows and columns of B − A are the words that stand in both sentences.
+  // The rows and columns of B − A are the words that both sentences contain.
   drawDifference({columns, maps}, title, style, host, theme) {
     const whole = maps.every(map => map.pooled === 1), same = columns.filter(column => column.same);
     this.parts[2].el.hidden = !whole || !same.length;
-    setText(this.note, whole ? 'B − A has the words that stand in both sentences; it is left out for all others.'
-      : 'One of the maps is a thumbnail of a long sentence, so no words can be subtracted; ask again with this head in '
-        + 'view to have its whole map.');
+    setText(this.note, whole ? 'B − A covers only the words that both sentences contain.'
+      : 'One of the maps is a thumbnail, so B − A cannot be computed; '
+        + 'press Run with this head in view to get full maps.');
     if (this.parts[2].el.hidden) return;
     const [a, b] = this.shown, at = ({values, units}, r, c) => values[r * units.length + c];
     const values = Float32Array.from(same.flatMap(r => same.map(c => at(b, r.second, c.second)
@@ -60,7 +60,7 @@ export class SentenceMaps {
   cellText(i, row, column) {
     const {values, units, half} = this.shown[i], k = row * units.length + column,
       [query, key] = [row, column].map(at => quotedToken(units[at].label));
-    if (!Number.isFinite(values[k])) return `${query} → ${key}: left out`;
+    if (!Number.isFinite(values[k])) return `${query} → ${key}: no value`;
     const number = i < 2 ? valueWithStep(values[k], half(k)) : shortNumber(values[k]);
     return `${this.parts[i].name}: ${query} → ${key} ${number}`;
   }

@@ -1,5 +1,5 @@
-// Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how
-// gradients are distributed.
+// Panel 'signal': an image or a multivariate series with its saliency and its masked copy; one feature over time; the
+// distribution of saliency.
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelWidth, overlayInks} from '../lib/canvas.js';
 import {quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
@@ -17,7 +17,7 @@ const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme
 const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900,
   signalCell = 26;
 const densityHeight = 150, featureHeight = 150;
-const signalMarks = {informative: 'where the information is', masked: 'what is masked'};
+const signalMarks = {informative: 'Informative region', masked: 'Masked cells'};
 const maskedTint = [74, 163, 255];
 const channelNames = ['red', 'green', 'blue'];
 
@@ -107,10 +107,10 @@ class SignalPanel {
     this.shown = null;
     this.probe = store.probe(state.run, state.probe);
     this.frame = store.frameOf(state);
-    if (!this.probe) return 'There is nothing to show.';
-    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded here yet.';
+    if (!this.probe) return 'Nothing to show.';
+    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing has been recorded yet.';
     this.shown = signalOf(this.frame);
-    return this.shown ? '' : `Neither input nor saliency was recorded at step ${this.frame.step}.`;
+    return this.shown ? '' : `No input or saliency was recorded at step ${this.frame.step}.`;
   }
 
   showChecks() {
@@ -125,8 +125,7 @@ class SignalPanel {
     this.checks.hidden = !Object.values(available).some(Boolean);
   }
 
-  // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as
-  // in the figures.
+  // Low pixel values are dark. For a series, large values contrast with the page background, as in the figures.
   scaleOf(kind) {
     const {theme} = this.ctx.state, {shown} = this;
     if (kind === 'saliency' || kind === 'ranking')
@@ -135,7 +134,7 @@ class SignalPanel {
       table: colourTable('grey', shown.modality === 'series' ? theme : 'dark')};
   }
 
-  // The class that the saliency explains by which the method ranks.
+  // The class for which the method computes the saliency that it ranks by.
   rankedClass() {
     const {frame} = this, p = frame.get('probabilities')?.values(), {classes} = this.ctx.store.run(this.ctx.state.run);
     const gold = methodArgs(frame, 'SaliencyGuided').target !== 'predicted' && Number.isInteger(frame.label);
@@ -143,7 +142,7 @@ class SignalPanel {
     return k === null ? null : {name: classes?.[k] ?? `class ${k}`, gold};
   }
 
-  // The maps that there are, each with its colours.
+  // The available maps, each with its colours.
   items() {
     const {shown} = this, input = this.scaleOf('input');
     const [saliency, ranking] = ['saliency', 'ranking'].map(kind => shown[kind] && this.scaleOf(kind)),
@@ -190,7 +189,7 @@ class SignalPanel {
       {context} = sharp;
     sharp.size(place.width, place.height);
     items.forEach((item, i) => this.drawItem(item, place.grids[i], i));
-    const series = shown.modality === 'series', moves = `Arrow keys move from cell to cell${series
+    const series = shown.modality === 'series', moves = `Arrow keys move between cells${series
       ? ', Enter chooses the feature' : ''}.`;
     const size = series ? `${shown.rows} features by ${shown.columns} time steps`
       : `${shown.rows} by ${shown.columns} pixels`;
@@ -218,7 +217,7 @@ class SignalPanel {
     this.drawScale(scale, kind, grid);
   }
 
-  // A series longer than its pixels: of the time steps that share a pixel the one that differs most from 0 is drawn.
+  // If several time steps share a pixel, the value that differs most from 0 is drawn.
   strongest(grid, cells, map) {
     const {shown} = this;
     if (shown.columns <= grid.across || shown.modality === 'image') return cells;
@@ -239,7 +238,7 @@ class SignalPanel {
     grid.clipped(this.sharp.context, () => doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), width));
     }
 
-  // A dot in each masked cell, where cells have room for it; else they are tinted.
+  // A dot in each masked cell where there is room for it, otherwise a tint.
   dots(grid) {
     const {context} = this.sharp, {shown} = this, {ink, halo} = overlayInks(this.inks.theme);
     for (const [colour, size] of [[halo, 2.2], [ink, 1.2]]) {
@@ -296,18 +295,18 @@ class SignalPanel {
     if (!scale.linear) return colourScale(context, scale, {...common, title: 'saliency (square-root scale)'});
     const ticks = [[shortNumber(scale.low), 0], [shortNumber((scale.low + scale.high) / 2), .5],
       [shortNumber(scale.high), 1]];
-    const title = shown.colours ? 'value of each colour' : shown.averaged ? 'mean over channels' : 'value';
+    const title = shown.colours ? 'value per colour channel' : shown.averaged ? 'mean over channels' : 'value';
     return colourScale(context, scale, {...common, ticks, title});
   }
 
-  // The feature whose line is drawn: the chosen one, or the one with most saliency.
+  // The feature whose line is drawn: the chosen one, or the one with the largest saliency.
   feature() {
     const {shown} = this, {row} = this.ctx.state;
     if (!shown?.rowNames) return null;
     return row !== null && row < shown.rows ? row : shown.strongest;
   }
 
-  // A dashed line needs some pixels for each time step.
+  // A dashed line needs a few pixels per time step.
   copied() { return Boolean(this.shown.masked) && this.lineStage.clientWidth > 3 * this.shown.columns; }
 
   drawLine() {
@@ -332,12 +331,13 @@ class SignalPanel {
     if (!shown.saliency) return;
     this.bins = densityBins(sides);
     this.densityTitle.textContent = sides.length > 1
-      ? `Distribution of saliency: before (step ${start}) and now (step ${frame.step})`
-      : 'Distribution of saliency at the first recorded step; other steps stand beside it';
+      ? `Distribution of saliency at step ${start} (first recorded) and step ${frame.step}`
+      : 'Distribution of saliency at the first recorded step (later steps are compared with it)';
     this.density.size(this.densityStage.clientWidth, densityHeight);
     this.densityPlace = drawDensity(this.density, this.bins, this.inks);
     this.density.el.salviz = {bins: this.bins};
-    this.density.el.setAttribute('aria-label', `${densityText(this.bins)} Left and right arrow keys read the bins.`);
+    this.density.el.setAttribute('aria-label',
+      `${densityText(this.bins)} Left and right arrow keys move between bins.`);
     this.densityTip.textContent = densityText(this.bins);
   }
 
@@ -347,21 +347,20 @@ class SignalPanel {
     const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
     if (shown.saliency) notes.push(`Saliency${how}: ${signWords(frame.info, true)}`);
     if (shown.colours)
-      notes.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
-    if (shown.averaged) notes.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
+      notes.push('Each colour channel ranges from black (lowest value) to full colour (highest value).');
+    if (shown.averaged) notes.push(`The image shows the mean over ${shown.input.channels.length} channels.`);
     if (shown.isMasked) notes.push(this.sayMasked());
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
-      notes.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
-    if (shown.informative) notes.push('The outline is where the data were made to tell the class.');
-    if (!frame.info?.patches) notes.push(`A network for ${this.probe.modality === 'series'
-      ? 'series' : 'images'} has no tokens, and no attention was recorded, `
-      + 'so the panels of heads, maps and sentences are not shown.');
+      notes.push('Several time steps share a pixel; the value furthest from 0 is drawn.');
+    if (shown.informative) notes.push('Outlined: the region that determines the class in this synthetic data set.');
+    if (!frame.info?.patches) notes.push(`This network for ${this.probe.modality === 'series' ? 'series' : 'images'} `
+      + 'has no tokens or recorded attention, so the heads, map and sentence panels are hidden.');
     const about = [...frame.info?.notes ?? [], frame.info?.awaited ?? ''].filter(Boolean);
     return [...notes, ...about.map(note => note.replace(/[^.]$/, '$&.'))].join(' ');
   }
 
-  // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is
-  // predicted.
+  // The masked cells are chosen by the saliency that the method ranks by, which may explain another class than the
+  // predicted one.
   sayMasked() {
     const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0),
       counts = `${masked} of ${shown.isMasked.length} cells are masked`;
@@ -372,7 +371,7 @@ class SignalPanel {
     if (!shown.ranking) return `${counts}, those ${patches ? `${low} of saliency` : `whose saliency is ${low}`}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
-    return `${counts}, those ${low} in the saliency that ranks${about}.`;
+    return `${counts}, those ${low} in the ranking saliency${about}.`;
   }
 
   // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
@@ -421,11 +420,10 @@ class SignalPanel {
 export const signalPanel = {
   name: 'signal', title: 'Signal', order: 70, shows: 'signals', image: 'signal', page: 'below',
   help: {says: [
-    'The input, its saliency and, where training masks it, the masked copy, cell by cell, each with its scale below.',
-    'Saliency says to what the score reacts here, not where the class is; where the data tell the place, it is '
-      + 'outlined.'],
-  keys: [['← ↑ ↓ →', 'from cell to cell'], ['Enter', 'choose the feature of a series'],
-    ['← →', 'in the distribution: from bin to bin']]},
-  tour: 'the input and what the score reacts to; move over it, or with the arrow keys, to read the numbers.',
+    'The input, its saliency and, if training masks it, the masked copy; each has its scale below.',
+    'Saliency shows what the score reacts to; the informative region is outlined if it is known.'],
+  keys: [['← ↑ ↓ →', 'move between cells'], ['Enter', 'choose the feature of a series'],
+    ['← →', 'in the distribution: move between bins']]},
+  tour: 'the input and its saliency. Point at a cell, or use the arrow keys, to read its values.',
   view: SignalPanel,
 };

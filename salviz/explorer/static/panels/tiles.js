@@ -1,8 +1,8 @@
-// Many small maps on one canvas, painted straight from their codes, and the means over heads and layers.
+// Many small maps on one canvas, painted straight from the stored codes, and the means over heads and layers.
 import {cellsOfPixels} from '../lib/canvas.js';
 
-// One map onto the pixels of a tile: where cells are smaller than pixels, first the strongest of the cells that share a
-// pixel is picked.
+// Draws one map into the pixels of a tile. Where cells are smaller than pixels, the largest of the cells that share a
+// pixel is drawn.
 export class TilePainter {
   prepare(context, side, n, visible) {
     const cells = visible.length, points = Math.min(side, cells);
@@ -29,8 +29,7 @@ export class TilePainter {
       for (let x = 0, c = 0; x < points; x++) {
         let most = out[to + x];
         for (const end = startOf[x + 1]; c < end; c++) {
-          // The larger of two small numbers without a branch: which one it is cannot be foretold, and there are
-          // millions.
+          // The maximum without a branch: the branch would be unpredictable, and there are millions of comparisons.
           const mine = order[codes[base + visible[c]]], above = most - mine;
           most = mine + (above & ~(above >> 31));
         }
@@ -53,7 +52,7 @@ export class TilePainter {
     return out;
   }
 
-  // The picked points' colours, spread over the pixels.
+  // Spreads the colours of the sampled points over the pixels.
   put(x, y) {
     const {side, points, pixelOf, colours, pixels} = this;
     for (let row = 0, pixel = 0; row < side && points < side; row++) {
@@ -67,7 +66,7 @@ export class TilePainter {
   }
 }
 
-// Codes in the order of their magnitude, as numbers that lead back to them; 0 is what is not finite.
+// Codes in order of magnitude, and their positions in that order; 0 stands for non-finite values.
 export function codeStrengths(codec) {
   const of = codec === 'cube8' ? c => (c + 1) & 255 : c => !c ? 0 : c === 128
     ? 1 : 2 * Math.abs(c - 128) + Number(c > 128);
@@ -85,8 +84,8 @@ export function codeValues(tensor, i, head) {
 
 const cubeValues = Float64Array.from({length: 256}, (_, c) => c > 254 ? NaN : (c / 254) ** 3);
 
-// Means over heads, over layers and over all of them in one pass over the codes. Kept for one frame: these are many
-// numbers.
+// Means over heads, over layers and over all of them in one pass over the codes. Cached for one frame only, since they
+// are large.
 export class GridMeans {
   of(frame, name) {
     if (this.frame === frame && this.name === name) return this.maps;

@@ -1,4 +1,4 @@
-// Time: a scrubber over the recorded steps with play, and the curves below it on the same axis.
+// Panel 'time': a slider over the recorded steps with playback, and the curves below it on the same axis.
 import {curveMargins, curvesView, epochSpans, lastStep} from './curves.js';
 import {countWords} from '../lib/words.js';
 import {elementOf, setText, svgNode} from '../lib/controls.js';
@@ -17,13 +17,13 @@ function timeButton(text, label, onClick) {
   return button;
 }
 
-// What cross-tuning does in this epoch; methods at work together are told apart by a plus.
+// The phase of cross-tuning in this epoch; names of combined methods are joined by a plus sign.
 export function phaseWords(run, frame) {
   const phase = run?.cross_tuning ? frame?.info?.phase : null;
   return phase ? phaseNames[phase.includes('ad_drop') ? 'ad_drop' : 'fine-tuning'] : '';
 }
 
-// Was this run trained? What `explore` shows has no method, and one step, 0, without losses or scores.
+// Was this run trained? Runs from `explore` have no method and a single step, 0, without losses or scores.
 export function isTrained(store, state) {
   const {run, probe} = state, {method, methods} = store.frameOf(state)?.info ?? {};
   return Boolean(method || methods) || store.run(run)?.total_steps !== 0 || store.rows(run).length > 0
@@ -33,7 +33,7 @@ export function isTrained(store, state) {
 // 'step 40 of 160, epoch 2, AD-DROP phase'
 export function stepWords(store, state) {
   const run = store.run(state.run), step = store.stepOf(state);
-  if (!run || step === null) return 'no step was recorded';
+  if (!run || step === null) return 'no recorded step';
   const frame = store.frame(state.run, state.probe, step),
     total = Math.max(run.total_steps ?? 0, store.steps(state.run, state.probe).at(-1) ?? 0);
   const each = run.steps_per_epoch, epochs = each > 0 ? Math.max(1, Math.ceil(total / each)) : 1;
@@ -42,7 +42,7 @@ export function stepWords(store, state) {
   return [where, epoch === null ? '' : `epoch ${epoch}`, phaseWords(run, frame)].filter(Boolean).join(', ');
 }
 
-// Plays the shipped steps at the asked pace, whatever the pace of the screen.
+// Plays the available steps at the chosen speed, independently of the screen's frame rate.
 class Player {
   constructor(ctx) { Object.assign(this, {ctx, running: false, due: 0}); }
 
@@ -69,7 +69,7 @@ class Player {
     const {store, state} = this.ctx;
     if (!state.playing) return void (this.running = false);
     const gap = 1000 / state.speed;
-    // Half a screen frame of grace, else 30 a second on a 60 Hz screen becomes 20.
+    // Allow half a screen frame of slack; otherwise 30 steps per second become 20 on a 60 Hz screen.
     if (now >= this.due - 4) {
       const next = this.steps().find(step => step > store.stepOf(state));
       this.due = Math.max(this.due + gap, now - gap);
@@ -90,12 +90,12 @@ function moveStep(ctx, by) {
   ctx.announce(stepWords(store, state));
 }
 
-// As much of an epoch's name as has room, in pixels.
+// The longest form of an epoch's name that fits into `width` pixels.
 function epochName(name, epoch, width) {
   return [name, `epoch ${epoch}`, String(epoch)].find(text => text.length * epochLetter + 4 <= width) ?? '';
 }
 
-// Epochs as bands and recorded steps as dots; those that are not on this page are hollow and say why.
+// Epochs as bands and recorded steps as dots; steps that are not on this page are hollow and have a tooltip.
 function drawTicks(svg, {store, state}, last) {
   const run = store.run(state.run), at = step => `${100 * step / last}%`, spans = epochSpans(run, last), nodes = [];
   for (const {from, to, epoch, shaded} of spans) {
@@ -132,11 +132,11 @@ class Time {
     this.back = timeButton('◂', 'previous recorded step', () => moveStep(this.ctx, -1));
     this.play = timeButton('▶', 'play', () => this.player.toggle());
     this.next = timeButton('▸', 'next recorded step', () => moveStep(this.ctx, 1));
-    this.live = timeButton('live', 'follow the newest step', () => this.follow());
+    this.live = timeButton('Live', 'follow the newest step', () => this.follow());
     this.where = elementOf('span', 'sv-time-where');
-    this.speed = elementOf('select', 'sv-time-speed', ...timeSpeeds.map(s => new Option(`${s} a second`, s)));
+    this.speed = elementOf('select', 'sv-time-speed', ...timeSpeeds.map(s => new Option(`${s} steps/s`, s)));
     this.speed.addEventListener('change', () => state.set({speed: Number(this.speed.value)}));
-    const speed = elementOf('label', 'sv-field', 'play', this.speed);
+    const speed = elementOf('label', 'sv-field', 'Speed', this.speed);
     this.head = elementOf('div', 'sv-time-controls', this.back, this.play, this.next, this.live, this.where, speed);
     this.note = elementOf('p', 'sv-note');
   }
@@ -174,7 +174,8 @@ class Time {
     e.stopPropagation();
   }
 
-  // The thumb stops at recorded steps only; one that is not on this page says why, the nearest that is here is shown.
+  // The slider stops only at recorded steps. For a step that is not on this page, a note says why and the nearest
+  // available step is shown.
   scrub(value) {
     const {store, state} = this.ctx, all = store.steps(state.run, state.probe);
     const nearest = store.nearest(state.run, state.probe, value);
@@ -198,7 +199,7 @@ class Time {
     this.range.setAttribute('aria-valuetext', words);
     setText(this.where, words);
     setText(this.note, this.why(run, steps, step));
-    // A disabled button would lose the focus, and with it the keys of the explorer.
+    // A disabled button would lose the focus, and with it the explorer's keyboard shortcuts.
     const dead = [[this.back, !steps.some(s => s < step)], [this.next, !steps.some(s => s > step)],
       [this.play, steps.length < 2]];
     for (const [button, off] of dead) button.setAttribute('aria-disabled', String(off));
@@ -213,8 +214,8 @@ class Time {
   why(run, steps, step) {
     const {store, state} = this.ctx, all = store.steps(state.run, state.probe);
     if (!run) return 'No run is loaded.';
-    if (!all.length && run.live) return 'Nothing has been recorded yet; the first step appears here by itself.';
-    if (!all.length) return 'This run recorded no step of this example.';
+    if (!all.length && run.live) return 'Nothing has been recorded yet; the first step will appear here automatically.';
+    if (!all.length) return 'This run has no recordings of this example.';
     if (step !== null && !store.has(state.run, state.probe, step)) return store.why(state.run, state.probe, step);
     if (this.notice?.text && this.notice.step === step) return this.notice.text;
     const away = all.length - steps.length;
@@ -235,7 +236,7 @@ class Time {
     this.curves.update(changed);
   }
 
-  // Dots are made anew only when there are other ones.
+  // Dots are redrawn only when the steps change.
   redraw() {
     const {store, state} = this.ctx, {run, probe} = state;
     const {clientWidth} = this.ticks;
@@ -254,13 +255,13 @@ class Time {
 export const timePanel = {
   name: 'time', title: 'Time', order: 90, shows: 'anything', image: 'time', page: 'below', plotly: true,
   fits: (frame, store, state) => isTrained(store, state),
-  absent: 'This model was not trained here, so there are no steps and no curves.',
+  absent: 'This model was not trained here, so there are no steps or curves.',
   help: {says: [
-    'Dots are the recorded steps; the curves are losses and scores of the training on the same axis of steps.',
-    'All panels show the chosen step; one run with one seed says little about another, however smooth its curves.'],
+    'Recorded steps (dots) and the training losses and scores on the same axis; all panels show the chosen step.',
+    'Results of one run with one seed may not generalise, however smooth its curves.'],
   keys: [['← →', 'previous, next recorded step'], ['Home End', 'first, last step'], ['Space', 'play or pause'],
-    ['← → ⇞ ⇟', 'on the curves: read them step by step'],
-    ['Enter', 'there: the nearest recorded step; on a name: show or hide its curve']]},
-  tour: 'drag, play, or press [ and ] to see how all panels looked earlier in the training.',
+    ['← → ⇞ ⇟', 'on the curves: read values step by step'],
+    ['Enter', 'on the curves: go to the nearest recorded step; on a name: show or hide the curve']]},
+  tour: 'the recorded steps. Drag the slider, press play, or use [ and ] to show all panels at an earlier step.',
   view: Time,
 };

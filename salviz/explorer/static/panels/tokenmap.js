@@ -1,11 +1,11 @@
-// A map as it is shown: on tokens, words or blocks of tokens, with what is blanked and the upper end of its scale; and
-// its drawing with labels.
+// A map as displayed: on tokens, words or blocks of tokens, with blank cells and the limit of its scale; and its
+// drawing with labels.
 import {entryTitle, layersOf, mapNames, unitsOf} from '../state/derive.js';
 import {ordinal, paintScale, valueWithStep} from '../lib/colour.js';
 import {axisTitles, columnLabels, quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
 import {blockedKeys} from './overlays.js';
 
-// What one row or column stands for: a token, a word, or in a thumbnail a block of tokens.
+// The units of rows and columns: tokens, words, or in a thumbnail blocks of tokens.
 export function shownUnits(probe, state, map) {
   if (!(map?.pooled > 1)) return unitsOf(probe, state);
   const size = Math.ceil(probe.tokens.length / map.pooled);
@@ -17,7 +17,8 @@ export function shownUnits(probe, state, map) {
   });
 }
 
-// Attention to a word is the sum over its pieces, attention of a word the mean over them. {values, count, half(k)}
+// Attention to a word is the sum over its pieces, attention from a word the mean over them. Returns {values, count,
+// half(k)}.
 export function unitMap(map, units) {
   const count = units.length, at = units.map((u, i) => u.block ? [i] : u.tokens),
     values = new Float32Array(count * count);
@@ -31,7 +32,7 @@ export function unitMap(map, units) {
   return {values, count, half: k => over(...cell(k), map.halfStep)};
 }
 
-// Keys that may not be attended to by any of the heads.
+// Keys that none of the heads can attend to.
 function blockedOf(frame, {kind, layer, heads}) {
   if (kind === 'rollout') return null;
   if (kind !== 'mean') return blockedKeys(frame, layer ?? layersOf(frame, 'attention')[0]);
@@ -39,7 +40,7 @@ function blockedOf(frame, {kind, layer, heads}) {
   return each.every(Boolean) ? each[0].map((_, k) => Number(each.every(blocked => blocked[k]))) : null;
 }
 
-// Keys that may not be attended to become NaN, so that they are not mistaken for small values.
+// Sets keys that cannot be attended to to NaN, to distinguish them from small values.
 export function blankBlocked(values, frame, entry, map, units) {
   const blocked = blockedOf(frame, entry);
   if (blocked?.length !== map.n * map.n) return values;
@@ -50,7 +51,7 @@ export function blankBlocked(values, frame, entry, map, units) {
     ? NaN : v);
 }
 
-// Values that the reader asked to leave out become NaN; the numbers themselves stay for the pointer.
+// Sets the values that the reader chose to hide to NaN; the pointer still reads the original numbers.
 export function strongestValues(values, count, {top, threshold}) {
   if (!(top > 0 && top < count) && !(threshold > 0)) return values;
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);
@@ -62,13 +63,13 @@ export function strongestValues(values, count, {top, threshold}) {
   return out;
 }
 
-// The magnitude of the last of the `top` largest; those that are equal to it are none of them before the others.
+// The smallest magnitude among the `top` largest; values that tie with it are all kept.
 function leastOfTop(row, top) {
   const sizes = Array.from(row, Math.abs).filter(size => size > 0).sort((a, b) => b - a);
   return sizes[Math.min(top, sizes.length) - 1] ?? Infinity;
 }
 
-// In how many rows more than `top` keys are left, since they are equal.
+// The number of rows with more than `top` remaining keys because of ties.
 export function tiedAtTop(shown, count, {top}) {
   if (!(top > 0 && top < count)) return 0;
   const left = r => shown.subarray(r * count, (r + 1) * count).filter(Number.isFinite).length;
@@ -83,7 +84,7 @@ export function largestOf(values) {
 
 const frameLimits = new WeakMap();
 
-// The largest magnitude of any head of the frame.
+// The largest magnitude over all heads of the frame.
 export function frameLimit(frame, what) {
   const tensor = frame.get(mapNames[what] ?? what);
   if (!tensor) return 1;
@@ -96,7 +97,7 @@ export function frameLimit(frame, what) {
   return frameLimits.get(tensor);
 }
 
-// The end of the scale that `state.scale` asks for; 1 is no natural end for attributions.
+// The limit of the scale for `state.scale`; attributions have no natural limit of 1.
 export function scaleLimit(frame, what, values, {scale}) {
   if (scale === 'map') return largestOf(values);
   if (what === 'residual') return 1;
@@ -105,8 +106,8 @@ export function scaleLimit(frame, what, values, {scale}) {
 
 export function coloursOf(values, scale) { return paintScale(scale, values, new Uint32Array(values.length)); }
 
-// Cells, labels on both axes and their titles. `space`: {key, query}, that of the labels; `edge`: how far labels stand
-// from the cells.
+// Draws cells, labels on both axes and axis titles. `space`: {key, query}, the space for the labels; `edge`: the gap
+// between cells and labels.
 export function drawTokenMap(sharp, painter, grid,
   {colours, units, inks, space, edge = 4, rows = new Set(), columns = new Set(), titles = true,
   queries = true}) {
@@ -121,10 +122,10 @@ export function drawTokenMap(sharp, painter, grid,
     inks});
 }
 
-// "layer 3, head 7, step 20": what a reading is of.
+// "layer 3, head 7, step 20": the place of a reading.
 export function readingPlace(entry, step) { return `${entryTitle(entry)}, step ${step}`; }
 
-// What else must stay the same for a reading to stay: sentence, step and run of each frame, and `more`.
+// A key that changes when a reading no longer applies: sentence, step and run of each frame, and `more`.
 export function readingKey(frames, ...more) {
   return JSON.stringify([frames.map(({run, probe, step}) => [run, probe, step]), ...more]);
 }
@@ -135,13 +136,12 @@ export function cellWords(title, query, key, value, half, more = '') {
   return `${title}, ${quotedToken(query.label)} → ${quotedToken(key.label)}: ${averaged}${shown}${more}`;
 }
 
-// Place of a key in its row by attribution, the largest first; equal ones share a place, and where all are equal there
-// is none.
+// The rank of a key in its row by attribution, largest first. Ties share a rank; if all keys tie, there is none.
 export function rankWords(ranks, n, query, key) {
   const row = ranks?.subarray(query * n, (query + 1) * n), mine = row?.[key];
   if (!mine) return '';
   let above = 0, same = 0, all = 0;
   for (const rank of row) { all += rank > 0; above += rank > mine; same += rank === mine; }
-  if (same === all && all > 1) return ', tied with all others of its row';
+  if (same === all && all > 1) return ', tied with all other keys of its row';
   return `, ${same > 1 ? 'tied ' : ''}${ordinal(above + 1)} of ${all}`;
 }

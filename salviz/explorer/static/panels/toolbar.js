@@ -1,4 +1,4 @@
-// What stands above the panels: which run and sentence, how tokens are shown, which colours.
+// The toolbar above the panels: run, sentence, token options and colours.
 import {exportMenu} from './exportview.js';
 import {isTrained, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
@@ -32,29 +32,29 @@ const toolbarNames = {image: 'Image', series: 'Series'};
 
 function shortText(text, most = 60) { return text.length > most ? `${text.slice(0, most - 1)}…` : text; }
 
-// A sentence by its words, an image or a series by its class.
+// Titles a sentence by its words, and an image or a series by its class.
 export function probeTitle(probe, classes = []) {
   const className = classes[probe.label] ?? '', label = className && `label ${className}`;
   const text = probe.modality in toolbarNames ? label : probe.texts.join(' | ');
   return text ? `${probe.id}: ${shortText(visibleText(text.slice(0, 400)))}` : `${probe.id}`;
 }
 
-// `more`: what else stands there.
+// `more`: further elements of the toolbar.
 export function toolbar(ctx, ...more) {
   const {store, state} = ctx, exporter = exportMenu(ctx);
   const el = document.createElement('div'), where = document.createElement('span');
   const knows = document.createElement('p');
   el.className = 'sv-toolbar';
   el.setAttribute('role', 'toolbar');
-  el.setAttribute('aria-label', 'what is shown');
+  el.setAttribute('aria-label', 'explorer settings');
   where.className = 'sv-where';
   knows.className = 'sv-note sv-knows';
   const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
   const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
   const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(name => [name, name]),
     v => state.set({palette: v}));
-  const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
-  const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
+  const special = toolbarCheck('Special tokens', on => state.set({hideSpecial: !on}));
+  const words = toolbarCheck('Whole words', on => state.set({mergeWords: on}));
   el.append(run.el, probe.el, where, special.el, words.el, palette.el, exporter.el, ...more, knows);
 
   const update = () => {
@@ -82,8 +82,8 @@ export function toolbar(ctx, ...more) {
 function toolbarWhere(store, state) {
   const of = store.run(state.run), step = store.stepOf(state);
   if (!of) return 'No run is loaded.';
-  if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples`
-    : `${of.title}: nothing was recorded`;
+  if (step === null) return of.live ? `${of.title}: waiting for the first recording`
+    : `${of.title}: no recordings`;
   if (!isTrained(store, state)) return store.runs.length < 2 ? of.title : '';
   const frame = store.frame(state.run, state.probe, step);
   const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';

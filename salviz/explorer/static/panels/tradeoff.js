@@ -1,11 +1,11 @@
-// Panel 'tradeoff': two measures over a setting, a point for each value; a point opens its run.
+// Panel 'tradeoff': two metrics over a setting, one point per value; choosing a point opens its run.
 import {claimKey, plainKey} from '../lib/cells.js';
 import {elementOf, setText} from '../lib/controls.js';
 import {cutText, numberWords, visibleText} from '../lib/words.js';
 
 const tradeKeys = ['meta', 'run', 'size'], tradeMargin = {left: 58, right: 14, top: 10, bottom: 40};
 const tradeLetter = 6.4, tradeLine = 13;
-const tradeKinds = {'front': 'on the front', 'not told apart': 'dominated by the means, not told apart by the seeds',
+const tradeKinds = {'front': 'on the front', 'not told apart': 'dominated on average, but within the seed intervals',
   'dominated': 'dominated'};
 
 function tradeNode(tag, attributes = {}, ...children) {
@@ -25,7 +25,7 @@ export function roundTicks(low, high) {
   return ticks;
 }
 
-// Lowest and highest of points and intervals, with a margin.
+// The lowest and highest value of points and intervals, with a margin.
 function tradeRange(points, axis) {
   const all = points.flatMap(p => [p[axis], p[`${axis}_low`], p[`${axis}_high`]]).filter(isNumber);
   const low = Math.min(...all), high = Math.max(...all), margin = .08 * (high - low) || .05;
@@ -34,7 +34,7 @@ function tradeRange(points, axis) {
 
 function boxesMeet(a, b) { return a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1; }
 
-// Where the names of points stand, null where there is no room: none covers a point or another name.
+// The positions of point names, null where there is no room: no name covers a point or another name.
 export function namePlaces(at, names, {width, height}) {
   const taken = at.map(({x, y}) => ({x0: x - 6, x1: x + 6, y0: y - 6, y1: y + 6}));
   return at.map(({x, y}, i) => {
@@ -48,7 +48,7 @@ export function namePlaces(at, names, {width, height}) {
   });
 }
 
-// Points with equal measures are one place with several names.
+// Points with equal metrics share one place with several names.
 function tradeGroups(points) {
   const groups = new Map();
   for (const p of points) groups.set(`${p.x}/${p.y}`, [...(groups.get(`${p.x}/${p.y}`) ?? []), p]);
@@ -72,7 +72,7 @@ class TradeOff {
     this.legend = elementOf('p', 'sv-note sv-trade-legend');
     this.words = elementOf('p', 'sv-note sv-words');
     this.el = elementOf('section', 'sv-panel sv-tradeoff', this.head, this.stage, this.tip, this.legend, this.words);
-    this.el.setAttribute('aria-label', 'trade-off of two measures');
+    this.el.setAttribute('aria-label', 'trade-off between two metrics');
     this.svg.addEventListener('keydown', e => this.keyed(e));
   }
 
@@ -112,7 +112,7 @@ class TradeOff {
     const focused = this.svg.contains(document.activeElement) ? document.activeElement.dataset.value : null;
     this.svg.setAttribute('width', width);
     this.svg.setAttribute('height', height);
-    this.svg.setAttribute('aria-label', `${visibleText(this.front.title)}. Arrow keys go from value to value, `
+    this.svg.setAttribute('aria-label', `${visibleText(this.front.title)}. Arrow keys move between values, `
       + 'Enter opens the run.');
     this.svg.replaceChildren(...this.axes(xs, ys, place, {width, height}), ...this.stairs(xs, ys, place),
       ...this.ordered.flatMap(p => this.bars(p, place)), ...this.ordered.map(p => this.point(p, place)),
@@ -141,7 +141,7 @@ class TradeOff {
         cut(this.front.y, base - top))];
   }
 
-  // The staircase, and faintly what lies under it.
+  // The staircase, with a faint fill below it.
   stairs(xs, ys, place) {
     const {stairs, worse} = this.front;
     if (!stairs.length) return [];
@@ -175,7 +175,7 @@ class TradeOff {
     return node;
   }
 
-  // The one point that Tab reaches: that of the run in view.
+  // The only point that Tab reaches: the one of the run in view.
   reached() { return this.ordered.find(p => p.run === this.ctx.state.run) ?? this.ordered[0]; }
 
   names(place, inside) {
@@ -192,13 +192,13 @@ class TradeOff {
     const measure = axis => `${visibleText(front[axis])}: ${numberWords(p[axis])}${intervalWords(p, axis)}`;
     const parts = [`${visibleText(front.setting)} ${p.name}`, measure('x'), measure('y'), tradeKinds[p.standing],
       ...(p.is_knee ? ['knee'] : [])];
-    const opens = !run ? 'its run recorded nothing' : p.run === ctx.state.run ? 'in view' : `opens ${run.title}`;
+    const opens = !run ? 'no recordings' : p.run === ctx.state.run ? 'in view' : `opens ${run.title}`;
     return `${parts.join('; ')}; ${opens}`;
   }
 
   open(p) {
     const {state, store, announce} = this.ctx;
-    if (p.run === null) return announce('This run recorded nothing, so there is nothing to open.');
+    if (p.run === null) return announce('This run has no recordings to open.');
     state.set({run: p.run, step: null});
     return announce(`${this.front.setting} ${p.name}: ${store.run(p.run).title}`);
   }
@@ -224,10 +224,10 @@ class TradeOff {
 export const tradeoffPanel = {
   name: 'tradeoff', title: 'Trade-off', order: 85, shows: 'anything', image: 'tradeoff',
   fits: (frame, store) => Boolean(store.meta.front),
-  absent: 'There is no front here; Explorer(pareto(study)) opens one.',
+  absent: 'This explorer has no Pareto front; use Explorer(pareto(study)).',
   help: {says: [
-    'Each point is a value of the setting at the mean over its seeds; bars are the intervals of the seeds.',
-    'Under the staircase something is better in both measures; a hollow point may still belong to the front.'],
-  keys: [['← ↑ ↓ →', 'from value to value'], ['Enter', 'open the run of the value']]},
+    'Each point is one value of the setting, averaged over seeds; bars are the intervals over seeds.',
+    'Points below the staircase are dominated in both metrics; a hollow point may still be on the front.'],
+  keys: [['← ↑ ↓ →', 'move between values'], ['Enter', 'open the run of the value']]},
   view: TradeOff,
 };

@@ -1,6 +1,5 @@
-// Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the
-// chosen row of each with its
-// tokens.
+// Panel 'triptych': attention, saliency or attribution, and their signed difference for the same tokens; below, the
+// chosen row of each with its tokens.
 import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
@@ -14,7 +13,7 @@ const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'me
   'frames', 'meta', 'size'];
 const bandHeight = 20, bandGap = 4;
 
-// A row's places from 0 (lowest) to 1 (highest); what does not count is NaN, ties share their mean.
+// Ranks within a row from 0 (lowest) to 1 (highest); NaN for values that do not count; ties share their mean rank.
 export function rowPlaces(values, count) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < count; r++) {
@@ -27,7 +26,8 @@ export function rowPlaces(values, count) {
   return out;
 }
 
-// Values are sent as codes, so equal ones may have differed: the ranks of the tokens know.
+// Values are stored as codes, so equal codes may have been different values; the recorded ranks of the tokens resolve
+// this.
 function tiedByRanks(frame, entry, units) {
   const ranks = entry.kind === 'head' ? ranksOfHead(frame, entry.layer, entry.head) : null;
   if (!ranks) return () => true;
@@ -35,7 +35,7 @@ function tiedByRanks(frame, entry, units) {
   return r => units[r].tokens.every(constant);
 }
 
-// Each row over the units that count, summing to 1; the others are NaN.
+// Normalises each row over the units that count; the others are NaN.
 export function rowFractions(values, count, counts) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < values.length / count; r++) {
@@ -54,12 +54,12 @@ class Triptych {
     this.ctx = ctx;
     this.wanted = null;
     this.el = elementOf('section', 'sv-panel sv-triptych');
-    this.el.setAttribute('aria-label', 'attention beside its explanation');
+    this.el.setAttribute('aria-label', 'attention and an explanation');
     this.title = elementOf('h3', 'sv-title');
-    this.beside = choiceOf([['attribution', 'attribution of attention'], ['saliency', 'saliency of tokens']],
+    this.beside = choiceOf([['attribution', 'attention attribution'], ['saliency', 'token saliency']],
       what => { this.wanted = what; this.update(new Set(['size'])); });
     const head = this.head = elementOf('div', 'sv-head');
-    head.append(this.title, labelled('beside', this.beside));
+    head.append(this.title, labelled('Compare with', this.beside));
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
     this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r),
@@ -93,9 +93,9 @@ class Triptych {
   load() {
     const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe);
     Object.assign(this, {frame, items: null});
-    if (!probe) return 'There is no sentence to show.';
+    if (!probe) return 'No sentence to show.';
     if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
-      || 'Nothing is recorded for this sentence yet.';
+      || 'Nothing has been recorded for this sentence yet.';
     const attention = mapOf(frame, state.entry, 'attention'), attribution = mapOf(frame, state.entry, 'attribution'),
       saliency = saliencyOf(frame);
     const available = {attribution: Boolean(attribution.values && attribution.n === attention.n),
@@ -105,7 +105,7 @@ class Triptych {
     this.beside.value = this.kind;
     [...this.beside.options].forEach(option => { option.disabled = !available[option.value]; });
     if (!available[this.kind])
-      return `Neither attribution of attention nor saliency was recorded at step ${frame.step}.`;
+      return `No attention attribution or saliency was recorded at step ${frame.step}.`;
     this.units = shownUnits(probe, state, attention);
     this.attention = unitMap(attention, this.units);
     this.attention.values = blankBlocked(this.attention.values, frame, state.entry, attention, this.units);
@@ -113,8 +113,8 @@ class Triptych {
     else this.besideSaliency(frame, saliency);
     const layers = layersOf(frame, 'attribution'),
       missing = this.wanted === 'attribution' && this.kind !== 'attribution';
-    return missing ? `No attribution of ${entryTitle(state.entry)}${layers.length
-      ? `; it is there for layers ${layers.join(', ')}` : ''}.` : '';
+    return missing ? `No attribution was recorded for ${entryTitle(state.entry)}${layers.length
+      ? `; available layers: ${layers.join(', ')}` : ''}.` : '';
   }
 
   scale(values, signed, limit) {
@@ -145,7 +145,7 @@ class Triptych {
         scaleTitle: 'attention attribution', half: attribution.half},
       {title: 'difference of ranks', values: difference, scale: this.scale(null, true, 1),
         scaleTitle: 'rank of attention − attribution',
-        half: () => 0, missing: row => this.tied[row] ? 'tied' : 'left out',
+        half: () => 0, missing: row => this.tied[row] ? 'tied' : 'no value',
           over: (context, grid) => this.markTied(context, grid)}];
   }
 
@@ -160,10 +160,8 @@ class Triptych {
   tieWords() {
     const rows = this.tied ? this.tied.reduce((sum, t) => sum + t, 0) : 0;
     if (!rows) return '';
-    const why = this.unread ? ' of the attribution are equal (0: the prediction does not depend on them)'
-      : ' are equal';
-    const where = `${rows} of ${this.tied.length} rows`;
-    return ` Tied (hatched): in ${where} all values${why}, so there are no ranks to compare.`;
+    const why = this.unread ? 'attributions are 0 (the prediction does not depend on these rows)' : 'values are equal';
+    return ` Ties (hatched): in ${rows} of ${this.tied.length} rows, all ${why}, so ranks cannot be compared.`;
   }
 
   besideSaliency(frame, saliency) {
@@ -176,7 +174,7 @@ class Triptych {
     const difference = attention.map((v, k) => v - fractions[k]);
     this.items = [this.attentionItem(frame),
       {title: '|saliency|', values: fractions, scale: this.scale(fractions, false),
-        scaleTitle: 'share, alike in all rows', half: () => NaN},
+        scaleTitle: 'fraction, same in all rows', half: () => NaN},
       {title: 'difference', values: difference, scale: this.scale(difference, true),
         scaleTitle: 'attention − |saliency|', half: () => NaN}];
     this.saliencyName = saliency.name;
@@ -187,20 +185,20 @@ class Triptych {
     state.set({row: tokens.includes(state.row) ? null : tokens[0]});
   }
 
-  // The row in view of a map: the chosen one, the one that the classifier reads, or the mean over all of them.
+  // The row in view of a map: the chosen row, the row that the classifier reads, or the mean over all rows.
   band({values}) { return rowOrMean(values, this.units.length, this.row < 0 ? null : this.row); }
 
   bandText(column) {
     const value = item => this.band(item)[column];
     const values = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item))
-      : 'left out'}`);
+      : 'no value'}`);
     const where = readingPlace(this.ctx.state.entry, this.frame.step);
     return `${where}, mean over rows → ${quotedToken(this.units[column].label)}: ${values.join(', ')}`;
   }
 
   cellText(row, column) {
     const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
-    const gap = missing => missing ? missing(row) : 'left out';
+    const gap = missing => missing ? missing(row) : 'no value';
     const parts = this.items.map(({title, values, half, missing}) =>
       `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : gap(missing)}`);
     return `${readingPlace(this.ctx.state.entry, this.frame.step)}, ${query} → ${key}: ${parts.join(', ')}`;
@@ -228,8 +226,8 @@ class Triptych {
     const values = items.map(item => `${item.title}: ${cells(this.band(item))}`);
     bands.el.setAttribute('aria-label', values.join('. '));
     bands.el.salviz = {grids: this.bandGrids, row: this.row};
-    const mean = 'The mean over all rows: this task reads no single one';
-    this.bandTitle.textContent = this.row < 0 ? mean : `The row of ${quotedToken(units[this.row].label)}`;
+    const mean = 'Mean over all rows (this task does not read a single row)';
+    this.bandTitle.textContent = this.row < 0 ? mean : `Row of ${quotedToken(units[this.row].label)}`;
   }
 
   drawBand(item, grid, inks) {
@@ -256,12 +254,12 @@ class Triptych {
     const [a, b] = this.items.map(item => Array.from(this.band(item)));
     const counts = a.map((v, c) => Number(Number.isFinite(v) && Number.isFinite(b[c]) && !this.units[c].special));
     const r = spearman(a.map(v => v || 0), b.map(v => v || 0), counts);
-    const what = this.kind === 'attribution' ? 'attribution' : `the size of ${this.saliencyName}`;
+    const what = this.kind === 'attribution' ? 'attribution' : `the magnitude of ${this.saliencyName}`;
     const how = this.kind === 'attribution'
-      ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
-      : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
+      ? 'The difference compares ranks within each row (0 to 1), since the two have no common unit.'
+      : 'For the difference, attention rows and |saliency| are normalised over ordinary tokens.';
     const text = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
-    const where = this.row < 0 ? 'on average over rows' : 'in this row';
+    const where = this.row < 0 ? 'of the mean row' : 'in this row';
     return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${text}. `
       + `${how}${this.tieWords()}`;
   }
@@ -270,9 +268,8 @@ class Triptych {
 export const triptychPanel = {
   name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', image: 'triptych',
   help: {says: [
-    'Attention, an explanation of the same tokens beside it, and their signed difference; each has its scale below.',
-    'The difference compares ranks or shares within a row, as they have no common unit; where the two differ, neither '
-      + 'is shown to be right.'],
-  keys: [['← ↑ ↓ →', 'from cell to cell, in all three maps'], ['Enter', 'choose the row']]},
+    'Attention, an explanation of the same tokens and their signed difference; each has its scale below.',
+    'The difference compares ranks or fractions within a row; it does not show which of the two is right.'],
+  keys: [['← ↑ ↓ →', 'move between cells, in all three maps'], ['Enter', 'choose the row']]},
   view: Triptych,
 };

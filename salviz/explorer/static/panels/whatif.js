@@ -1,5 +1,5 @@
-// What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is
-// how the methods are taught.
+// Panel 'whatif': other settings of a method, recomputed in the browser from the arrays of the frame and shown next to
+// the recorded result. It is meant for teaching the methods.
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, labelled, setText} from '../lib/controls.js';
 import {maskedWords} from '../lib/maths.js';
@@ -14,14 +14,14 @@ const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf',
   'size'];
 class WhatIfMask extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'Saliency guided training: which words are masked', 'SaliencyGuided');
-    this.fraction = whatIfSlider('masked share', 100, fraction => this.change({maskedShare: fraction}));
-    const rankings = [['signed', 'signed: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
+    super(ctx, 'Saliency guided training: masked words', 'SaliencyGuided');
+    this.fraction = whatIfSlider('Mask fraction', 100, fraction => this.change({maskedShare: fraction}));
+    const rankings = [['signed', 'signed value: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
-    this.first = choiceOf([['next', 'the next kept word'], ['keep', 'keep the word'], ['mask', 'the mask token']],
-      first => this.change({first}));
-    this.controls.append(this.fraction.el, labelled('lowest', this.ranking),
-      labelled('without a kept word before', this.first));
+    const fallbacks = [['next', 'use the next kept word'], ['keep', 'keep the word'], ['mask', 'use the mask token']];
+    this.first = choiceOf(fallbacks, first => this.change({first}));
+    this.controls.append(this.fraction.el, labelled('Rank by', this.ranking),
+      labelled('If no kept word precedes', this.first));
     this.lines = elementOf('div', 'sv-mask-lines');
     this.result.append(this.lines);
   }
@@ -34,7 +34,7 @@ class WhatIfMask extends WhatIfGroup {
 
   change(changes) { this.set({...this.now, ...changes}); }
   get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
-  why() { return this.saliency ? '' : 'What is masked follows from saliency, which this step does not hold.'; }
+  why() { return this.saliency ? '' : 'The mask is computed from saliency, which was not recorded at this step.'; }
 
   show() {
     const {frame, probe, now} = this;
@@ -46,24 +46,23 @@ class WhatIfMask extends WhatIfGroup {
     const {of} = copyCount(this.recomputed), k = Math.floor(of * now.maskedShare + 1e-6);
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
-      `Of ${of} words the ${k} with the ${lowest} (masked share ${now.maskedShare.toFixed(2)}, `
-        + `rounded down) give their `
-      + 'place to the kept word before them. Training asks that the prediction stays the same.');
+      `The ${k} of ${of} words with the ${lowest} (mask fraction ${now.maskedShare.toFixed(2)}, rounded down) `
+        + 'are replaced by the kept word before them. Training penalises a change of the prediction.');
     setText(this.counts, this.sayCounts());
-    this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what if', this.recomputed, this.was));
+    this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what-if', this.recomputed, this.was));
   }
 
   sayCounts() {
     const counts = copyCount(this.recomputed),
       differ = this.recomputed.filter((w, i) => copyDiffers(w, this.was?.[i])).length;
-    const differs = countWords(differ, 'place differs', 'places differ');
+    const differs = countWords(differ, 'position differs', 'positions differ');
     const recorded = this.was ? `recorded: ${copyCount(this.was).replaced}; ${differs}`
-      : 'this run recorded no masked copy';
-    return `What if: ${counts.replaced} of ${countWords(counts.of, 'word')} replaced; ${recorded}.`;
+      : 'no masked copy was recorded';
+    return `What-if: ${counts.replaced} of ${countWords(counts.of, 'word')} replaced; ${recorded}.`;
   }
 }
 
-// The masked copy that training would have made with other settings.
+// The masked copy that training would have used with other settings.
 export function recomputedCopy(probe, saliency, settings) {
   const {maskedShare: fraction, ranking, first} = settings, mask = 'the mask token';
   const {masked, source} = maskedWords(saliency, probe.word_ids, {fraction, ranking, first});
@@ -83,7 +82,7 @@ function maskLine(name, words, other) {
     const text = elementOf('bdi', '', chipText(word.copy, 20)), differs = copyDiffers(word, other?.[i]);
     const chip = elementOf('span', `sv-chip${word.replaced ? ' sv-replaced' : ''}${differs ? ' sv-differs' : ''}`,
       text);
-    chip.title = word.replaced ? `in place of ${chipText(word.label)}` : 'kept';
+    chip.title = word.replaced ? `replaces ${chipText(word.label)}` : 'kept';
     line.append(chip);
   });
   return row;
@@ -91,9 +90,9 @@ function maskLine(name, words, other) {
 
 class WhatIfThreshold extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'Threshold: how much of the map holds most of the attention', '');
-    // Most weights are small: the slider is finer there.
-    this.slider = whatIfSlider('threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}),
+    super(ctx, 'Threshold: where most of the attention is', '');
+    // Most weights are small, so the slider is finer there.
+    this.slider = whatIfSlider('Threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}),
       v => shortNumber(v * v));
     this.controls.append(this.slider.el);
     this.maps = new WhatIfPair((i, j) => `${this.pair(i,
@@ -112,10 +111,10 @@ class WhatIfThreshold extends WhatIfGroup {
     this.slider.show(Math.sqrt(threshold));
     const above = map.values.filter(v => v >= threshold), percentage = percent(maskSum(above) / maskSum(map.values));
     const count = `${above.length} of ${map.values.length} positions are at least ${shortNumber(threshold)}`;
-    const words = `${map.title}: ${count}; they hold ${percentage} of the attention.`;
+    const words = `${map.title}: ${count}; they receive ${percentage} of the attention.`;
     const scale = colourScaleOf({limit: largest(map.values), palette, theme});
     setText(this.lesson,
-      'Values below the threshold are blank, here and on the map: what remains is where this head looks.');
+      'Values below the threshold are left blank, here and on the map.');
     setText(this.counts, words);
     const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank),
       draw: () => {}, words});
@@ -127,17 +126,17 @@ class WhatIf {
   constructor(ctx) {
     this.ctx = ctx;
     this.groups = [WhatIfRegion, WhatIfPattern, WhatIfTarget, WhatIfMask, WhatIfThreshold].map(Group => new Group(ctx));
-    this.back = buttonOf('Back to what was recorded', 'Back to what was recorded',
+    this.back = buttonOf('Reset', 'return to the recorded settings',
       () => ctx.state.set({whatIf: null, threshold: 0}));
     this.where = elementOf('span', 'sv-whatif-where');
     this.note = elementOf('p', 'sv-note');
     this.list = elementOf('div', 'sv-groups');
     this.head = elementOf('div', 'sv-whatif-head', this.where, this.back);
     this.el = elementOf('section', 'sv-panel sv-whatif', this.head, this.note, this.list);
-    this.el.setAttribute('aria-label', 'What if');
+    this.el.setAttribute('aria-label', 'What-if settings');
   }
 
-  // The run's own methods come first; the first of them is open.
+  // The methods of the run come first; the first group is open.
   order(methods) {
     if (methods.join() === this.ordered) return;
     this.ordered = methods.join();
@@ -154,10 +153,10 @@ class WhatIf {
       step = store.stepOf(state);
     this.back.disabled = !state.whatIf && !state.threshold;
     this.list.hidden = !frame || !probe;
-    setText(this.note, frame ? '' : step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe,
+    setText(this.note, frame ? '' : step === null ? 'Nothing has been recorded yet.' : store.why(state.run, state.probe,
       step));
     setText(this.where,
-      frame ? `${entryTitle(state.entry)}, step ${frame.step}. Recomputed in the browser; nothing in the run changes.`
+      frame ? `${entryTitle(state.entry)}, step ${frame.step}. Recomputed in the browser; the run does not change.`
         : '');
     if (!frame || !probe) return;
     const space = this.list.clientWidth - 24;
@@ -168,12 +167,12 @@ class WhatIf {
 }
 
 export const whatIfPanel = {
-  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', image: 'whatif',
+  name: 'whatif', title: 'What-if settings', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
-    'Other settings of a method, recomputed from the arrays of this step and drawn beside what was recorded.',
-    'Nothing is trained anew: it shows what the rule would have chosen here, not what a model trained so would do.'],
+    'Recomputes what a method chooses at this step with other settings, next to the recorded choice.',
+    'No model is retrained, so this does not show how a model trained with these settings would behave.'],
   keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
-    ['← ↑ ↓ →', 'in a map: from cell to cell']]},
-  tour: 'move a slider to see what the method would have chosen with other settings.',
+    ['← ↑ ↓ →', 'in a map: move between cells']]},
+  tour: 'other settings of the method. Move a slider to see what it would have chosen.',
   view: WhatIf,
 };

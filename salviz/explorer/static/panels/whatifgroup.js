@@ -1,4 +1,4 @@
-// What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
+// Shared parts of the what-if panel: a slider, two maps side by side, a group for one method.
 import {CellGrid, CellPainter, columnLabels, inksOf, labelWidth, rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
@@ -17,10 +17,10 @@ export function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
 }
 
 export function chosenOnly(what) {
-  return `Long sentences ship the ${what} of chosen heads only; this head is not among them.`;
+  return `For long sentences, only chosen heads have ${what}; this head has none.`;
 }
 
-export function whyNoMap(map) { return map.values ? map.pooled > 1 ? chosenOnly('whole maps') : '' : map.note; }
+export function whyNoMap(map) { return map.values ? map.pooled > 1 ? chosenOnly('full maps') : '' : map.note; }
 export function largest(values) { return values.reduce((top, v) => Math.max(top, Math.abs(v)), 0); }
 
 function withoutEmpty(whatIf) {
@@ -40,7 +40,7 @@ export function maskDiffer(a, b) {
   return sum;
 }
 
-// Two maps of the chosen head, as recorded and as they would be, with a line that reads the cell below the pointer.
+// Two maps of the chosen head, recorded and recomputed, with a line that reads the cell under the pointer.
 export class WhatIfPair {
   constructor(readCell, announce) {
     this.reading = elementOf('p', 'sv-note sv-pair-reading');
@@ -53,7 +53,7 @@ export class WhatIfPair {
 
   edge(space) { return Math.max(120, Math.min(380, Math.floor((space - 22) / 2))); }
 
-  // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
+  // sides: [{colours, draw(context, grid), words, nothing}], the recorded one first; nothing: what is missing.
   draw(n, sides, space, {labels, is_special: special}, theme) {
     const edge = this.edge(space), inks = inksOf(this.el, theme), {context} = this.sides[0].cells.sharp;
     const units = labels.map((label, i) => ({label, special: special[i]}));
@@ -61,7 +61,7 @@ export class WhatIfPair {
     const side = edge - left - 1;
     sides.forEach(({colours, draw, words, nothing}, i) => {
       const {cells, title} = this.sides[i], canvas = cells.sharp;
-      setText(title, ['recorded', 'what if'][i] + (nothing ? `: ${nothing}` : ''));
+      setText(title, ['recorded', 'what-if'][i] + (nothing ? `: ${nothing}` : ''));
       canvas.size(edge, top + side + 1);
       const axis = {count: n, from: 0, span: n}, {ratio} = canvas;
       const grid = new CellGrid({x: left, y: top, width: side, height: side, columns: axis, rows: axis, ratio});
@@ -69,7 +69,7 @@ export class WhatIfPair {
       draw(canvas.context, grid);
       columnLabels(canvas.context, grid, units, {y: top - 4, space: top - 6, inks});
       rowLabels(canvas.context, grid, units, {x: left - 4, space: left - 6, inks});
-      canvas.el.setAttribute('aria-label', `${words} Arrow keys move from cell to cell.`);
+      canvas.el.setAttribute('aria-label', `${words} Arrow keys move between cells.`);
       cells.show([grid], theme);
     });
   }
@@ -82,7 +82,7 @@ function whatIfSide(text, announce, reading) {
   return {cells, title, el: elementOf('figure', 'sv-pair-side', title, cells.el)};
 }
 
-// One method's part of the panel: its controls, what they would have changed, and one sentence on what that means.
+// The part of the panel for one method: its controls, the recomputed choice, and a one-sentence explanation.
 export class WhatIfGroup {
   constructor(ctx, title, method) {
     Object.assign(this, {ctx, title, method});
@@ -112,7 +112,7 @@ export class WhatIfGroup {
     if (!why && this.el.open) this.show();
   }
 
-  whyHead() { return this.head.kind === 'head' ? '' : `This needs one head; ${entryTitle(this.head)} is chosen.`; }
+  whyHead() { return this.head.kind === 'head' ? '' : `Choose a single head (currently: ${entryTitle(this.head)}).`; }
   headWords() { return entryTitle(this.head); }
   pair(i, j) { return `query ${quoted(this.probe.labels[i])}, key ${quoted(this.probe.labels[j])}`; }
 }

@@ -1,4 +1,4 @@
-// What if, AD-DROP: another discard region, another draw.
+// What-if settings for AD-DROP: another discard region, another random draw.
 import {colourScaleOf, percent} from '../lib/colour.js';
 import {choiceOf, labelled, setText, tickBox} from '../lib/controls.js';
 import {candidateCount} from '../lib/maths.js';
@@ -8,15 +8,15 @@ import {chosenOnly, maskDiffer, maskSum, WhatIfGroup, WhatIfPair, whatIfSlider} 
 import {methodNames, ranksOfHead, regionOf, regionWith} from '../state/derive.js';
 
 const plainEpoch =
-  'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. '
-    + 'The shaded epochs of the time panel have regions.';
+  'Cross-tuning uses plain fine-tuning in this epoch, so nothing is dropped. '
+    + 'The shaded epochs in the time panel have regions.';
 const noRanks =
-  'The region follows from the ranks of attention attribution, which this step does not hold; '
+  'The region is computed from the ranks of attention attribution, which were not recorded at this step; '
     + 'AD-DROP runs and explore() record them.';
 const halfRanks =
-  ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
+  ' The ranks come from attributions stored in half precision, so some ties may not have been ties in training.';
 const regionNames = {
-  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts',
+  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest (count of the released code)',
 };
 export class WhatIfRegion extends WhatIfGroup {
   constructor(ctx) {
@@ -25,8 +25,8 @@ export class WhatIfRegion extends WhatIfGroup {
     this.q = whatIfSlider('q', 100, q => this.change({q}));
     this.region = choiceOf(Object.entries(regionNames), region => this.change({region}));
     this.protect = tickBox(protect => this.change({protect}));
-    this.controls.append(this.p.el, this.q.el, labelled('region', this.region),
-      labelled('protect special tokens', this.protect, 'sv-check'));
+    this.controls.append(this.p.el, this.q.el, labelled('Region', this.region),
+      labelled('Protect special tokens', this.protect, 'sv-check'));
     this.maps = new WhatIfPair((i, j) => this.cellWords(i, j), ctx.announce);
     this.result.append(this.maps.el);
   }
@@ -51,7 +51,7 @@ export class WhatIfRegion extends WhatIfGroup {
       return plainEpoch;
     const layers = frame.layers('attribution_ranks');
     if (layers.length && !layers.includes(layer))
-      return `Layer ${layer} has no attribution ranks; layers ${layers.join(', ')} have.`;
+      return `Layer ${layer} has no attribution ranks; layers with ranks: ${layers.join(', ')}.`;
     return layers.length || frame.names.some(name => name.startsWith('attribution_ranks')) ? chosenOnly('ranks')
       : noRanks;
   }
@@ -74,32 +74,30 @@ export class WhatIfRegion extends WhatIfGroup {
     const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = candidateCount(n, p, region);
     const side = region === 'high' ? 'highest' : 'lowest',
       darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
-    const meaning = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect
-      ? ' (special ones not counted)' : ''}, `
-      + (many ? `${many}, those with the ${side} attribution.` : 'none, so every key is kept.');
+    const meaning = `p is the fraction of each query’s keys that may be dropped: of ${n} keys${protect
+      ? ' (without special tokens)' : ''}, `
+      + (many ? `the ${many} with the ${side} attribution.` : 'none.');
     const draw = many
-      ? ` Each candidate is dropped with probability q, here ${percent(
-        q)}, by the random numbers of the training step: `
-      + 'a larger q only adds to what is dropped, and no query ever loses all its keys.' : '';
-    const marks = this.small ? `Colour: ${darker} ones are candidates, the ${darker === 'darker' ? 'darkest'
-      : 'lightest'} are dropped.`
-      : `Outlined: candidates; crosses: dropped; the ${darker} the colour, `
-        + 'the higher the attribution’s rank in its row.';
+      ? ` Each candidate is dropped with probability q (${percent(q)}), with the random numbers of the training step: `
+      + 'a larger q only drops more, and no query loses all its keys.' : '';
+    const marks = this.small ? `Colour: candidates are ${darker}, dropped keys ${darker === 'darker' ? 'darkest'
+      : 'lightest'}.`
+      : `Outlines: candidates; crosses: dropped; ${darker} colours: higher attribution ranks in the row.`;
     return `${meaning}${this.tieWords()}${draw} ${marks}`;
   }
 
-  // In the last layer only the row that the classifier reads has attributions other than 0.
+  // In the last layer, only the row that the classifier reads has non-zero attributions.
   tieWords() {
     const {n, candidates, leftOut} = this.recomputed, {p, region} = this.now, unreadRows = maskSum(leftOut);
-    const out = unreadRows ? ` Left out: ${countWords(unreadRows, 'row')} of ${n}, which the score does not depend on.`
-      : '';
+    const out = unreadRows
+      ? ` Left out: ${unreadRows} of ${countWords(n, 'row')}, since the score does not depend on them.` : '';
     const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
     const tied = this.keyCounts.filter((count, i) => !leftOut[i] && sizeOf(i) !== candidateCount(count, p, region))
       .length;
     if (!tied) return out;
-    const unread = ': the classifier does not read those rows here, so their attributions are all 0';
+    const unread = ': the classifier does not read these rows, so all their attributions are 0';
     const change = region === 'low_released' ? 'fewer' : 'more';
-    return ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, `
+    return ` In ${tied} of ${countWords(n, 'row')}, keys tie at the threshold, `
       + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.${out}`;
   }
 
@@ -116,16 +114,17 @@ export class WhatIfRegion extends WhatIfGroup {
   countWords() {
     const {was, recomputed, frame} = this, dropped = mask => mask ? `, ${maskSum(mask)} dropped` : '';
     const count = ({candidates, discarded}) => `${countWords(maskSum(candidates), 'candidate')}${dropped(discarded)}`;
-    const differ = `${maskDiffer(recomputed.candidates, was.candidates)} candidates and `
-      + `${maskDiffer(recomputed.discarded, was.discarded)} drops differ`;
+    const differ = `${countWords(maskDiffer(recomputed.candidates, was.candidates), 'candidate')} and `
+      + `${countWords(maskDiffer(recomputed.discarded, was.discarded), 'dropped position')} differ`;
     const recorded = was.candidates ? `recorded: ${count(was)}; ${differ}`
-      : 'this run recorded no region, it was not trained with AD-DROP';
+      : 'no region was recorded (not trained with AD-DROP)';
     const half = frame.info.ranks === 'stored values' ? halfRanks : '';
-    const draw = recomputed.discarded ? '' : ' There is no draw: seed, step or example number was not recorded.';
-    return `What if, ${this.headWords()}: ${count(recomputed)}; ${recorded}.${draw}${half}`;
+    const draw = recomputed.discarded ? ''
+      : ' Drops cannot be recomputed: seed, step or example index was not recorded.';
+    return `What-if, ${this.headWords()}: ${count(recomputed)}; ${recorded}.${draw}${half}`;
   }
 
-  // The scale has places by the square root; ranks should be even steps.
+  // The colour scale is a square-root scale, but ranks should be evenly spaced.
   rankColours() {
     const {layer, head} = this.head, {palette, theme} = this.ctx.state, ranks = ranksOfHead(this.frame, layer, head),
       n = this.recomputed.n;
@@ -135,7 +134,7 @@ export class WhatIfRegion extends WhatIfGroup {
     return Uint32Array.from(ranks, (r, k) => r ? scale.table[place(r, k)] : scale.blank);
   }
 
-  // Cells of a long sentence are too small for outlines and crosses: the marks are the colours.
+  // In long sentences, cells are too small for outlines and crosses: colours mark candidates and drops.
   markColours({candidates, discarded}) {
     const {palette, theme} = this.ctx.state, {table} = colourScaleOf({limit: 1, palette, theme});
     return Uint32Array.from({length: this.recomputed.n ** 2},
@@ -158,9 +157,9 @@ export class WhatIfRegion extends WhatIfGroup {
 
   cellWords(i, j) {
     const k = i * this.recomputed.n + j, inRegion = r => r.discarded?.[k] ? 'dropped' : 'candidate';
-    const text = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'nothing recorded';
+    const text = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'not recorded';
     const ranks = ranksOfHead(this.frame, this.head.layer, this.head.head);
     return `${this.pair(i, j)}: rank ${ranks[k] || 'none'}; recorded: ${text(this.was)}; `
-      + `what if: ${text(this.recomputed)}`;
+      + `what-if: ${text(this.recomputed)}`;
   }
 }

@@ -1,4 +1,4 @@
-// What if, attention guidance and SalLM: another pattern, another target that attention should follow.
+// What-if settings for attention guidance and SalLM: another pattern, another attention target.
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.js';
 import {kl} from '../lib/maths.js';
@@ -21,12 +21,12 @@ export class WhatIfPattern extends WhatIfGroup {
     super(ctx, 'Attention guidance: pattern of the chosen head', 'AttentionGuidance');
     this.pattern = choiceOf([['', 'as recorded'], ...patternNames.map(name => [name, name])],
       pattern => this.set({pattern}));
-    this.boundary = choiceOf([['uniform', '1/n everywhere (paper)'], ['zero', 'nothing (released code)']],
+    this.boundary = choiceOf([['uniform', '1/n everywhere (paper)'], ['zero', '0 (released code)']],
       boundary => this.set({boundary}));
-    this.multiple = choiceOf([['uniform', 'share: 1/m each (paper)'], ['indicator', '1 each (released code)']],
+    this.multiple = choiceOf([['uniform', '1/m each (paper)'], ['indicator', '1 each (released code)']],
       multiple => this.set({multiple}));
-    const rules = [labelled('row without a neighbour', this.boundary), labelled('several such tokens', this.multiple)];
-    this.fields = [labelled('pattern', this.pattern), ...rules];
+    const rules = [labelled('Row without a neighbour', this.boundary), labelled('Several such tokens', this.multiple)];
+    this.fields = [labelled('Pattern', this.pattern), ...rules];
     this.controls.append(...this.fields);
     this.maps = new WhatIfPair((i, j) => this.cellWords(i, j), ctx.announce);
     this.result.append(this.maps.el);
@@ -37,7 +37,7 @@ export class WhatIfPattern extends WhatIfGroup {
     return whyNoMap(mapOf(this.frame, this.head, 'attention'));
   }
 
-  // The rules for boundary and several occurrences are the run's, until they are chosen here.
+  // The rules for boundaries and several occurrences are those of the run, unless they are changed here.
   get rules() {
     const {boundary = this.args.boundary ?? 'uniform', multiple = this.args.multiple ?? 'uniform'} = this.settings;
     return {boundary, multiple};
@@ -56,14 +56,12 @@ export class WhatIfPattern extends WhatIfGroup {
     this.multiple.value = rules.multiple;
     this.fields[1].hidden = !['next', 'prev'].includes(chosen);
     this.fields[2].hidden = !['delim', 'period'].includes(chosen);
-    const choose = 'Choose a pattern to see what it would ask of this head.';
-    const asks = chosen ? `Pattern “${chosen}” asks every query to look at ${patternLessons[chosen]}.` : choose;
+    const choose = 'Choose a pattern to see its target for this head.';
+    const asks = chosen ? `With pattern “${chosen}”, every query should attend to ${patternLessons[chosen]}.` : choose;
     setText(this.lesson,
-      `Guidance adds the squared residual, attention minus pattern, to the loss: `
-        + `the head is pulled towards the dots. ${asks}`
-      + (this.recomputed || this.was
-        ? ' Colour: the residual, orange where there is more attention than asked for, blue where there is less.'
-          : ''));
+      `Guidance adds the squared residual (attention − pattern) to the loss, which pulls the head towards the dots. `
+        + asks + (this.recomputed || this.was
+        ? ' Colour: the residual; orange: more attention than the pattern, blue: less.' : ''));
     setText(this.counts, this.lossWords());
     this.draw();
   }
@@ -83,11 +81,11 @@ export class WhatIfPattern extends WhatIfGroup {
       this.probe.labels));
     const recorded = was ? `recorded (${name}): ${text(was)}` : 'recorded: this head is not guided';
     if (!this.settings.pattern) return `${where}, ${recorded}.`;
-    return `What if, ${where}: ${recomputed ? text(recomputed)
-      : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
+    return `What-if, ${where}: ${recomputed ? text(recomputed)
+      : 'the sentence contains no token of this pattern, so the head would not be guided'}; ${recorded}.`;
   }
 
-  // Colour is the residual where there is a target, else the attention.
+  // Colours show the residual where there is a target, else the attention.
   draw() {
     const {theme, palette} = this.ctx.state, {values} = this.attention,
       residuals = [this.was, this.recomputed].map(t => this.residual(t));
@@ -106,17 +104,17 @@ export class WhatIfPattern extends WhatIfGroup {
     const k = i * this.attention.n + j, a = this.attention.values[k];
     const of = t => t ? `target ${shortNumber(t.values[k])}, residual ${shortNumber(a - t.values[k])}` : 'no target';
     return `${this.pair(i, j)}: attention ${shortNumber(a)}; recorded: ${of(this.was)}; `
-      + `what if: ${of(this.recomputed)}`;
+      + `what-if: ${of(this.recomputed)}`;
   }
 }
 
 export class WhatIfTarget extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'SalLM: target that attention should follow', 'SalLM');
-    this.fraction = whatIfSlider('top share', 100,
+    super(ctx, 'SalLM: attention target', 'SalLM');
+    this.fraction = whatIfSlider('Top fraction', 100,
       v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
     this.binarised = tickBox(binarised => this.set({binarised, topShare: this.now.topShare}));
-    this.controls.append(this.fraction.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
+    this.controls.append(this.fraction.el, labelled('Binary target', this.binarised, 'sv-check'));
     this.line = elementOf('div', 'sv-target-line');
     this.result.append(this.line);
   }
@@ -127,7 +125,7 @@ export class WhatIfTarget extends WhatIfGroup {
   }
 
   get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
-  why() { return this.saliency ? '' : 'The target follows from saliency, which this step does not hold.'; }
+  why() { return this.saliency ? '' : 'The target is computed from saliency, which was not recorded at this step.'; }
 
   show() {
     const {state} = this.ctx, {frame, probe, now} = this, special = probe.is_special;
@@ -142,18 +140,18 @@ export class WhatIfTarget extends WhatIfGroup {
     const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM')
       ? ' for the teacher' : '';
     const marks = marked === 1
-      ? `Of ${count} tokens the one with the ${highest} saliency${teacher} gets the whole target`
-      : `Of ${count} tokens the ${marked} with the ${highest} saliency${teacher} get equal shares of the target`;
-    const settings = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
-      : ranksBySize(frame) ? `The target is the size of the saliency${teacher}, in proportion`
-        : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
-    const row = frame.get('own/asked_row') ? 'that says what is explained' : 'that the classifier reads';
-    setText(this.lesson, `${settings}. The loss pulls the attention of the row ${row} towards it.`);
+      ? `Of ${count} tokens, the one with the ${highest} saliency${teacher} gets the whole target`
+      : `Of ${count} tokens, the ${marked} with the ${highest} saliency${teacher} share the target equally`;
+    const settings = now.binarised ? `${marks} (top fraction ${now.topShare.toFixed(2)}, rounded up)`
+      : ranksBySize(frame) ? `The target is proportional to the magnitude of the saliency${teacher}`
+        : `The target is proportional to the positive part of the saliency${teacher}`;
+    const row = frame.get('own/asked_row') ? 'that is explained' : 'that the classifier reads';
+    setText(this.lesson, `${settings}. The loss pulls the attention of the row ${row} towards this target.`);
     setText(this.counts, this.lossWords());
     this.draw();
   }
 
-  // KL(target || attention of the asked row of the last layer, mean over heads), over the tokens that may be marked.
+  // KL(target || attention of the target row in the last layer, mean over heads) over the tokens that may be marked.
   loss(target) {
     const layer = this.frame.layers('attention').at(-1), map = mapOf(this.frame, {kind: 'heads', layer}, 'attention');
     if (!target || !map.values || map.pooled > 1) return NaN;
@@ -167,15 +165,15 @@ export class WhatIfTarget extends WhatIfGroup {
     const names = target => listWords(this.probe.labels.filter((_, i) => target[i] > 0)) || 'nothing';
     const loss = target => Number.isFinite(this.loss(target))
       ? `, KL(target ‖ attention) ${shortNumber(this.loss(target))}` : '';
-    const recorded = this.was ? `recorded: ${names(this.was)}${loss(this.was)}` : 'this run recorded no target';
-    return `What if: ${names(this.recomputed)}${loss(this.recomputed)}; ${recorded}.`;
+    const recorded = this.was ? `recorded: ${names(this.was)}${loss(this.was)}` : 'no target was recorded';
+    return `What-if: ${names(this.recomputed)}${loss(this.recomputed)}; ${recorded}.`;
   }
 
   draw() {
     const {palette, theme} = this.ctx.state, ordinary = this.probe.is_special.flatMap((s, i) => s ? [] : [i]);
     const limit = Math.max(largest(this.recomputed), this.was ? largest(this.was) : 0),
       scale = colourScaleOf({limit, palette, theme});
-    const rows = [['recorded', this.was], ['what if', this.recomputed]].map(([name, target]) => {
+    const rows = [['recorded', this.was], ['what-if', this.recomputed]].map(([name, target]) => {
       const chips = ordinary.map(i => targetChip(this.probe.labels[i], target ? target[i] : NaN, scale));
       return elementOf('div', 'sv-target-row', elementOf('span', 'sv-line-name', name),
         elementOf('span', 'sv-target-words', ...chips));

@@ -1,5 +1,5 @@
-// Frames as they travel (salviz.payload): one probe at one step, a JSON header and its arrays at one byte a weight or
-// less.
+// Decodes frames (salviz.explorer.payload): one probe example at one step, as a JSON header and arrays with at most one
+// byte per weight.
 import {discardCandidates, dropMask, keyedUniform} from '../lib/maths.js';
 
 const codecMagic = 0x31465653;                // 'SVF1' read as a little-endian number
@@ -11,7 +11,8 @@ const codecLevels = new Set(['cube8', 'level8', 'table8']);
 
 const codecProduct = numbers => numbers.reduce((a, b) => a * b, 1);
 
-// The value of each of the 256 codes. Products in the order of salviz.maps: the same bits come out.
+// The value of each of the 256 codes. Products are computed in the order of salviz.maps, so the results are
+// bit-identical.
 function codecTable(spec, scale) {
   if (spec.codec === 'cube8') return codecCubes;
   if (spec.codec === 'table8') return Float32Array.from({length: 256}, (_, c) => spec.values[c] ?? NaN);
@@ -29,14 +30,14 @@ export class Tensor {
     const {codec, shape, layers = null, pooled = 1} = spec;
     Object.assign(this, {name, spec, codec, shape, layers, pooled, bytes, frame, of});
     this.size = codecProduct(shape);
-    // Heads of all layers, or channels of an image; anything else is one map.
+    // One map per head and layer, or per image channel; any other tensor is a single map.
     this.mapSize = shape.length > 2 ? shape.at(-2) * shape.at(-1) : this.size;
     const View = codecViews[codec] ?? Uint8Array;
     if (bytes && codec !== 'bits')
       this.all = new View(bytes.buffer, bytes.byteOffset, bytes.length / View.BYTES_PER_ELEMENT);
   }
 
-  // One head of a four-dimensional tensor as a tensor [n, n] of its own, without a copy.
+  // One head of a four-dimensional tensor as a separate tensor [n, n], without copying.
   slice(i, head) {
     const spec = {...this.spec, shape: this.shape.slice(2), layers: null};
     return new Tensor(this.name, spec, null, this.frame, {tensor: this, i, head});
@@ -53,7 +54,7 @@ export class Tensor {
     return this.spec.order ? this.ranks(codes, i, head) : codes;
   }
 
-  // One head is asked for several times in a row: by the map, the candidates and the discarded.
+  // The same head is read several times in a row: by the map, the candidates and the discarded positions.
   ranks(rest, i, head) {
     const key = this.map(i, head);
     if (this.cached?.key !== key)
@@ -86,8 +87,8 @@ export class Tensor {
     return out;
   }
 
-  // How far a value with this code can be from what is shown for it; further where a page kept only every `coarse`-th
-  // code.
+  // The largest distance between a stored value with this code and its displayed value; larger if a page kept only
+  // every `coarse`-th code.
   halfStep(code, i = 0, head = 0) {
     const [zero, most] = this.codec === 'cube8' ? [0, 254] : [128, 127], c = Math.abs(code - zero);
     if (this.codec !== 'cube8' && this.codec !== 'level8') return 0;
@@ -98,14 +99,13 @@ export class Tensor {
     return (value(outer) - value(c) + gap / 2) * (this.codec === 'cube8' ? 1 : this.scaleOf(i, head));
   }
 
-  // The last multiple below the end also stands for what lies beyond it.
+  // The last multiple below the end also represents the codes beyond it.
   codecReach(c, most) { return c + this.spec.coarse > most ? most - c : Math.floor(this.spec.coarse / 2); }
 }
 
 const codecCube = c => (c / 254) ** 3, codecLevel = c => (c / 127) ** 2;
 
-// Ranks from the codes they are the order of, and from the order among equal codes (order_value of
-// explorer.quantisation).
+// Recovers ranks from quantisation codes and the order among equal codes (`order_value` in explorer.quantisation).
 function codecRanks(rest, codes, n) {
   const out = new Uint8Array(rest.length), places = [];
   for (let start = 0; start < out.length; start += n) {
@@ -128,8 +128,8 @@ function codecRanks(rest, codes, n) {
   return out;
 }
 
-// Regions need no bytes where they follow from the ranks and the draw (payload.pack_page leaves them out after checking
-// that).
+// Regions need no bytes where they follow from the ranks and the random draw (payload.pack_page omits them after
+// checking this).
 function codecFollow(tensor, i, head) {
   const {from, p, q, region, closed = [], seed, step, example} = tensor.spec.follows, n = tensor.shape.at(-1);
   const ranks = tensor.frame.get('attribution_ranks').codes(i, head), allowed = Uint8Array.from(ranks, Boolean);
@@ -155,8 +155,7 @@ export class Frame {
   get(name) { return this.tensors.get(name) ?? null; }
   layers(name) { return this.get(name)?.layers ?? []; }
 
-  // The whole map of a head, however it was shipped: by itself, or as part of all heads; null where only a thumbnail is
-  // here.
+  // The full map of a head, whether it is stored by itself or with all heads; null where only a thumbnail is stored.
   full(name, layer, head) {
     const whole = this.get(`${name}/${layer}.${head}`);
     if (whole) return whole;
@@ -166,11 +165,11 @@ export class Frame {
   }
 }
 
-function codecRefuse(ok, reason) { if (!ok) throw new Error(`This cannot be shown: ${reason}.`); }
+function codecRefuse(ok, reason) { if (!ok) throw new Error(`Cannot show this data: ${reason}.`); }
 
 function codecJson(bytes, what) {
   let read = null;
-  try { read = JSON.parse(new TextDecoder().decode(bytes)); } catch { /* said below */ }
+  try { read = JSON.parse(new TextDecoder().decode(bytes)); } catch { /* reported below */ }
   codecRefuse(read && typeof read === 'object', `${what} cannot be read`);
   return read;
 }
@@ -180,26 +179,26 @@ function codecCount(x) { return Number.isSafeInteger(x) && x >= 0; }
 function codecCheckArray(name, spec, size) {
   const place = `array ${name} of the frame`;
   const isValid = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
-  codecRefuse(isValid, `${place} is described in a way that this version does not know`);
+  codecRefuse(isValid, `${place} has a format that this version does not support`);
   if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0],
-    `${place} names other layers than it has`);
+    `${place} does not have the layers that it lists`);
   if (spec.follows) return;
   const needs = Math.ceil(codecProduct(spec.shape) * codecBytes[spec.codec]);
   codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size,
-    `${place} is not all there`);
+    `${place} is incomplete`);
 }
 
 export function decodeFrame(buffer) {
-  // Numbers of four bytes can only be read in place where they begin at a multiple of four.
+  // Four-byte numbers can be read in place only at offsets that are multiples of four.
   const bytes = buffer.byteOffset % 8 ? buffer.slice() : buffer;
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecMagic, 'these bytes are no frame of salviz');
+  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecMagic, 'the data is not a salviz frame');
   const length = words.getUint32(4, true);
-  codecRefuse(length <= bytes.length - 8 && length % 8 === 0, 'the frame was cut off in its header');
+  codecRefuse(length <= bytes.length - 8 && length % 8 === 0, 'the header of the frame is incomplete');
   const header = codecJson(bytes.subarray(8, 8 + length), 'the header of the frame'),
     payload = bytes.subarray(8 + length);
   const isComplete = ['run', 'probe', 'step'].every(k => codecCount(header[k])) && header.arrays && header.info;
-  codecRefuse(isComplete, 'the header of the frame lacks what it should say');
+  codecRefuse(isComplete, 'the header of the frame lacks required fields');
   for (const [name, spec] of Object.entries(header.arrays)) codecCheckArray(name, spec, payload.length);
   return new Frame(header, payload);
 }
@@ -211,8 +210,8 @@ async function codecInflate(bytes) {
   try { return new Uint8Array(await new Response(stream).arrayBuffer()); } catch { return null; }
 }
 
-// A frame of a page: its header, its arrays one after the other, those named in `steps` as differences from the frame
-// after it.
+// Rebuilds a frame of a page from its header and its concatenated arrays; those named in `steps` are stored as
+// differences from the next frame.
 function codecRebuild({header, steps}, raw, later) {
   const arrays = Object.entries(header.arrays).filter(([, spec]) => !spec.follows);
   const text = new TextEncoder().encode(JSON.stringify(header)), start = 8 + Math.ceil(text.length / 8) * 8;
@@ -226,7 +225,7 @@ function codecRebuild({header, steps}, raw, later) {
   let place = 0;
   for (const [name, spec] of arrays) {
     const array = out.subarray(start + spec.offset, start + spec.offset + spec.bytes);
-    codecRefuse(place + spec.bytes <= raw.length, 'a frame of the page is not all there');
+    codecRefuse(place + spec.bytes <= raw.length, 'a frame of the page is incomplete');
     array.set(raw.subarray(place, place + spec.bytes));
     const before = steps.includes(name) ? later.get(name) : null;
     if (before) for (let k = 0; k < array.length; k++) array[k] += before[k];
@@ -236,11 +235,11 @@ function codecRebuild({header, steps}, raw, later) {
   return out;
 }
 
-// The frames of a page in the order of steps. The newest is ready first: `each(frame bytes, index)` is told as they
-// come.
+// Returns the frames of a page in step order. The newest is unpacked first; `each(frame bytes, index)` is called for
+// each frame as it becomes available.
 export async function unpackPage(bytes, each = () => {}) {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), frames = [], later = new Map();
-  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecPageMagic, 'these bytes are no page of salviz');
+  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecPageMagic, 'the data is not a salviz page');
   let at = 8 + words.getUint32(4, true);
   const text = await codecInflate(bytes.subarray(8, at)),
     directory = codecJson(text ?? new Uint8Array(), 'the directory of the page');

@@ -1,11 +1,11 @@
-// What several panels compute from a frame: the map of an entry, scores of heads, regions, targets, saliency.
+// Values that several panels derive from a frame: the map of an entry, head scores, regions, targets, saliency.
 import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternFraction} from '../lib/maths.js';
 import {rollout, saliencyTarget, spearman} from '../lib/maths.js';
 
 const derivedOnce = new WeakMap(), derivedMost = 16;
 
-// Frames never change, so what follows from one is kept with it: the last few things only, a map of floats is four
-// times its bytes.
+// Frames never change, so derived values are cached with them. Only the last few are kept, since a map of floats is
+// four times the size of its bytes.
 function derivedFor(frame, key, make) {
   if (!derivedOnce.has(frame)) derivedOnce.set(frame, new Map());
   const cache = derivedOnce.get(frame), value = cache.has(key) ? cache.get(key) : make();
@@ -18,7 +18,7 @@ function derivedFor(frame, key, make) {
 export const mapNames = {attention: 'attention', attribution: 'attention_attribution', rank: 'attribution_ranks',
   target: 'pattern_target'};
 
-// The map of one head: in full where it was shipped, else its thumbnail.
+// The map of one head: the full map where it is stored, else its thumbnail.
 function headMap(frame, name, layer, head) {
   const full = frame.full(name, layer, head);
   if (full) return {values: full.at(0, 0), tensor: full, i: 0, head: 0, n: full.shape.at(-1), pooled: 1};
@@ -39,7 +39,7 @@ function headHalfStep(map, k) { return map.tensor.halfStep(map.tensor.codes(map.
 export function layersOf(frame, what) { return frame.layers(mapNames[what] ?? what) ?? []; }
 export function headCount(frame, what) { return frame.get(mapNames[what] ?? what)?.shape[1] ?? 0; }
 
-// Means are made of thumbnails where a frame holds those: every head has one.
+// Means are computed from thumbnails where a frame has them, since every head has one.
 function thumbs(frame, name, pairs) {
   const tensor = frame.get(name);
   return pairs.map(([i, head]) => ({values: tensor.at(i, head), tensor, i, head, n: tensor.shape.at(-1),
@@ -78,11 +78,11 @@ function hasMean(tensor, {heads}) {
 
 function rolloutMap(frame) {
   const tensor = frame.get('attention');
-  if (tensor.pooled > 1) return {missing: 'Rollout needs whole maps; this sentence was shipped as thumbnails.'};
+  if (tensor.pooled > 1) return {missing: 'Rollout needs full maps; this sentence is stored as thumbnails.'};
   const layers = tensor.layers.map((_, i) =>
     meanMaps(thumbs(frame, 'attention', entryPairs(tensor, {kind: 'heads', layer: tensor.layers[i]}))).values);
   const n = tensor.shape.at(-1);
-  const note = `through the ${layers.length} recorded layers, half of each a residual connection`;
+  const note = `through the ${layers.length} recorded layers, each averaged with a residual connection`;
   return {values: Float32Array.from(rollout(layers, n, .5)), n, pooled: 1, halfStep: () => NaN, note};
 }
 
@@ -110,34 +110,34 @@ function entryMap(frame, entry, what) {
 }
 
 const missingWords = {
-  attention: 'attention', attribution: 'attention attribution', rank: 'ranks of attribution', target: 'pattern target',
+  attention: 'attention', attribution: 'attention attribution', rank: 'attribution rank', target: 'pattern target',
     residual: 'pattern target',
 };
 
-// {values [n*n], n, pooled, signed, halfStep(index), title, note}; values is null and note says why where there is
-// nothing.
+// {values [n*n], n, pooled, signed, halfStep(index), title, note}; where there is no map, values is null and note says
+// why.
 export function mapOf(frame, entry, what = 'attention') {
   const title = entryTitle(entry), signed = what === 'attribution' || what === 'residual';
   if (!frame) return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN,
-    note: 'Nothing is here for this step.'};
+    note: 'No data for this step.'};
   return derivedFor(frame, `map ${what} ${JSON.stringify(entry)}`, () => {
     const map = entryMap(frame, entry, what);
     if (map?.values) return {note: '', ...map, signed, title};
     const have = layersOf(frame, what === 'residual' ? 'target' : what);
-    const where = have.length ? ` It is there for layers ${have.join(', ')}.`
-      : ` The frame holds ${frame.names.join(', ')}.`;
+    const where = have.length ? ` Available layers: ${have.join(', ')}.`
+      : ` The frame contains ${frame.names.join(', ')}.`;
     const awaited = frame.info?.awaited ?? '', later = what !== 'attention' && /attribution/i.test(awaited) && awaited;
-    const note = map?.missing || later || `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
+    const note = map?.missing || later || `No ${missingWords[what]} was recorded for ${title} at this step.${where}`;
     return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
   });
 }
 
-// The row whose state the model's head reads; null where it reads all of them (token tasks, translation), and the mean
-// over rows stands in for it.
+// The row whose state the model's head reads. Null where it reads all rows (token tasks, translation); the mean over
+// rows is then used instead.
 export function pooledRow(frame) { return frame?.info?.pooled_row ?? null; }
 
-// Row `row` of a map of n columns, or the mean over its rows (those that count) where that is null; what is not finite
-// is left out.
+// Row `row` of a map with n columns, or the mean over its rows (those that count) if `row` is null; non-finite values
+// are skipped.
 export function rowOrMean(values, n, row, rows = null) {
   if (row !== null) return values.subarray(row * n, (row + 1) * n);
   const sums = new Float64Array(n), counts = new Uint32Array(n);
@@ -149,7 +149,7 @@ export function rowOrMean(values, n, row, rows = null) {
   return Float32Array.from(sums, (sum, k) => sum / counts[k]);
 }
 
-// What was at work: one method, or several at once; older runs tell only one name and its arguments.
+// The methods that were active, one or several; older runs store only one name and its arguments.
 export function methodNames(frame) { return Object.keys(frame?.info?.methods ?? {[frame?.info?.method ?? '']: 0}); }
 
 export function methodArgs(frame, name) {
@@ -157,12 +157,11 @@ export function methodArgs(frame, name) {
   return (methods ? methods[name] : (method ?? name) === name ? args : null) ?? {};
 }
 
-// An array that a method brought: two methods together may call theirs alike, then the name of the one added later
-// stands behind it.
+// An array recorded by a method. If two combined methods use the same name, the name of the later method is appended.
 export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${method})`) ?? frame?.get(name) ?? null;
   }
 
-// The saliency that is shown: the model's own where it was recorded, else the one that the method works with.
+// The saliency to show: the model's own where it was recorded, else the method's.
 export function saliencyOf(frame) {
   for (const [name, title] of [['saliency', 'saliency'], ['method_saliency', "the method's saliency"]]) {
     const tensor = frame?.get(name);
@@ -204,11 +203,12 @@ function scoreChange(map, first, layer, head) {
 
 export const scoreLabels = {
   order: ['layer and head', 1], agreement: ['agreement with saliency (Spearman, pooled row)', -1],
-    pattern: ['pattern loss (mean squared residual)', -1],
-  entropy: ['entropy (nats, mean over rows)', 1], change: ['change since the first step (mean |difference| a row)', -1],
+  pattern: ['pattern loss (mean squared residual)', -1],
+  entropy: ['entropy (nats, mean over rows)', 1],
+  change: ['change since the first step (mean |difference| per row)', -1],
 };
 
-// A number for each head of the frame in view; NaN where it is not defined. direction 1: the smallest come first.
+// A score for each head of the frame in view; NaN where undefined. direction 1: smallest first.
 export function headScores(store, state, by) {
   const frame = store.frameOf(state), [label, direction] = scoreLabels[by];
   if (!frame?.get('attention')) return {layers: [], heads: 0, scores: new Float32Array(0), label, direction};
@@ -236,7 +236,7 @@ function headsAlike(target, i, h, guided, heads) {
     && target.codes(i, other).join() === mine).length;
 }
 
-// Each guided head's part of the pattern loss: a mean over the heads of every pattern, or with 'sum' a plain sum.
+// Each guided head's fraction of the pattern loss: a mean over the heads of each pattern, or with 'sum' a plain sum.
 export function lossFractions(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
@@ -255,7 +255,7 @@ export function lossFractions(frame) {
   });
 }
 
-// Patterns of one layer: as they were given for it (negative numbers count from the last layer), or for all layers.
+// The patterns of one layer: those given for it (negative numbers count from the last layer), or those for all layers.
 function patternsOfLayer(frame, layer) {
   const {patterns} = methodArgs(frame, 'AttentionGuidance'), names = Object.keys(patterns ?? {}),
     layers = layersOf(frame, 'attention');
@@ -263,12 +263,13 @@ function patternsOfLayer(frame, layer) {
   return patterns[names.find(name => (Number(name) < 0 ? layers.at(Number(name)) : Number(name)) === layer)] ?? {};
 }
 
-// The name under which a head's pattern was given; null where the paper's default was taken.
+// The name under which a head's pattern was given; null for the paper's default.
 export function namedPattern(frame, layer, head) {
   return Object.entries(patternsOfLayer(frame, layer)).find(([, heads]) => [heads].flat().includes(head))?.[0] ?? null;
 }
 
-// The share of each guided head's attention on its pattern, in the order of lossShares; NaN where a head is not guided.
+// The fraction of each guided head's attention on its pattern, in the order of `lossFractions`; NaN for heads that are
+// not guided.
 export function patternFractions(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
@@ -296,7 +297,7 @@ export function ranksOfHead(frame, layer, head) {
   return i < 0 || tensor.pooled > 1 ? null : tensor.codes(i, head);
 }
 
-// Which rows of a head a run with unread_rows='left_out' left out: all keys tie, and none of them was a candidate.
+// The rows of a head that a run with unread_rows='left_out' left out: all keys tie, and none is a candidate.
 function rowsLeftOut(frame, ranks, n, layer, head) {
   if (methodArgs(frame, 'ADDrop').unread_rows !== 'left_out') return new Uint8Array(n);
   const recorded = recordedRegion(frame, 'discard_candidates', layer, head);
@@ -306,7 +307,7 @@ function rowsLeftOut(frame, ranks, n, layer, head) {
   });
 }
 
-// AD-DROP's region and draw as they would be with other settings; null without ranks.
+// AD-DROP's region and random draw with other settings; null without ranks.
 export function regionWith(frame, special, {p, q, region, protect}, layer, head) {
   const ranks = ranksOfHead(frame, layer, head);
   if (!ranks) return null;
@@ -320,7 +321,7 @@ export function regionWith(frame, special, {p, q, region, protect}, layer, head)
   return {candidates, discarded, allowed, leftOut, n};
 }
 
-// What is drawn on the map: as recorded, or as the what-if panel has it.
+// The region drawn on the map: recorded, or recomputed with the what-if settings.
 export function regionOf(frame, state, layer, head, special = []) {
   if (state.whatIf?.p !== undefined) {
     const region = regionWith(frame, special, state.whatIf, layer, head);
@@ -332,7 +333,7 @@ export function regionOf(frame, state, layer, head, special = []) {
   return {candidates, discarded, recomputed: false, allowed: ranks && Uint8Array.from(ranks, r => Number(r > 0))};
 }
 
-// Where the tokens of a pattern stand: the delimiters are what the tokenizer adds, full stops are known by their
+// The positions of a pattern's tokens: delimiters are the tokenizer's special tokens, full stops are found by their
 // spelling.
 export function patternPlaces(name, probe) {
   if (name === 'delim') return probe.is_special.map(Number);
@@ -344,7 +345,7 @@ export function patternOf(name, probe, boundary = 'uniform', multiple = 'uniform
   return patternMatrix(name, probe.tokens.map(() => 1), patternPlaces(name, probe), boundary, multiple);
 }
 
-// The pattern that the head should follow: as recorded, or the one chosen in the what-if panel.
+// The pattern that the head should follow: recorded, or chosen in the what-if panel.
 export function targetOf(frame, state, layer, head, probe = null) {
   const n = probe?.tokens.length, chosen = state.whatIf?.pattern;
   if (chosen && probe) {
@@ -359,25 +360,25 @@ export function targetOf(frame, state, layer, head, probe = null) {
     recomputed: false};
 }
 
-// The row whose attention SalLM asks: that of the word or answer that is explained, else the one that the head reads.
+// The row that SalLM trains: that of the explained word or answer, else the row that the model's head reads.
 export function targetRow(frame) {
   const flags = frame?.get('own/asked_row');
   return flags ? flags.values().findIndex(Boolean) : pooledRow(frame);
 }
 
-// Which tokens SalLM's target may mark: ordinary ones, of a prompt with its answer those of the prompt.
+// The tokens that SalLM's target may mark: ordinary ones; of a prompt with its answer, only those of the prompt.
 export function mayBeMarked(frame, special) {
   const last = frame?.info?.task === 'causal_lm' ? targetRow(frame) ?? Infinity : Infinity;
   return special.map((s, i) => Number(!s && i <= last));
 }
 
-// Is the size of a saliency what makes a token salient, whatever its sign?
+// Does the magnitude of saliency make a token salient, whatever its sign?
 export function ranksBySize(frame) {
   const usual = frame?.info?.task === 'regression' ? 'magnitude' : 'signed';
   return (methodArgs(frame, 'SalLM').ranking ?? usual) === 'magnitude';
 }
 
-// SalLM's target over these tokens, as recorded or with another share.
+// SalLM's target over these tokens, recorded or with another fraction.
 export function sallmTarget(frame, state, special) {
   const saliency = evidenceOf(frame, 'method_saliency', 'SalLM') ?? frame?.get('saliency');
   if (state.whatIf?.topShare && saliency) {
@@ -393,7 +394,7 @@ export function visibleTokens(probe, state) {
   return probe.tokens.map((_, i) => i).filter(i => !(state.hideSpecial && probe.is_special[i]));
 }
 
-// What one label stands for: a token, or with mergeWords all pieces of a word.
+// The units of the labels: tokens, or with mergeWords words with all their pieces.
 export function unitsOf(probe, state) {
   const units = [];
   for (const i of visibleTokens(probe, state)) {

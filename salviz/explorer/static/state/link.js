@@ -1,7 +1,7 @@
-// A view as text: the Python line that makes it, and the fragment of a page's address that opens it.
+// A view as text: the Python line that recreates it, and the address fragment that opens it.
 import {firstState, wholeState} from './state.js';
 
-// What differs from a fresh view, with the sentence, the step and the head by their numbers. The theme is the reader's.
+// The differences from the default view, with the numbers of sentence, step and head. The theme is not included.
 export function changedState(store, state) {
   const {theme, playing, ...all} = state.get(), changes = {};
   for (const [key, value] of Object.entries({...all, step: store.stepOf(state)})) {
@@ -35,13 +35,13 @@ function sameShape(value, first) {
   return typeof value === typeof first && Array.isArray(value) === Array.isArray(first);
 }
 
-// The state that a fragment asks for, null where it asks for none; an address may hold anything.
+// The state encoded in a fragment, null if it encodes none; addresses are untrusted input.
 export function stateOfLink(fragment) {
   if (!fragment.startsWith(linkPrefix)) return null;
   const state = JSON.parse(decodeURIComponent(fragment.slice(linkPrefix.length)));
-  if (!state || typeof state !== 'object') throw new Error('it holds no view');
+  if (!state || typeof state !== 'object') throw new Error('it does not contain a view');
   const names = Object.keys(wholeState({}));
   const wrong = Object.keys(state).filter(name => !names.includes(name) || !sameShape(state[name], firstState[name]));
-  if (wrong.length) throw new Error(`it holds ${wrong.join(', ')}, which is no part of a view`);
+  if (wrong.length) throw new Error(`unknown or invalid view parameters: ${wrong.join(', ')}`);
   return wholeState(state);
 }

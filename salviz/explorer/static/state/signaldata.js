@@ -1,16 +1,15 @@
-// An image or a series of a frame, as it is drawn: rows and columns of numbers, what is masked, where the information
-// is.
+// An image or a series of a frame, prepared for drawing: rows and columns of numbers, masked cells, informative region.
 import {shownToken} from '../lib/canvas.js';
 import {evidenceOf} from './derive.js';
 
-// [T, F] lies feature by feature on the screen, time to the right.
+// Transposes [T, F]: on the screen, features are rows and time runs to the right.
 function turned(values, times, features) {
   const Kind = values.constructor, out = new Kind(values.length);
   for (let t = 0; t < times; t++) for (let f = 0; f < features; f++) out[f * times + t] = values[t * features + f];
   return out;
 }
 
-// {values, channels, half(k, channel)} of an array, on the screen's rows and columns; null where there is none.
+// {values, channels, half(k, channel)} of an array, in screen rows and columns; null where there is none.
 function signalMap(tensor, modality) {
   if (!tensor) return null;
   if (modality === 'series') {
@@ -34,14 +33,14 @@ function signalMask(frame, name, modality) {
   return modality === 'series' ? turned(tensor.bit(), ...tensor.shape) : tensor.bit();
 }
 
-// The saliency of what the model says, and the one that ranks the cells to be masked where that is another one: it may
+// The saliency of the prediction, and the saliency by which the method ranks cells if it differs; the latter may
 // explain another class.
 function signalSaliencies(frame, modality) {
   const plain = signalMap(frame.get('saliency_map'), modality);
   const method = signalMap(evidenceOf(frame, 'method_saliency_map', 'SaliencyGuided'), modality);
   if (!plain) return {saliency: method && {...method, name: 'the method’s saliency'}, ranking: null};
   const differs = method?.values.some((v, k) => Math.abs(v - plain.values[k]) > plain.half(k) + method.half(k));
-  return {saliency: {...plain, name: 'saliency'}, ranking: differs ? {...method, name: 'saliency that ranks'} : null};
+  return {saliency: {...plain, name: 'saliency'}, ranking: differs ? {...method, name: 'ranking saliency'} : null};
 }
 
 function valueEnds(lists) {
@@ -61,8 +60,8 @@ function strongestRow(values, rows, columns) {
 
 const signalsOnce = new WeakMap();
 
-// Everything of a frame that the panel of images and series draws; null where neither input nor saliency is there.
-// Frames never change.
+// All data of a frame for the image and series panel; null without input and saliency. Cached, since frames never
+// change.
 export function signalOf(frame) {
   if (!signalsOnce.has(frame)) signalsOnce.set(frame, makeSignal(frame));
   return signalsOnce.get(frame);
@@ -88,7 +87,7 @@ function makeSignal(frame) {
   return {modality, rows, columns, rowNames, input, saliency, ranking, masked, isMasked, informative, ...display};
 }
 
-// Round time steps that keep 44 pixels from one another.
+// Round time steps at least 44 pixels apart.
 export function timeTicks(count, width) {
   const least = Math.max(1, 44 * count / Math.max(1, width)), unit = 10 ** Math.floor(Math.log10(least));
   const every = [1, 2, 5, 10].map(k => k * unit).find(v => v >= least);

@@ -1,4 +1,4 @@
-// What the reader has chosen: one plain object, changed only through `set`, told to listeners once a frame.
+// The user's choices: one plain object, changed only through `set`; listeners are called once per animation frame.
 
 export const firstState = {
   run: 0, probe: 0, step: null,
@@ -13,13 +13,13 @@ export const firstState = {
   playing: false, speed: 4, tab: 'map', theme: 'light',
 };
 
-// A whole view: `given`, and a fresh view for the rest. The theme is the page's, and nothing plays on its own.
+// A complete view: `values`, with defaults for the rest. Theme and playback are not part of it.
 export function wholeState(values) {
   const {theme, playing, ...fresh} = firstState;
   return {...fresh, ...values};
 }
 
-// Another sentence has other tokens, so a choice among tokens does not outlive it.
+// Another sentence has other tokens, so the selection of tokens is reset.
 const stateResets = {probe: ['row', 'tokens'], run: ['row', 'tokens']};
 
 function stateEqual(a, b) { return a === b || JSON.stringify(a) === JSON.stringify(b); }
@@ -38,7 +38,7 @@ export class State {
   set(changes) {
     const unknown = Object.keys(changes).filter(key => !(key in firstState));
     if (unknown.length)
-      throw new Error(`state has no ${unknown.join(', ')}; it has ${Object.keys(firstState).join(', ')}`);
+      throw new Error(`State: unknown keys ${unknown.join(', ')}; valid keys: ${Object.keys(firstState).join(', ')}`);
     const all = {...changes};
     for (const [key, resets] of Object.entries(stateResets)) {
       if (!(key in changes) || stateEqual(changes[key], this.values[key])) continue;
@@ -51,12 +51,12 @@ export class State {
     }
   }
 
-  // Also for what is not state but changes what is seen: 'frames', 'rows', 'meta', 'size'.
+  // Also for changes outside the state that affect the view: 'frames', 'rows', 'meta', 'size'.
   touch(...keys) {
     for (const key of keys) this.changed.add(key);
     if (this.scheduled || !this.changed.size) return;
     this.scheduled = true;
-    // A hidden tab gets no animation frames; what it shows must still be right when somebody asks.
+    // A hidden tab gets no animation frames, but must show the right contents when it becomes visible.
     if (document.hidden) setTimeout(() => this.flush(), 50);
     else requestAnimationFrame(() => this.flush());
   }

@@ -1,9 +1,9 @@
-// What there is to look at: runs, their probes, and the frames (one probe at one step) that were shipped.
+// The data of the explorer: runs, their probe examples, and the stored frames (one example at one step).
 import {decodeFrame} from './codec.js';
 
 const cachedFrames = 64;
 
-// Sentences are known by their words, images and series by the checksum of their numbers.
+// Sentences are identified by their words, images and series by a checksum of their numbers.
 function probeKey({texts, tokens, input}) { return JSON.stringify([texts, tokens, input]); }
 
 export function sameProbe(a, b) { return probeKey(a) === probeKey(b); }
@@ -22,7 +22,7 @@ export class Store {
 
   on(event, listener) {
     if (!this.listeners[event])
-      throw new Error(`the store has no event ${event}; it has ${Object.keys(this.listeners).join(', ')}`);
+      throw new Error(`Store: unknown event ${event}; valid events: ${Object.keys(this.listeners).join(', ')}`);
     this.listeners[event].add(listener);
     return () => this.listeners[event].delete(listener);
   }
@@ -30,7 +30,7 @@ export class Store {
   tell(event, what) { for (const listener of [...this.listeners[event]]) listener(what); }
 
   load(meta) {
-    if (meta.format !== 1) throw new Error(`this explorer reads format 1, the data has ${meta.format}`);
+    if (meta.format !== 1) throw new Error(`this explorer supports data format 1, got ${meta.format}`);
     this.meta = meta;
     this.tell('meta');
   }
@@ -54,16 +54,16 @@ export class Store {
     return frame;
   }
 
-  // One scale for all sentences and steps of a run, which page and widget are told before they see a frame: its `limit`
-  // is 0 where each sentence has a scale of its own, by choice or because nobody knows better; `words` says which.
+  // One saliency scale for all sentences and steps of a run, known to page and widget before any frame. `limit` is 0
+  // where each sentence has its own scale, by choice or because the limit was not recorded; `words` says which.
   saliencyScale({run, ownScale}) {
     const of = this.run(run), {limit = null, step = null} = of?.saliency ?? {};
     const single = {limit: 0, name: 'of this sentence'};
     if (ownScale) return {...single,
-      words: 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
-    if (limit === null) return {...single, words: 'How much saliency there is in the whole run was not recorded, '
-      + 'so the colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
-    const words = 'The scale of the colours is the same for all sentences and steps of the run, so far: up to step ';
+      words: 'Colours are scaled to this sentence and step, so do not compare them with others.'};
+    if (limit === null) return {...single, words: 'The largest saliency of the run was not recorded: '
+      + 'colours are scaled to this sentence and step, so do not compare them with others.'};
+    const words = 'The colour scale covers all sentences and steps of the run so far, up to step ';
     return {limit, name: 'of the run', words: of.live && !of.finished ? `${words}${step}.` : ''};
   }
 
@@ -75,7 +75,7 @@ export class Store {
     this.tell('frames', {run, probe, step});
   }
 
-  // Decoded frames keep views on the shipped bytes and what was derived from them; the latter is bounded.
+  // Decoded frames reference the stored bytes and cache derived values; the number of decoded frames is bounded.
   cache(key, frame) {
     this.decoded.delete(key);
     this.decoded.set(key, frame);
@@ -101,8 +101,8 @@ export class Store {
   why(run, probe, step) {
     if (this.has(run, probe, step)) return '';
     const of = this.run(run);
-    if (!of) return `There is no run ${run} here.`;
-    if (!this.probe(run, probe)) return `${of.title} has no probe ${probe} here. ${this.meta.shipped}`.trim();
+    if (!of) return `There is no run ${run}.`;
+    if (!this.probe(run, probe)) return `${of.title} has no probe example ${probe} here. ${this.meta.shipped}`.trim();
     if (!this.steps(run, probe).includes(step)) return `Step ${step} was not recorded.`;
     return `Step ${step} was recorded but is not on this page. ${this.meta.shipped}`.trim();
   }
@@ -113,11 +113,11 @@ export class Store {
     return steps.reduce((best, s) => Math.abs(s - step) < Math.abs(best - step) ? s : best);
   }
 
-  // The step in view: the chosen one, or the newest that is here.
+  // The step in view: the chosen one, or the newest available.
   stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run,
     state.probe).at(-1) ?? null; }
-  // The other side of a comparison: the same sentence in the other run, at the step asked for or the nearest that is
-  // here.
+  // The other side of a comparison: the same sentence in the other run, at the chosen step or the nearest available
+  // one.
   matchOf(state) {
     if (!state.compare) return null;
     const {run, step} = state.compare, here = this.probe(state.run, state.probe);
