@@ -281,7 +281,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, tiny_data, tokens,
         if at is not None:
             with pytest.raises(KeyboardInterrupt): train(student, tokens, tiny_data, method, tmp_path/name, **settings)
             another = Breaks(other('classification', 'bert', tokens, seed=5), **kwargs)
-            with pytest.raises(ValueError, match='does not have the weights of the one that this run began with'):
+            with pytest.raises(ValueError, match='does not have the weights that this run started with'):
                 train(taught('classification', 'bert', tiny_data, tokens)[0], tokens, tiny_data, another, tmp_path/name,
                       resume=True, **settings)
             student, method = taught('classification', 'bert', tiny_data, tokens)[0], Breaks(teacher, **kwargs)
@@ -308,7 +308,7 @@ def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data
         first = load_model(run, step)[0](**model_inputs(batch, best)).logits
     assert torch.equal(said['checkpoint'], first) and not torch.equal(first, said['run'])
     (run.path/'summary.json').unlink()
-    with pytest.raises(ValueError, match='is not finished, so that its best checkpoint may change'):
+    with pytest.raises(ValueError, match='is not finished, so its best checkpoint may change'):
         Distillation(Run(run.path)).loaded(best)
 
 @pytest.mark.slow
@@ -331,7 +331,7 @@ def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
 def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     with torch.no_grad(): teacher.classifier.bias[1] += 100 # always the second class
-    with pytest.warns(UserWarning, match='right about 50% of 16 validation examples, no more than the largest class'):
+    with pytest.warns(UserWarning, match='right for 50% of 16 validation examples, no better than the majority class'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'one', **{**quick, 'snapshots': 0})
     teacher.has_new_head = True
     with pytest.warns(UserWarning, match='the teacher is untrained. The head is new'):
@@ -339,7 +339,7 @@ def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(teacher=None), 'teacher must be a finished run or its path'), (dict(teacher=''), 'teacher must be'),
-    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient that could train; take one of"),
+    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient to train with; use one of"),
     (dict(explanation='eyes'), 'explanation must be one of'), (dict(weight=-1), 'weight must be a finite number'),
     (dict(alpha=math.inf), 'alpha must be a finite number'),
     (dict(temperature=0), 'temperature must be a finite number'),
@@ -358,8 +358,8 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
             train(model, tokenizer, data, Distillation.from_args(dict(teacher=teacher, **kwargs)), tmp_path/'no',
                   **quick)
         assert not (tmp_path/'no').exists()
-    refuses('the teacher is the very model that is trained', student)
-    refuses('was made for regression, the model for classification',
+    refuses('the teacher is the model that is trained', student)
+    refuses('is a model for regression, the model is for classification',
             small_model('regression', tokens, layers=1, heads=2, hidden=16))
     refuses('the teacher has 3 classes, the model 2', three(tokens))
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
@@ -377,13 +377,13 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     refuses('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
     refuses("identically zero", explanation='gradient')
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
-    refuses('the teacher: .*teach a saliency', lstm, explanation='attention')
+    refuses('the teacher: .*train a saliency', lstm, explanation='attention')
     images, net = examples('image_classification', tiny_data), small_net(DigitCNN, num_labels=2, shape=(3, 8, 8))
     refuses("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
     refuses("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
     refuses('was made for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
     words, model = examples('causal_lm', tiny_data), model_for('causal_lm', 'gpt2', tiny_data, tokens)
-    refuses("the head of causal_lm reads every row; take rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
+    refuses("the head of causal_lm reads every row; use rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
             explanation='attention')
     for task, kind in (('masked_lm', 'bert'), ('seq2seq', 'marian')):
         made = model_for(task, kind, tiny_data, tokens)

@@ -10,7 +10,9 @@ import torch
 
 from helpers import alike, all_alike, state, same
 from salviz.attribution.reading import Reading
+from salviz.core.description import method_fact
 from salviz.core.maths import rollout
+from salviz.core.renamed import renamed_config
 from salviz.data.texts import model_inputs
 from salviz.methods import AttentionGuidance, RationaleGuided, RationaleGuidedVariant, rationale_guided
 from salviz.methods.base import Progress
@@ -62,6 +64,7 @@ def slow_normalised(x, how):
     return list(x)
 
 def log(x): return math.log(max(x, torch.finfo(torch.float64).tiny))
+def bounded_log(x): return max(log(x), -100.)
 
 def slow_loss(x, r, loss, how, delta=.5, margin=1.):
     "One explanation `x` and rationale `r`, lists of the counted tokens only"
@@ -76,7 +79,7 @@ def slow_loss(x, r, loss, how, delta=.5, margin=1.):
     if loss == 'huber':
         d = [abs(a - b) for a, b in zip(e, r)]
         return sum(.5*v*v if v <= delta else delta*(v - .5*delta) for v in d)/n
-    if loss == 'bce': return sum(-b*log(a) - (1 - b)*log(1 - a) for a, b in zip(e, r))/n
+    if loss == 'bce': return sum(-b*bounded_log(a) - (1 - b)*bounded_log(1 - a) for a, b in zip(e, r))/n
     if loss == 'kl': return sum(b*(log(b) - log(a)) for a, b in zip(e, r) if b > 0)
     if loss == 'margin': return sum(max(0, margin - (2*b - 1)*a) for a, b in zip(e, r))/n
     others = [a for a, b in zip(e, r) if b < .5]
@@ -128,6 +131,35 @@ def test_the_gradient_of_every_criterion_is_that_of_its_equation(loss, how):
             return rationale_loss(moved, r, counts, loss, how).sum()
         slow[tuple(at)] = (total(step) - total(-step)) / (2*step)
     torch.testing.assert_close(gradient, slow, rtol=1e-5, atol=1e-7)
+
+@pytest.mark.parametrize('loss, how', criteria)
+def test_float32_and_float64_give_the_same_loss(loss, how):
+    "Within a few units in the last place of float32; 'bce' depended on the dtype when its largest value was 1"
+    values, r, counts = invented()
+    values = values.softmax(-1) # as attention
+    single, double = (rationale_loss(values.to(dtype), r.to(dtype), counts, loss, how)
+                      for dtype in (torch.float32, torch.float64))
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
+
+def test_bce_of_attention_on_one_token_is_the_same_in_every_dtype_and_finite():
+    for dtype in (torch.float32, torch.float64):
+        e = torch.tensor([[[1., 0., 0.]]], dtype=dtype, requires_grad=True)
+        loss = rationale_loss(e, torch.tensor([[0., 1., 0.]], dtype=dtype), torch.ones(1, 1, 3).bool(), 'bce')
+        loss.sum().backward()
+        assert loss.item() == pytest.approx(200/3) and e.grad.isfinite().all() # logarithms of at least -100
+
+@pytest.mark.parametrize('explanation', ['attention', 'rollout'])
+def test_bce_of_attention_compares_shares_by_default_and_settings_record_it(explanation):
+    method = RationaleGuided(explanation, 'bce')
+    assert method.scale == method.args()['normalise'] == 'share'
+    assert RationaleGuided.from_args(method.args()).args() == method.args()
+    recorded = {**method.args(), 'normalise': None} # by salviz 0.1, whose default was 'largest'
+    config = renamed_config(dict(method=dict(name='RationaleGuided', args=recorded)))
+    assert config['method']['args']['normalise'] == 'largest' == method.completed(recorded)['normalise']
+    assert 'normalise = largest' in method_fact(config).words
+    kl = RationaleGuided(explanation)
+    assert kl.args()['normalise'] is None and kl.completed(kl.args()) == kl.args()
 
 def test_an_empty_rationale_is_a_target_where_values_stand_alone_and_nothing_where_they_are_shares():
     x, counts = torch.randn(1, 1, 4), torch.ones(1, 1, 4).bool()
@@ -215,7 +247,7 @@ def test_what_many_nodes_cost_is_said_before_training_starts(data, tiny_tokenize
     encoded = feed_for(tiny_bert(), tiny_tokenizer).encode(data)
     def checked(steps):
         RationaleGuided('integrated_gradients', steps=steps).check(tiny_bert(), tiny_tokenizer, encoded, 1)
-    with pytest.warns(UserWarning, match='steps=20 takes about 54 times a plain step'): checked(20)
+    with pytest.warns(UserWarning, match='steps=20 takes about 54 times as long as a plain step'): checked(20)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         checked(3)
@@ -271,7 +303,7 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     n = batch['input_ids'].shape[1]
     counts = counts.view(4, n, n)
     assert not counts.triu(1).any() and counts.tril().any()
-    with pytest.raises(ValueError, match="RationaleGuided: rows='first': the first token of a decoder sees nothing"):
+    with pytest.raises(ValueError, match="RationaleGuided: rows='first': the first token of a decoder attends only"):
         RationaleGuided(variant=RationaleGuidedVariant(rows='first')).check(model, tiny_tokenizer,
                                                                             dict(train=data['train']), 1)
 
@@ -302,6 +334,13 @@ def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_h
     assert not any((d & marked).any() for d in drawn) and not torch.equal(*drawn)
     again = as_many_of_the_rest(marked.flip(0), ~special.flip(0), batch['example_id'].flip(0), 2, 3, 5)
     assert torch.equal(again[0].flip(0), drawn[0]) # an example draws the same whatever stands beside it
+
+@pytest.mark.parametrize('dtype, expected', [(torch.float64, torch.float64), (torch.float32, torch.float32),
+                                             (torch.bfloat16, torch.float32)])
+def test_the_contrastive_criterion_keeps_the_dtype_of_the_model(dtype, expected, data, tiny_tokenizer, tiny_bert):
+    model, batch = tiny_bert().to(dtype).eval(), batch_of(data, tiny_tokenizer, range(6))
+    term = step_terms(RationaleGuided(loss='contrastive'), model, model, batch, Progress(), 'classification')
+    assert term['rationale'].loss.dtype == expected # but half precision is compared in single precision
 
 def test_a_text_alone_keeps_its_order():
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]]).bool()
@@ -396,13 +435,16 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokeniz
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(explanation='occlusion'),
-     "explanation='occlusion' has no gradient that could train; take one of 'attention'"),
+     "explanation='occlusion' has no gradient to train with; use one of 'attention'"),
     (dict(explanation='eyes'), 'explanation must be one of'),
     (dict(loss='hinge'), "loss must be one of 'mse'"),
     (dict(loss='kl', normalise='sigmoid'), "loss='kl' needs values of at least 0"),
     (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
-     "take one of 'share', 'softmax', 'sigmoid'"),
+     "use one of 'share', 'softmax', 'sigmoid'"),
     (dict(loss='bce', normalise='none'), "loss='bce' needs values"),
+    (dict(loss='bce', normalise='largest'), "normalise='largest' sets the largest e to 1; use one of 'share', 'softm"),
+    (dict(explanation='input_x_gradient', loss='bce', normalise='largest', ranking='magnitude'),
+     "loss='bce' takes the logarithm of 1 - e, and normalise='largest' sets the largest e to 1"),
     (dict(weight=-1), 'weight must be a finite number'), (dict(heads=[]), 'heads must be None'),
     (dict(rows='last'), 'rows must be one of'), (dict(steps=0), 'steps must be a whole number'),
     (dict(negatives=0), 'negatives must be'), (dict(delta=0), 'delta must be a finite number above 0'),
@@ -423,10 +465,10 @@ def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_tr
     none = datasets.DatasetDict({k: d.remove_columns('rationale').add_column('rationale', [None]*len(d),
         feature=d.features['rationale']) for k, d in data.items()})
     refuses('none of the 37 training examples has a rationale', RationaleGuided(), none)
-    refuses('heads: the model has heads 0 to 3', RationaleGuided(heads=[4]))
+    refuses('heads must be between 0 and 3', RationaleGuided(heads=[4]))
     refuses('layers', RationaleGuided(layers=[7]))
     net = small_net('text-lstm', num_labels=2, tokenizer=tiny_tokenizer)
-    refuses("cannot be observed|holds no transformers model.*teach a saliency", RationaleGuided(), model=net)
+    refuses("cannot be observed|holds no transformers model.*train a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
     refuses('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))

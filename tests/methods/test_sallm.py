@@ -24,6 +24,8 @@ from transformers import (BartConfig, BartForSequenceClassification, BertConfig,
 import forked
 import salviz.methods.sallm as room
 from salviz.core import run_files, runs
+from salviz.core.description import method_fact
+from salviz.core.renamed import renamed_config
 import salviz.training.trainer as training
 from helpers import word_tokenizer
 from salviz.models.attention import observe
@@ -85,11 +87,11 @@ def reference_target(saliency, counts, top_fraction, binarised):
     return [x/total for x in t] if total > 0 else t
 
 
-def reference_released_loss(attention, target, width=None):
+def reference_released_loss(attention, target, width=60):
     """One row, in float64, as it was released: the target is 1 at marked tokens and 1e-8 at all other positions of the
-    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, if `attention` has
-    fewer"""
-    width = width or len(attention)
+    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, or 'batch': those of
+    `attention`"""
+    width = len(attention) if width == 'batch' else width
     marks = [1. if i < len(target) and float(target[i]) > 0 else 1e-8 for i in range(width)]
     if max(marks) < 1: return 0.
     attention = [float(attention[i]) if i < len(attention) else 0. for i in range(width)]
@@ -98,7 +100,7 @@ def reference_released_loss(attention, target, width=None):
     return sum(p[i] * (math.log(p[i]) - log_q[i]) for i in range(width))
 
 
-def reference_loss(attention, target, counts, loss, width=None):
+def reference_loss(attention, target, counts, loss, width=60):
     "One row, in float64"
     if loss == 'released': return reference_released_loss(attention, target, width)
     at = [i for i in range(len(attention)) if counts[i]]
@@ -109,7 +111,7 @@ def reference_loss(attention, target, counts, loss, width=None):
     return sum(y * math.log(y/x) for x, y in zip(a, t) if y > 0)
 
 
-def reference_layer_loss(attention, real, pooled, target, counts, method, width=None):
+def reference_layer_loss(attention, real, pooled, target, counts, method, width=60):
     "One example and layer, in float64: attention [heads][query][key], `real` positions, row `pooled`; as `method` asks"
     heads = range(len(attention)) if method.heads is None else method.heads
     rows = [pooled] if method.rows == 'pooled' else list(real)
@@ -180,7 +182,7 @@ def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(l
         assert torch.equal(agreement_loss(spoilt, target, counts, loss), got)
 
 
-@pytest.mark.parametrize('padded_to', [None, 17, 40])
+@pytest.mark.parametrize('padded_to', ['batch', 17, 40, 60])
 def test_the_released_loss_is_the_released_code_row_by_row_with_specials_and_pads_in_both_softmaxes(padded_to):
     saliency, counts, attention = random_rows()
     for top_fraction in (.1, .5):
@@ -210,7 +212,7 @@ def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_function
     pulls = {}
     for loss in ('kl', 'released'):
         scores = torch.zeros(1, n, dtype=torch.float64, requires_grad=True)
-        agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss).sum().backward()
+        agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss, 'batch').sum().backward()
         pulls[loss] = scores.grad.norm().item()
     factor = pulls['kl'] / pulls['released']
     assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
@@ -218,18 +220,27 @@ def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_function
     assert factor == pytest.approx(weaker, rel=.06)
 
 
-def test_the_released_loss_depends_on_the_length_of_its_batch_unless_a_length_is_given():
+def test_the_released_loss_depends_on_the_length_of_its_batch_only_with_padded_to_batch():
     target, row = torch.tensor([[.5, 0., .5, 0., 0.]]), torch.tensor([[.1, .2, .3, .15, .25]])
-    def loss(right=0, left=0, padded_to=None):
+    def loss(right=0, left=0, padded_to='batch'):
         attention, wanted = (torch.nn.functional.pad(x, (left, right)) for x in (row, target))
         return agreement_loss(attention, wanted, attention > 0, 'released', padded_to).item()
-    assert loss() == pytest.approx(reference_released_loss(row[0], target[0]), rel=1e-5)
+    assert loss() == pytest.approx(reference_released_loss(row[0], target[0], 'batch'), rel=1e-5)
     assert loss(7) == pytest.approx(reference_released_loss(row[0], target[0], 12), rel=1e-5)
     assert abs(loss(7)/loss() - 1) > .1
     for same in (loss(left=7), loss(padded_to=12), loss(3, padded_to=12), loss(left=4, padded_to=12)):
         assert same == pytest.approx(loss(7), rel=1e-5)
-    with pytest.raises(ValueError, match='padded_to must be at least 8, the positions of a row in this batch, got 6'):
+    with pytest.raises(ValueError,
+                       match='SalLM: padded_to must be at least 8, the positions of a row in this batch, got 6'):
         loss(3, padded_to=6)
+
+
+def test_by_default_the_released_loss_of_a_sentence_is_that_of_60_positions_in_every_batch():
+    target, row = torch.tensor([[.5, .5] + [0.]*18]), torch.full((1, 20), 1/20)
+    expected = reference_released_loss(row[0], target[0], 60)
+    for right, left in ((0, 0), (10, 0), (40, 0), (0, 15), (7, 9)):
+        attention, wanted = (torch.nn.functional.pad(x, (left, right)) for x in (row, target))
+        assert agreement_loss(attention, wanted, None, 'released').item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
@@ -380,7 +391,7 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
         with torch.no_grad(): attentions = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for layer in layers:
-            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method, width=24))
+            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method))
         assert term.loss[b].item() == pytest.approx(sum(losses)/len(losses), rel=1e-3, abs=1e-6)
     assert term.weight == method.weight and plan.layers == tuple(layers)
 
@@ -503,16 +514,18 @@ def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
         assert term.loss[b].item() == pytest.approx(alone.loss.item(), rel=1e-5)
 
 
-def test_with_a_length_given_the_released_loss_of_an_example_does_not_depend_on_its_batch():
+def test_the_released_loss_of_an_example_does_not_depend_on_its_batch():
     teacher, model = make_bert(1), make_bert(0)
     losses = {}
-    for padded_to in (None, 24):
-        method = prepared(SalLM(teacher, steps=2, variant=SalLMVariant(loss='released', padded_to=padded_to)), teacher)
+    variants = {24: SalLMVariant(loss='released', padded_to=24), 60: SalLMVariant(loss='released'),
+                'batch': SalLMVariant(loss='released', padded_to='batch')}
+    for padded_to, variant in variants.items():
+        method = prepared(SalLM(teacher, steps=2, variant=variant), teacher)
         together = one_step(method, model, batch)[0].loss
         alone = torch.cat([one_step(method, model, make_batch([b]))[0].loss for b in range(len(texts))])
         losses[padded_to] = together, alone
-    torch.testing.assert_close(*losses[24], rtol=1e-4, atol=1e-6)
-    assert ((losses[None][0] / losses[None][1] - 1).abs() > .1).sum() >= 4 # as released: pads are positions too
+    for n in (24, 60): torch.testing.assert_close(*losses[n], rtol=1e-4, atol=1e-6)
+    assert ((losses['batch'][0] / losses['batch'][1] - 1).abs() > .1).sum() >= 4 # pads of the batch are positions too
 
 
 def test_plan_and_explaining_leave_no_trace():
@@ -617,13 +630,15 @@ def reference_tokens(row, label, saliency):
     return [sum(float(last[0, h, 0, i]) for h in range(4))/4 for i in range(len(row['input_ids']))]
 
 
-def reference_standardised(saliency):
-    "One label's map of one example, as the released code does it: divided by its L2 norm, then z-scored"
-    norm = math.sqrt(sum(x*x for x in saliency))
-    unit = [x/norm for x in saliency]
+def reference_standardised(saliency, positions=60):
+    """One label's map of one example, as the released code does it: a row of `positions`, 0 at the pads, divided by
+    its L2 norm, then z-scored over the row; only the tokens are returned. `positions` 'real': a row without pads"""
+    row = list(saliency) + [0.]*(0 if positions == 'real' else positions - len(saliency))
+    norm = math.sqrt(sum(x*x for x in row))
+    unit = [x/norm for x in row]
     mean = sum(unit)/len(unit)
     deviation = math.sqrt(sum((x - mean)**2 for x in unit)/len(unit))
-    return [(x - mean)/deviation for x in unit]
+    return [(x - mean)/deviation for x in unit][:len(saliency)]
 
 
 @pytest.mark.sample(2)
@@ -650,16 +665,34 @@ def test_the_released_mean_over_labels_is_another_explanation_than_the_mean_over
     teacher, real = make_bert(1), batch['attention_mask'].bool()
     def explained(target): return token_saliency(teacher, batch, 'integrated_gradients', target, 4)
     mean, released = explained('all'), explained('all_released')
-    of_mean, of_released = (room.standardised(x, real) for x in (mean, released)) # a scaled map would be the same here
+    # a scaled map would be the same here
+    of_mean, of_released = (room.standardised(x, real, 'real') for x in (mean, released))
     assert ((of_mean - of_released).abs().amax(1) > .02).sum() >= 6
     unit = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     whole = torch.ones(3, 6).bool()
     for scale in (1e-30, 1., 1e30): # a label with small gradients has as much of a say as one with large ones
-        scaled = room.standardised(unit * scale, whole)
-        torch.testing.assert_close(scaled, room.standardised(unit, whole), rtol=1e-5, atol=1e-5)
+        scaled = room.standardised(unit * scale, whole, 'real')
+        torch.testing.assert_close(scaled, room.standardised(unit, whole, 'real'), rtol=1e-5, atol=1e-5)
     alike = torch.full((1, 6), .3)
-    for nothing in (room.standardised(alike, whole[:1]), room.standardised(alike * 0, whole[:1] & False)):
+    for nothing in (room.standardised(alike, whole[:1], 'real'), room.standardised(alike, whole[:1], 6),
+                    room.standardised(alike * 0, whole[:1] & False)):
         assert nothing.tolist() == [[0.]*6]
+
+
+@pytest.mark.parametrize('positions', [60, 24, 'real'])
+def test_the_released_target_equals_a_slow_reference_over_the_positions_of_a_row(positions):
+    teacher, n = make_bert(1), 3
+    found = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3, positions)
+    for b in range(len(texts)):
+        row = data['train'][b]
+        each = [reference_standardised(reference_tokens(row, c, 'integrated_gradients'), positions) for c in range(n)]
+        expected = [sum(e[i] for e in each)/n for i in range(len(row['input_ids']))]
+        np.testing.assert_allclose(found[b, :len(expected)], expected, atol=1e-3)
+        assert found[b, len(expected):].abs().sum() == 0
+    default = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3)
+    assert torch.equal(found, default) == (positions == 60)
+    with pytest.raises(ValueError, match='SalLM: target_positions must be at least 16, the tokens of the longest text'):
+        room.standardised(found, batch['attention_mask'].bool(), 15)
 
 
 def test_the_released_mean_over_labels_does_not_depend_on_padding():
@@ -707,9 +740,12 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all', 'all_released'"),
     (dict(loss='released', binarised=False),
      "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
-    (dict(padded_to=60), "padded_to is for loss='released', which counts pads; with loss='kl' leave it out"),
-    (dict(loss='released', padded_to=0), 'padded_to must be None .* or a whole number of positions, got 0'),
-    (dict(loss='released', padded_to=60.), 'padded_to must be None .* or a whole number of positions, got 60.0'),
+    (dict(padded_to=40), "padded_to applies to loss='released' only, which counts pads; leave it out with loss='kl'"),
+    (dict(padded_to='batch'), "padded_to applies to loss='released' only"),
+    (dict(loss='released', padded_to=0), "padded_to must be 'batch' or a whole number of positions, got 0"),
+    (dict(loss='released', padded_to=60.), "padded_to must be 'batch' or a whole number of positions, got 60.0"),
+    (dict(target_positions=40), "target_positions applies to target='all_released' only; leave it out with target="),
+    (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a whole number"),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
     (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
@@ -733,12 +769,14 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
     with pytest.raises(ValueError,
                        match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
         SalLM(variant=SalLMVariant(heads=[1, 4])).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'):
+    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never refreshes'):
         SalLM(variant=SalLMVariant(refresh=2)).check(model, tokenizer, data, 2)
     with pytest.raises(ValueError,
-                       match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
+                       match='padded_to=15 is less than the 16 tokens of the longest example; set padded_to to 16 or'):
         SalLM(variant=SalLMVariant(loss='released', padded_to=15)).check(model, tokenizer, data, 1)
     SalLM(variant=SalLMVariant(loss='released', padded_to=16)).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='target_positions=15 is less than the 16 tokens .* or max_length to 15'):
+        SalLM(variant=SalLMVariant(target='all_released', target_positions=15)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"):
         SalLM(saliency='gradient').check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'):
@@ -1090,8 +1128,8 @@ def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(
     before = {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')}
     assert len(before) == 1
     with pytest.raises(ValueError,
-                       match='does not have the weights of the one whose explanations were begun in this run; give the '
-                       'same teacher'):
+                       match='does not have the weights of the one that computed the first explanations of this '
+                             'run; pass the same teacher'):
         student(tmp_path/'run', make_bert(4), resume=True)
     assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before
     assert 'explanation_seconds' not in run.state
@@ -1110,7 +1148,7 @@ def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
     for other in (changed, data['train'].select(range(7, -1, -1))):
         trainer = make_trainer(run)
         trainer.encoded = dict(train=other)
-        with pytest.raises(ValueError, match='are of other tokens or labels; go on with the data and the tokenizer'):
+        with pytest.raises(ValueError, match='are of other tokens or labels; resume with the data and the tokenizer'):
             SalLM(make_bert(1), steps=2).prepare(trainer)
     assert len(room.parts_of(run, 'explanations')) == 2
 
@@ -1316,8 +1354,8 @@ def test_a_teacher_folder_that_lost_its_config_is_named_and_trained_again_once_i
     (run.path/'teacher'/'snapshots').mkdir(parents=True)
     def refused(says):
         with pytest.raises(ValueError,
-                           match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher, '
-                           'and'):
+                           match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher '
+                           'to train'):
             SalLM(steps=2).prepare(make_trainer(run))
     refused('no file .*config.json')
     (run.path/'teacher'/'config.json').write_text('{"method": ')
@@ -1391,7 +1429,8 @@ def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_sa
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
          pytest.raises(ValueError, match='teacher does not have the weights of the one'):
         SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
-    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); they are made again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); the explanations are '
+                                          'computed again'):
         SalLM(make_bert(1), steps=2).prepare(make_trainer(Run(run.path)))
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
@@ -1402,7 +1441,7 @@ def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_d
     SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     whole = second.load_arrays('explanations')
     spoil(second, 'explanations', 'cut')
-    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; they are made again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; the explanations are computed again'):
         SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     assert same_arrays(second.load_arrays('explanations'), whole)
     spoil(first, 'explanations', 'short')
@@ -1421,7 +1460,8 @@ def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_i
     spoil(run, 'explanations-epoch-2', 'cut')
     again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(trainer)
-    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; they are made again'):
+    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; the explanations are '
+                                          'computed again'):
         again.epoch_begin(trainer, 2)
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]
     spoil(run, 'explanations-epoch-2', 'cut')
@@ -1442,13 +1482,13 @@ def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_anot
         every_batch_a_part(m)
         counted(m, 2)
         with pytest.raises(Killed): method().prepare(make_trainer(run))
-    refused("were made with target='all_released', this method asks for target='all'; make both the same", target='all')
-    refused('were made with steps=2, this method asks for steps=3', steps=3)
+    refused("with target='all_released', target_positions=60, .* target='all', target_positions=None", target='all')
+    refused('were computed with steps=2, but this method uses steps=3', steps=3)
     seen, _ = counted(monkeypatch)
     method().prepare(make_trainer(run))
     assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), whole.load_arrays('explanations'))
     assert run.state['explained']['target'] == 'all_released'
-    refused("were made with target='all_released', this method asks for target='gold'", target='gold')
+    refused("with target='all_released', target_positions=60, .* target='gold'", target='gold')
 
 
 @pytest.mark.slow
@@ -1457,7 +1497,8 @@ def test_a_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path,
     _, undo = counted(monkeypatch, 1)
     with pytest.raises(Killed): student(tmp_path/'run', teacher_run, **asked)
     undo()
-    for other in (dict(target='all'), dict(padded_to=None), dict(loss='kl', padded_to=None)):
+    for other in (dict(target='all'), dict(padded_to='batch'), dict(target_positions='real'),
+                  dict(loss='kl', padded_to=60)):
         with pytest.raises(ValueError, match='cannot resume .*: method differ'):
             student(tmp_path/'run', teacher_run, resume=True, **{**asked, **other})
     again = student(tmp_path/'run', teacher_run, resume=True, **asked)
@@ -1561,7 +1602,7 @@ def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(first)
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(again)
     assert all(torch.equal(v, make_bert(1).state_dict()[k]) for k, v in again.model.state_dict().items())
-    with pytest.raises(ValueError, match='no longer has the weights that this run started from'):
+    with pytest.raises(ValueError, match='does not have the weights that this run started from'):
         SalLM(make_bert(2), steps=2,
               variant=SalLMVariant(start='teacher')).prepare(make_trainer(run, steps_per_epoch=2))
     says_it_has_a_checkpoint(monkeypatch, 2)
@@ -1600,17 +1641,17 @@ def test_explanations_of_something_else_are_refused_by_name(teacher_run, tmp_pat
             train(model or make_bert(), tok, data, SalLM.from_args({'explanations': first, 'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **{**settings, 'probes': probes})
         assert not (tmp_path/'no').exists()
-    refused('were made with steps=2, this method asks for steps=20; make both the same', steps=20)
-    refused("were made with target='gold', this method asks for target='all'", target='all')
-    refused("were made with saliency='integrated_gradients', steps=2, this method asks for saliency='gradient_norm', "
-            "steps=None", saliency='gradient_norm')
-    refused(f'{teacher_run.path.name} holds no explanations; name a run of SalLM', explanations=teacher_run)
+    refused('were computed with steps=2, but this method uses steps=20; use the same settings', steps=20)
+    refused("were computed with target='gold', but this method uses target='all'", target='all')
+    refused("were computed with saliency='integrated_gradients', steps=2, but this method uses "
+            "saliency='gradient_norm', steps=None", saliency='gradient_norm')
+    refused(f'{teacher_run.path.name} contains no explanations; pass a SalLM run', explanations=teacher_run)
     other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
-    refused('were made with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
+    refused('were computed with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
     changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
-    refused('do not cover 1 of the 8 examples in train; they serve the same texts, labels',
+    refused('do not cover 1 of the 8 examples in train; use the same texts, labels',
             data=DatasetDict(train=changed, validation=raw['validation']))
-    refused('do not cover 1 of the 1 examples in probes; look at the same ones', probes=['long and dull'])
+    refused('do not cover 1 of the 1 examples in probes; use the same probes', probes=['long and dull'])
     refused('do not cover', data=DatasetDict(train=rows,
                                              validation=rows.select(range(4,
                                                                           8)).map(
@@ -1634,6 +1675,36 @@ def test_a_run_with_what_was_called_the_released_loss_before_is_another_method()
     assert method.completed(before) != method.args()
     other = SalLM(variant=SalLMVariant(loss='mse'))
     assert other.completed({k: v for k, v in other.args().items() if k != 'padded_to'}) == other.args()
+
+
+def test_settings_recorded_before_there_were_60_positions_are_those_of_an_equal_method():
+    def recorded(**options): # by salviz 0.1
+        args = {**SalLM.from_args(dict(padded_to=None, **options)).args(), 'padded_to': None}
+        return {k: x for k, x in args.items() if k != 'target_positions'}
+    plain = recorded()
+    assert SalLM().completed(plain) == SalLM().args()
+    old = dict(loss='released', target='all_released')
+    same = SalLM(variant=SalLMVariant(**old, padded_to='batch', target_positions='real'))
+    assert same.completed(recorded(**old)) == same.args() != SalLM.from_args(old).args()
+    config = renamed_config(dict(method=dict(name='SalLM', args=recorded(**old))))
+    assert SalLM.from_args(config['method']['args']).args() == same.args()
+    assert 'padded to = batch' in method_fact(config).words and 'target positions = real' in method_fact(config).words
+    assert renamed_config(dict(method=dict(name='SalLM', args=plain)))['method']['args'] == SalLM().args()
+    preset = {**recorded(**old), 'padded_to': 60} # 60 positions in the loss, real tokens in the explanations
+    assert SalLM().completed(preset) == SalLM(variant=SalLMVariant(**old, target_positions='real')).args()
+
+
+def test_explanations_recorded_before_there_were_60_positions_are_not_reused_for_60(tmp_path):
+    def method(positions): return SalLM(make_bert(1), steps=2, variant=SalLMVariant(target='all_released',
+                                                                                    target_positions=positions))
+    run = Run.create(tmp_path/'run', {})
+    method('real').prepare(make_trainer(run))
+    explained = {k: x for k, x in run.state['explained'].items() if k != 'target_positions'}
+    run.set_state(explained=explained)
+    method('real').prepare(make_trainer(run))
+    with pytest.raises(ValueError, match="were computed with target_positions='real', but this method uses "
+                                         'target_positions=60; use the same settings'):
+        method(60).prepare(make_trainer(run))
 
 
 # --- heads that answer at tokens, scores, texts without labels
@@ -1904,19 +1975,19 @@ def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_
             train(model_of(task), pair_tokenizer, asked_of[task], SalLM.from_args({'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **settings)
         assert not (tmp_path/'no').exists()
-    refused("target='all' is a mean over classes, which regression does not choose among", 'regression', target='all')
+    refused("target='all' is a mean over classes, which regression does not have", 'regression', target='all')
     refused("target='all_released' is a mean", 'causal_lm', target='all_released')
-    refused("rows='mean' is for one answer a text; in token_classification", 'token_classification', rows='mean')
-    refused('unlabelled=.* is for classification and regression, got causal_lm', 'causal_lm', unlabelled=more)
-    refused('teacher=False is for classification and regression', 'token_classification', teacher=False,
+    refused("rows='mean' needs one answer for each text; token_classification", 'token_classification', rows='mean')
+    refused('unlabelled=.* works for classification and regression only, got causal_lm', 'causal_lm', unlabelled=more)
+    refused('teacher=False works for classification and regression only', 'token_classification', teacher=False,
             saliency=lambda m, b, c: b['input_ids'])
-    refused('was made for classification, the model for regression', 'regression',
+    refused('is a model for classification, the model is for regression', 'regression',
             teacher=model_of('classification'))
-    refused('unlabelled holds pairs of texts, the labelled examples are single texts', 'regression',
+    refused('unlabelled contains pairs of texts, but the labelled examples are single texts', 'regression',
             unlabelled=[('a', 'b')])
     plain = DatasetDict({k: d.remove_columns('target_text') for k, d in asked_of['causal_lm'].items()})
     for some, probes in ((plain, 2), (asked_of['causal_lm'], ['a film .'])):
-        with pytest.raises(ValueError, match='is a plain text: none of its tokens is the answer'):
+        with pytest.raises(ValueError, match='is a plain text, which has no answer to explain'):
             train(model_of('causal_lm'), pair_tokenizer, some, SalLM(steps=2), run_dir=tmp_path/'no',
                   **{**settings, 'probes': probes})
     assert not (tmp_path/'no').exists()
@@ -1926,9 +1997,9 @@ def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_
     (dict(unlabelled='a text'), 'unlabelled must be None, a list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
     (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
-    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight are for'),
+    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight apply'),
     (dict(ranking='size'), "ranking must be one of None, 'signed'"),
-    (dict(teacher=False), 'teacher=False asks nobody, which needs a function'),
-    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False asks nobody')])
+    (dict(teacher=False), 'teacher=False needs a function as saliency'),
+    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False needs a function as saliency')])
 def test_arguments_of_texts_without_labels_and_of_nobody_are_refused_where_the_method_is_made(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)

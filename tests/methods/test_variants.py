@@ -23,9 +23,10 @@ together = { # an option has a meaning only with these arguments or options
     (ADDrop, 'reading'): dict(attribution='integrated_gradients'),
     (ADDrop, 'pseudo_label'): dict(attribution='integrated_gradients'),
     (SaliencyGuided, 'steps'): dict(saliency='integrated_gradients'),
-    (SalLM, 'padded_to'): dict(loss='released'), (SalLM, 'unlabelled_ratio'): dict(unlabelled=['a film']),
+    (SalLM, 'padded_to'): dict(loss='released'), (SalLM, 'target_positions'): dict(target='all_released'),
+    (SalLM, 'unlabelled_ratio'): dict(unlabelled=['a film']),
     (SalLM, 'unlabelled_weight'): dict(unlabelled=['a film'])}
-values = dict(nodes=5, constant_steps=7, steps=7, padded_to=60, heads=[1], refresh=2, unlabelled=['a film'],
+values = dict(nodes=5, constant_steps=7, steps=7, heads=[1], refresh=2, unlabelled=['a film'],
               unlabelled_ratio=2, unlabelled_weight=.5, delta=2., margin=2., negatives=3, normalise='softmax')
 
 
@@ -89,7 +90,7 @@ def test_a_warning_names_the_line_of_the_caller_and_a_preset_is_kept_beside_an_o
     (lambda v: ADDrop(attribution='integrated_gradients', target='gold', variant=v), dict()),
     (lambda v: ADDrop(attribution='random', variant=v), dict(random_form='positions')),
     (lambda v: SaliencyGuided(variant=v), dict(fill_range='sample', score='log_probability')),
-    (lambda v: SalLM(variant=v), dict(loss='released', target='all_released', padded_to=60, after_dropout=True)),
+    (lambda v: SalLM(variant=v), dict(loss='released', target='all_released', after_dropout=True)),
     (lambda v: AttentionGuidance(variant=v), dict(boundary='zero', multiple='indicator', after_dropout=True,
                                                   schedule='constant-then-linear')),
     (lambda v: RationaleGuided(loss='huber', variant=v), dict(delta=1., normalise='softmax')),
