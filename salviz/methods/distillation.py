@@ -86,9 +86,8 @@ class _Opening(Method):
             if path.parent.name == 'checkpoints' and path.is_dir(): return load_model(path.parents[1], step_of(path))
             if not (path/'metrics.jsonl').exists(): return load_model_for(task, str(teacher))
             teacher = Run(path)
-        self.require(teacher.finished, f'the teacher {teacher.path} is not finished, '
-                                       'so that its best checkpoint may change; '
-                                     'finish it, or name one of its checkpoints by its path')
+        self.require(teacher.finished, f'the teacher {teacher.path} is not finished, so its best checkpoint may '
+                                       'change; finish it, or pass the path of one of its checkpoints')
         return load_model(teacher)
 
     def loaded(self, model:torch.nn.Module) -> tuple: # (model, tokenizer or None)

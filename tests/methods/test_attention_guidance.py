@@ -342,7 +342,7 @@ def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
         off = {a: max(a*guidance/task, task/(a*guidance)) for a in (1, 10, 100)}
         assert off[comparable_alpha(task, guidance)] == min(off.values())
     for bad in [(0., 1.), (1., 0.), (math.nan, 1.), (1., math.inf)]:
-        with pytest.raises(ValueError, match='give alpha as a number'): comparable_alpha(*bad)
+        with pytest.raises(ValueError, match='pass alpha as a number'): comparable_alpha(*bad)
 
 
 def make_trainer(tmp_path, model, first_batches, steps=(1, 1), broadcast=lambda x: x, reduce=lambda x, how: x,
@@ -451,9 +451,9 @@ def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path)
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
     assert said((40, 3),
-                **late) == ["AttentionGuidance: schedule='constant-then-linear' holds the weight for "
-                                     "constant_steps=20000 steps and this training has 120, "
-                                     "so it never falls; give constant_steps below 120, or schedule='linear'"]
+                **late) == ["AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
+                                     "constant_steps=20000 steps, and this training has 120, "
+                                     "so it never falls; set constant_steps below 120, or schedule='linear'"]
     assert len(said((10_000, 2), **late)) == len(said((10, 2), constant_steps=20, **late)) == 1
     assert said((40, 3), first=False, **late) == said((10_000, 3),
                                                       **late) == said((10, 2), constant_steps=19,
@@ -485,23 +485,23 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(head_fraction=0), 'head_fraction=0 of 4 heads is 0'),
     (dict(patterns={'next': [4]}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
     (dict(patterns={'next': [-1]}), 'has head -1'),
-    (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which next has already'),
-    (dict(patterns={'next': [1, 1]}), 'has head 1, which next has already'),
-    (dict(patterns={'diagonal': [0]}), 'is not known; available: next, prev, first, delim, period, delim:TOKEN'),
-    (dict(patterns={'delim:fun': [0]}), "'fun' is no delimiter of .*; it has .*'delim:\\[SEP\\]'"),
+    (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which already has the pattern next'),
+    (dict(patterns={'next': [1, 1]}), 'has head 1, which already has the pattern next'),
+    (dict(patterns={'diagonal': [0]}), 'is unknown; available: next, prev, first, delim, period, delim:TOKEN'),
+    (dict(patterns={'delim:fun': [0]}), "'fun' is not a delimiter of .*; available: .*'delim:\\[SEP\\]'"),
     (dict(patterns={'delim:[SEP]': [0]}, custom={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
-    (dict(patterns={'next': []}), 'must be a list of head numbers'),
-    (dict(patterns={'next': 'all'}), 'must be a list of head numbers'),
-    (dict(patterns={0: {'next': [True]}}), 'must be a list of head numbers'),
+    (dict(patterns={'next': []}), 'must be a list of head indices'),
+    (dict(patterns={'next': 'all'}), 'must be a list of head indices'),
+    (dict(patterns={0: {'next': [True]}}), 'must be a list of head indices'),
     (dict(patterns={7: {'next': [0]}}), 'layers 0 to 2'),
     (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'names a layer twice'),
     (dict(layers=[3]), 'layers 0 to 2'),
     (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
     (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
     (dict(patterns={0: {-1: 'next'}}), 'has head -1'),
-    (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
+    (dict(patterns={(0, 0): 'diagonal'}), 'is unknown; available: next, prev'),
     (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'names a layer twice'),
-    (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
+    (dict(patterns={'period': [0]}), 'pattern .period. needs ., which does not occur in the training data'),
     (dict(patterns={'band': [0]}, custom=dict(band=torch.eye(4))),
      "custom pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
@@ -527,12 +527,12 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
     (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
     (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'),
     (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
-    (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must hold shares of attention'),
+    (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must contain fractions of attention'),
     (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
     (dict(constant_steps=-1), 'constant_steps must be a whole number'),
     (dict(constant_steps=.5), 'constant_steps must be a whole number'),
     (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), 'custom has a pattern called'),
-    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' is given to no head"),
+    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' has no head"),
     (dict(custom=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
     with pytest.raises(ValueError, match=says): AttentionGuidance.from_args(arguments)
@@ -755,7 +755,7 @@ def test_in_a_translation_model_a_next_and_a_prev_head_of_each_encoder_layer_are
     encoder = set(model.get_encoder().parameters()) # the embedding is shared
     assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
     assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
-    with pytest.raises(ValueError, match='head_fraction=0.25 has no meaning for an encoder-decoder'):
+    with pytest.raises(ValueError, match='head_fraction=0.25 does not apply to an encoder-decoder'):
         AttentionGuidance(head_fraction=.25).heads(model)
 
 

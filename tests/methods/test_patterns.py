@@ -142,7 +142,7 @@ def test_a_pattern_for_one_delimiter_names_one_that_the_tokenizer_adds():
     assert pattern_ids('delim', Vocabulary()).tolist() == [CLS, SEP]
     assert pattern_ids('delim:</s>', Vocabulary()).tolist() == [SEP]
     for token in ('.', '[SEP]', ''):
-        with pytest.raises(ValueError, match="is no delimiter of Vocabulary; it has 'delim:<s>', 'delim:</s>'"):
+        with pytest.raises(ValueError, match="is not a delimiter of Vocabulary; available: 'delim:<s>', 'delim:</s>'"):
             pattern_ids(f'delim:{token}', Vocabulary())
     with pytest.raises(ValueError, match="pattern 'delim:</s>' needs ids"):
         pattern_target('delim:</s>', padded([[CLS, SEP]], 'right'))
