@@ -32,6 +32,7 @@ def first_settings(
     names = {new: old for old, new in RENAMED.get(method, {}).items()}
     return {names.get(name, name): value for name, value in settings.items()}
 
+# %% ../../nbs/01_core/10_renamed.ipynb #rn-08b
 def recorded_settings(
     method:str,    # name of the method, or of several: 'A + B'
     settings:dict, # all settings, as recorded
@@ -41,10 +42,9 @@ def recorded_settings(
         return {name: recorded_settings(name, part) if isinstance(part, dict) else part
                 for name, part in settings.items()}
     settings = renamed_settings(method, settings)
-    if method == 'SalLM' and 'target_positions' not in settings:
-        settings['target_positions'] = 'real' if settings.get('target') == 'all_released' else 60
-    if method == 'SalLM' and settings.get('padded_to', 60) is None:
-        settings['padded_to'] = 'batch' if settings.get('loss') == 'released' else 60
+    if method == 'SalLM' and settings.get('target') == 'all_released': settings.setdefault('target_positions', 'real')
+    if method == 'SalLM' and settings.get('padded_to', 60) is None: # a study that varies the loss records none
+        settings['padded_to'] = 'batch' if settings.get('loss', 'released') == 'released' else 60
     if method == 'RationaleGuided' and settings.get('loss') == 'bce' and settings.get('normalise') is None:
         if settings.get('explanation') in ('attention', 'rollout'): settings['normalise'] = 'largest'
     return settings

@@ -351,7 +351,7 @@ class _CheckingTexts(_Weighting):
         return at
 
     def _check_reach(self, model, heads, batch):
-        "Raise if a pattern has keys that the queries of `batch` cannot attend to"
+        "Raise an error if a pattern has keys that the queries of `batch` cannot attend to"
         batch = {k: v.to(device_of(model)) for k, v in batch.items()}
         targets, guided_part = self.targets(heads, batch), check_part(model)[1]
         with undisturbed(model), torch.no_grad(), observe(model, layers=list(heads)) as maps:
@@ -362,14 +362,14 @@ class _CheckingTexts(_Weighting):
                     self.require(not bool(forbidden.any()),
                                  f'pattern {name!r} with boundary={self.variant.boundary!r} has keys that the '
                                  f'attention mask of {type(model).__name__} forbids in layer {layer}; with a '
-                                 'causal mask use first, or prev with boundary="zero"; with a sliding window use next or prev with '
-                                 'boundary="zero"')
+                                 'causal mask use first, or prev with boundary="zero"; with a sliding window use '
+                                 'next or prev with boundary="zero"')
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #agp05
 class _Checking(_CheckingTexts):
     "Check everything that can be checked before training"
     def _check_patches(self, heads, train, grid):
-        "Raise if options of texts are set, or a pattern has no target on `grid`"
+        "Raise an error if options of texts are set, or a pattern has no target on `grid`"
         self.require((self.variant.boundary, self.variant.multiple) == ('uniform', 'uniform'),
                      'boundary and multiple are for texts; leave them out (for images a patch without the neighbour '
                      'has no target, and several keys get equal fractions)')
@@ -380,7 +380,7 @@ class _Checking(_CheckingTexts):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise if `model` or `data` do not have the heads, tokens or patterns"
+        "Raise an error if `model` or `data` do not have the heads, tokens or patterns"
         Method.check(self, model, tokenizer, data, epochs)
         heads, train = self.heads(model), data['train']
         if grid := grid_of(model): return self._check_patches(heads, train, grid)
@@ -406,8 +406,8 @@ class AttentionGuidanceVariant(Variant):
     code
 
     'paper' uses the reduction of the code, since the published weights make sense only with it. Four differences of the
-    code are not part of 'released': pads are rows and columns of the patterns, each delimiter is a separate pattern
-    (write 'delim:TOKEN' in `patterns`), a sentence without the token gets zeros, and the pre-training loss is pooled
+    code are not part of 'released'. Pads are rows and columns of the patterns. Each delimiter is a separate pattern;
+    write 'delim:TOKEN' in `patterns` for that. A sentence without the token gets zeros. The pre-training loss is pooled
     over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
@@ -457,7 +457,7 @@ class AttentionGuidance(_Checking):
         return {**super().args(), 'custom': self.custom and {name: as_text(P) for name, P in self.custom.items()}}
 
     def _check_patterns(self):
-        "Raise if `patterns`, `layers` and `custom` do not fit together"
+        "Raise an error if `patterns`, `layers` and `custom` do not fit together"
         by_layer = _is_by_layer(self.patterns)
         every = list(self.patterns.values()) if by_layer else [{} if self.patterns is None else self.patterns]
         self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p)

@@ -368,7 +368,7 @@ class _Described(_WithOptions):
 class Method(_Described):
     "Base class of methods that train with explanations; override `plan` and `terms`"
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
-    supported_tasks = None # tasks of your own method; None: those in the table `supported`, or all
+    supported_tasks = None # tasks of a custom method; None: those in the table `supported`, or all
     task_weight = 1. # weight of the task loss; less in a method that replaces it
 
     def task_names(self) -> tuple:
@@ -383,8 +383,8 @@ class Method(_Described):
     def __add__(self, other): return Together(self, other)
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise, before training starts, if `model`, `data` (a `DatasetDict` of encoded examples) or `epochs` do not
-        work with this method"""
+        """Raise an error, before training starts, if `model`, `data` (a `DatasetDict` of encoded examples) or `epochs`
+        do not work with this method"""
         task, here = task_of(model), self.task_names()
         why = reason_against(self, task)
         self.require(task in here, f'does not support {task}; supported tasks: {", ".join(here)}{why and f". {why}"}')
@@ -414,13 +414,13 @@ class FineTuning(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
-    "Raise unless the argument `name` of `method` is one of `choices`"
+    "Raise an error unless the argument `name` of `method` is one of `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
                    f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
-    "Raise unless the weight `name` of `method` is a finite number of at least 0"
+    "Raise an error unless the weight `name` of `method` is a finite number of at least 0"
     fault = fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 
@@ -432,7 +432,7 @@ def _in_words(x):
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
-    "Raise unless `x` is a `kind`; describe it only then, since the text of a plan contains all of its tensors"
+    "Raise an error unless `x` is a `kind`; describe it only then, since the text of a plan contains all of its tensors"
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
 def check_cite(method):
@@ -443,7 +443,7 @@ def check_cite(method):
     return method.cite
 
 def _check_plan(method, plan):
-    "Raise unless `method` returned a valid `Plan`"
+    "Raise an error unless `method` returned a valid `Plan`"
     _require_kind(method, plan, Plan, 'plan must return a Plan')
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
@@ -459,7 +459,7 @@ def _check_term(
     term,      # should be a `Term`
     size=None, # number of examples in the batch, if known
 ):
-    "Raise unless `term` is a `Term` with one loss per example"
+    "Raise an error unless `term` is a `Term` with one loss per example"
     method.require(isinstance(name, str) and name, f'the name of a term must be a string, got {_in_words(name)}')
     taken = name in _metric_names or name.endswith('_weight')
     method.require(not taken,

@@ -240,7 +240,7 @@ class _Distilling(_Caching):
 class _CheckingParts(_Distilling):
     "Check that teacher and student can be compared"
     def _check_classes(self, teacher, model):
-        "Raise unless `teacher` has the classes of `model`"
+        "Raise an error unless `teacher` has the classes of `model`"
         a, b = teacher.config.num_labels, model.config.num_labels
         self.require(a == b, f'the teacher has {a} classes, the model {b}; '
                              'use a teacher that was trained on the same task')
@@ -248,7 +248,7 @@ class _CheckingParts(_Distilling):
         self.require(not why, why)
 
     def _check_texts(self, teacher, its_tokenizer, model, tokenizer, data):
-        "Raise unless `teacher` reads the tokens of `model` and texts as long as those in `data`"
+        "Raise an error unless `teacher` reads the tokens of `model` and texts as long as those in `data`"
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
         self.require(same, f'the teacher {self.args()["teacher"]} has another vocabulary than the model; '
@@ -260,7 +260,7 @@ class _CheckingParts(_Distilling):
                                 'set a smaller max_length')
 
     def _check_explanation(self, teacher, model, task):
-        "Raise unless teacher and student have the explanation"
+        "Raise an error unless teacher and student have the explanation"
         if not self.of_attention:
             name = {'text': 'input_ids', 'image': 'pixel_values', 'series': 'values'}[task.modality]
             try: attribution_named(self.explanation, name, 'explanation')
@@ -279,15 +279,15 @@ class _CheckingParts(_Distilling):
 class _Checking(_CheckingParts):
     "Check everything that can be checked before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        "Raise if teacher and model cannot be compared, or one of them does not have the explanation"
+        "Raise an error if teacher and model cannot be compared, or one of them does not have the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         task, name = tasks[task_of(model)], self.args()['teacher']
         self.require(self.teacher_layers not in ([], ()), 'teacher_layers must name at least one layer, or be None')
         teacher, its_tokenizer = self.loaded(model)
         self.require(teacher is not unwrapped(model), 'the teacher is the model that is trained and would change '
                                                       'with it; pass a copy (copy.deepcopy) or a run')
-        self.require(task_of(teacher) == task.name, f'the teacher {name} is a model for {task_of(teacher)}, the model '
-                                                    f'is for {task.name}; use a teacher for the same task')
+        self.require(task_of(teacher) == task.name, f'the teacher {name} is for {task_of(teacher)}, but the model is '
+                                                    f'for {task.name}; use a teacher for the same task')
         if task.has_classes: self._check_classes(teacher, model)
         if task.modality == 'text': self._check_texts(teacher, its_tokenizer, model, tokenizer, data)
         self._check_explanation(teacher, model, task)
@@ -347,8 +347,8 @@ class _Preparing(_Checking):
 class DistillationVariant(Variant):
     """Options of distillation beyond its main arguments; 'paper' and 'released' have their defaults
 
-    Three features of the paper and its code have no option: GradCAM and B-cos networks as explanations, explanations of
-    a pass in train mode, and explanations that are computed beforehand and augmented with the image."""
+    Three features of the paper and its code have no option: GradCAM and B-cos networks as explanations, a pass in train
+    mode, and explanations that are computed beforehand and augmented with the image."""
     limits:ClassVar[dict] = dict(steps=is_count)
 
     # attention and rollout: 'pooled': the row that the head reads; 'first'; 'mean' of all rows

@@ -160,7 +160,7 @@ def check_pattern(
     grid=None, # `PatchGrid` of a model that reads images
     where='pattern ', # prefix of the name in errors
 ):
-    "Raise unless `name` is a pattern of texts, or of images on `grid`"
+    "Raise an error unless `name` is a pattern of texts, or of images on `grid`"
     if name in patterns_of(grid) or grid is None and is_one_delimiter(name): return
     reason, of = why_not(name, grid), 'texts' if grid is None else 'images'
     available = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])

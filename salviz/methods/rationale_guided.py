@@ -347,7 +347,7 @@ def check_explaining_attention(
     method:Method, # named in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
-    "Raise if `model` does not have the layers, heads or rows"
+    "Raise an error if `model` does not have the layers, heads or rows"
     try: check_observable(model)
     except ValueError as e:
         method.require(False, f"{e}; or train a saliency, such as explanation='input_x_gradient'")
@@ -379,7 +379,7 @@ class _Checking(_Comparing):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise if the data have no rationales, or `model` does not have the explanation"
+        "Raise an error if the data have no rationales, or `model` does not have the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
         self.require('rationale' in train.column_names,
@@ -406,8 +406,8 @@ class RationaleGuidedVariant(Variant):
     """Options of rationale-guided training beyond its main arguments; 'paper' has their defaults
 
     'released' is the code of ER-Test (Joshi et al. 2022): the threshold of 'huber', and a softmax over attention. Three
-    of its differences have no option: KL is divided by the number of tokens, marked tokens have a larger weight in BCE,
-    and all losses but 'order' are pooled over the tokens of a batch."""
+    of its differences have no option. KL is divided by the number of tokens. Marked tokens have a larger weight in BCE.
+    All losses but 'order' are pooled over the tokens of a batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
 
@@ -440,7 +440,7 @@ def check_trainable(
     method:Method, # with an argument `explanation`
     reads,         # input of its models, see `teachable`; None: any
 ):
-    "Raise if no loss can train the `explanation` of `method`"
+    "Raise an error if no loss can train the `explanation` of `method`"
     names = list(dict.fromkeys(['attention', 'rollout', *teachable(reads)]))
     name = method.explanation
     untrainable = isinstance(name, str) and name in registered_attributions() and name not in names
@@ -483,7 +483,7 @@ class RationaleGuided(_Checking):
     def completed(self, args:dict) -> dict: return super().completed(recorded_settings('RationaleGuided', args))
 
     def _check_arguments(self):
-        "Raise if the explanation cannot be trained, or the loss does not work with the scale"
+        "Raise an error if the explanation cannot be trained, or the loss does not work with the scale"
         check_trainable(self, 'input_ids')
         if self.loss == 'contrastive': return
         allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'

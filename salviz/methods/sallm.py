@@ -385,7 +385,7 @@ def taken_over(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050
 def _check_explanations(arrays:dict, file):
-    "Raise unless the `arrays` example_id, length, saliency and content of `file` are consistent"
+    "Raise an error unless the `arrays` example_id, length, saliency and content of `file` are consistent"
     kinds = dict(example_id='i', length='i', saliency='f')
     if 'content' in arrays: kinds['content'] = 'i' # earlier versions did not store it
     sound = all(k in arrays and arrays[k].dtype.kind == kind for k, kind in kinds.items())
@@ -507,7 +507,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise if `padded_to` or `target_positions` is used and less than the `longest` tokens of a text"
+        "Raise an error if `padded_to` or `target_positions` is used and less than the `longest` tokens of a text"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -600,7 +600,7 @@ class _Questioning(_Agreeing):
                     vocabulary=vocabulary)
 
     def _require_same_question(self, tokenizer, answered, run):
-        "Raise if the explanations in `run`, described by `answered` (None: unknown), do not match this method"
+        "Raise an error if the explanations in `run`, described by `answered` (None: unknown), do not match this method"
         if answered is None: return
         question = self._question(tokenizer)
         if answered.get('target') == 'all_released': answered = {'target_positions': 'real', **answered} # before 0.2
@@ -695,7 +695,7 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _goes_on(self, teacher, begun):
-        "Raise if `teacher` is not the one that computed the first explanations; `begun`: checksum of its weights"
+        "Raise an error unless `teacher` computed the first explanations; `begun`: checksum of their weights"
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights of the one that computed the first explanations of this '
                      'run; pass the same teacher as before, or start a new run')
@@ -858,7 +858,7 @@ class _CheckingTeacher(_Preparing):
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
         name, a, b = self.args()['teacher'], teacher.config.num_labels, model.config.num_labels
         its_task, task = task_of(teacher), task_of(model)
-        self.require(its_task == task, f'the teacher {name} is a model for {its_task}, the model is for {task}; '
+        self.require(its_task == task, f'the teacher {name} is for {its_task}, but the model is for {task}; '
                                        'use a teacher for the same task')
         self.require(same, f'the teacher {name} has another vocabulary than the model; '
                            'use a teacher that was trained with the same tokenizer')
@@ -874,7 +874,7 @@ class _CheckingTeacher(_Preparing):
         return teacher
 
     def _check_task(self, model, data):
-        "Raise if an option does not apply to the task of `model`, or an example has no answer to explain"
+        "Raise an error if an option does not apply to the task of `model`, or an example has no answer to explain"
         task = tasks[task_of(model)]
         self.require(task.scores_classes or self.variant.target in ('gold', 'predicted'),
                      f"target={self.variant.target!r} is a mean over classes, which {task.name} does not have; "
@@ -896,7 +896,7 @@ class _CheckingTeacher(_Preparing):
 class _Checking(_CheckingTeacher):
     "Check everything that can be checked before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise if layers, heads or rows do not exist, the saliency cannot be computed, or the teacher or the
+        """Raise an error if layers, heads or rows do not exist, the saliency cannot be computed, or the teacher or the
         explanations do not fit the model"""
         Method.check(self, model, tokenizer, data, epochs)
         check_observable(model)
@@ -1025,7 +1025,7 @@ class SalLM(_Checking):
         self._unlabelled_named = None if texts is None else f'{len(texts)} texts, sha256 {fingerprint(texts)[:12]}'
 
     def _check_arguments(self):
-        "Raise if arguments contradict each other"
+        "Raise an error if arguments contradict each other"
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or isinstance(self.saliency, str) and self.saliency in names,
                      f'saliency must be one of {", ".join(map(repr, names))}, '

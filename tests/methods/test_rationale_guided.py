@@ -1,4 +1,4 @@
-"""Rationale-guided training against slow references in float64, written from the equations; and what it refuses."""
+"""Rationale-guided training against slow references in float64, and rejected arguments"""
 import copy
 import math
 import warnings
@@ -103,7 +103,7 @@ def invented(seed=0):
     return x, r, counts
 
 @pytest.mark.parametrize('loss, how', criteria)
-def test_every_criterion_is_its_equation_token_by_token(loss, how):
+def test_every_criterion_equals_its_equation(loss, how):
     x, r, counts = invented()
     options = dict(huber=dict(delta=.3), margin=dict(margin=.8)).get(loss, {})
     x = torch.where(counts, x, math.nan) # what does not count may be anything
@@ -118,7 +118,7 @@ def test_every_criterion_is_its_equation_token_by_token(loss, how):
 
 @pytest.mark.sample(19)
 @pytest.mark.parametrize('loss, how', criteria)
-def test_the_gradient_of_every_criterion_is_that_of_its_equation(loss, how):
+def test_gradient_of_every_criterion_equals_finite_differences(loss, how):
     x, r, counts = invented(1)
     x = x.requires_grad_()
     gradient, = torch.autograd.grad(rationale_loss(x, r, counts, loss, how).sum(), x)
@@ -161,7 +161,7 @@ def test_bce_of_attention_compares_shares_by_default_and_settings_record_it(expl
     kl = RationaleGuided(explanation)
     assert kl.args()['normalise'] is None and kl.completed(kl.args()) == kl.args()
 
-def test_an_empty_rationale_is_a_target_where_values_stand_alone_and_nothing_where_they_are_shares():
+def test_empty_rationale_is_a_target_except_for_shares():
     x, counts = torch.randn(1, 1, 4), torch.ones(1, 1, 4).bool()
     none = torch.zeros(1, 4)
     for loss in ('mse', 'l1', 'huber', 'bce'):
@@ -169,7 +169,7 @@ def test_an_empty_rationale_is_a_target_where_values_stand_alone_and_nothing_whe
         assert rationale_loss(x, none, counts, loss, 'softmax') == 0
     assert rationale_loss(x, none, counts, 'kl', 'softmax') == 0 == rationale_loss(x, none, counts, 'order', 'sigmoid')
 
-def test_rollout_with_a_gradient_is_rollout():
+def test_rollout_with_a_gradient_equals_rollout():
     g = torch.Generator().manual_seed(0)
     maps = [torch.rand(3, 2, 5, 5, generator=g, dtype=torch.float64).softmax(-1) for _ in range(3)]
     for heads in (None, [1]):
@@ -185,7 +185,7 @@ saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gr
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'deberta-v2'])
 @pytest.mark.parametrize('name', saliencies)
-def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind, data, tiny_tokenizer):
+def test_gradient_of_a_loss_on_a_saliency_equals_finite_differences(name, kind, data, tiny_tokenizer):
     "Of weights in every part of the model, word embeddings included; and the saliency is what others see"
     from salviz.attribution.saliency import input_saliency
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
@@ -223,7 +223,7 @@ def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind,
         checked += 1
     assert checked >= 5
 
-def test_many_nodes_of_integrated_gradients_train_as_if_all_their_graphs_were_kept_with_few_at_a_time(
+def test_groups_of_nodes_give_the_same_gradient_with_few_graphs_at_a_time(
     data, tiny_tokenizer, tiny_bert, monkeypatch):
     model, batch, together = tiny_bert(hidden_dropout_prob=.2).train(), batch_of(data, tiny_tokenizer, range(4)), []
     gradients = Reading.gradients
@@ -243,7 +243,7 @@ def test_many_nodes_of_integrated_gradients_train_as_if_all_their_graphs_were_ke
     assert whole == [12] and few == [5, 5, 2]*2
     assert alike(in_parts, values) and all_alike(of_parts, grads)
 
-def test_what_many_nodes_cost_is_said_before_training_starts(data, tiny_tokenizer, tiny_bert):
+def test_cost_of_many_nodes_raises_a_warning(data, tiny_tokenizer, tiny_bert):
     encoded = feed_for(tiny_bert(), tiny_tokenizer).encode(data)
     def checked(steps):
         RationaleGuided('integrated_gradients', steps=steps).check(tiny_bert(), tiny_tokenizer, encoded, 1)
@@ -272,7 +272,7 @@ def slow_attention(model, batch, method, i):
 @pytest.mark.parametrize('rows', ['pooled', 'first', 'mean', 'all'])
 @pytest.mark.parametrize('per_head', [False, True])
 @pytest.mark.parametrize('specials', [False, True])
-def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head, specials, data, tiny_tokenizer,
+def test_attention_is_compared_in_the_chosen_rows_and_heads(rows, per_head, specials, data, tiny_tokenizer,
                                                                   tiny_bert):
     model, batch = tiny_bert(attn_implementation='eager').double().eval(), batch_of(data, tiny_tokenizer, range(6))
     method = RationaleGuided(layers=(-2, -1), heads=[0, 3],
@@ -290,7 +290,7 @@ def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head
         assert ours[i].item() == pytest.approx(theirs, rel=1e-6, abs=1e-9)
     assert (ours > 0).any() and ours[2] == 0
 
-def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
+def test_future_keys_of_a_decoder_do_not_count(data, tiny_tokenizer):
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
     sizes = dict(layers=2, heads=2, hidden=16, num_labels=2)
@@ -309,7 +309,7 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
 
 # ---- the contrastive criterion ----
 
-def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_hand(data, tiny_tokenizer, tiny_bert):
+def test_contrastive_criterion_equals_a_softmax_over_reduced_texts(data, tiny_tokenizer, tiny_bert):
     model, batch = tiny_bert().double().eval(), batch_of(data, tiny_tokenizer, range(6))
     method, now = RationaleGuided(loss='contrastive',
                                   variant=RationaleGuidedVariant(negatives=2)), Progress(seed=3, step=5)
@@ -337,12 +337,12 @@ def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_h
 
 @pytest.mark.parametrize('dtype, expected', [(torch.float64, torch.float64), (torch.float32, torch.float32),
                                              (torch.bfloat16, torch.float32)])
-def test_the_contrastive_criterion_keeps_the_dtype_of_the_model(dtype, expected, data, tiny_tokenizer, tiny_bert):
+def test_contrastive_criterion_keeps_the_dtype_of_the_model(dtype, expected, data, tiny_tokenizer, tiny_bert):
     model, batch = tiny_bert().to(dtype).eval(), batch_of(data, tiny_tokenizer, range(6))
     term = step_terms(RationaleGuided(loss='contrastive'), model, model, batch, Progress(), 'classification')
     assert term['rationale'].loss.dtype == expected # but half precision is compared in single precision
 
-def test_a_text_alone_keeps_its_order():
+def test_reduced_text_keeps_its_order():
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]]).bool()
     out = retained_alone(dict(input_ids=torch.arange(1, 9).view(2, 4), token_type_ids=torch.ones(2, 4).long()), keep, 0)
     assert out['input_ids'].tolist() == [[1, 3, 4, 0], [8, 0, 0, 0]]
@@ -351,15 +351,15 @@ def test_a_text_alone_keeps_its_order():
 
 # ---- in training ----
 
-kinds_taught = [dict(), dict(explanation='rollout', loss='mse'), dict(explanation='input_x_gradient', loss='bce'),
+kinds = [dict(), dict(explanation='rollout', loss='mse'), dict(explanation='input_x_gradient', loss='bce'),
                 dict(explanation='integrated_gradients', loss='kl', steps=2), dict(loss='contrastive'),
                 dict(explanation='gradient_x_attention', loss='margin'),
                 dict(explanation='gradient_norm', loss='order', normalise='share')]
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('soft', [False, True])
-@pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
-def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):
+@pytest.mark.parametrize('kwargs', kinds, ids=str)
+def test_batch_without_rationales_adds_exactly_zero(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):
     data, model = with_rationales(tiny_data, soft), tiny_bert()
     some, none = (batch_of(data, tiny_tokenizer, rows) for rows in (range(8), [2, 5, 8]))
     assert some['rationale'].dtype == (torch.float32 if soft else torch.bool)
@@ -375,8 +375,8 @@ def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
-def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
+@pytest.mark.parametrize('kwargs', kinds, ids=str)
+def test_a_few_steps_bring_explanations_closer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
     batch, method = batch_of(data, tiny_tokenizer, range(8)), RationaleGuided.from_args(kwargs)
     optimiser, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
@@ -387,7 +387,7 @@ def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_
     assert losses[-1] < .95*losses[0]
 
 @pytest.mark.slow
-def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
+def test_weight_compensates_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
     method = RationaleGuided(weight=2., variant=RationaleGuidedVariant(schedule='linear'))
     run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', **quick)
     share = np.mean([r is not None for r in data['train']['rationale']])
@@ -399,7 +399,7 @@ def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokeniz
     assert s.arrays['explanation'][~s.is_special].sum() == pytest.approx(
         s.arrays['attention'][-1].mean(0)[s.info['pooled_row']][~s.is_special].sum(), rel=1e-3)
 
-def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny_data, tiny_tokenizer, tiny_bert,
+def test_fractions_of_annotators_are_recorded_with_their_majority(tiny_data, tiny_tokenizer, tiny_bert,
                                                                            tmp_path):
     data = with_rationales(tiny_data, soft=True)
     run = train(tiny_bert(), tiny_tokenizer, data, RationaleGuided(), tmp_path/'run', probes='train[1:3]',
@@ -409,8 +409,8 @@ def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny
     assert (s.arrays['rationale'] == (s.arrays['rationale_target'] >= .5)).all() and s.arrays['rationale'].dtype == bool
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('kwargs', kinds_taught[:5], ids=str)
-def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
+@pytest.mark.parametrize('kwargs', kinds[:5], ids=str)
+def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
     class Breaks(RationaleGuided):
         at = None
         def plan(self, model, batch, progress):
@@ -450,12 +450,12 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokeniz
     (dict(negatives=0), 'negatives must be'), (dict(delta=0), 'delta must be a finite number above 0'),
     (dict(margin=True), 'margin must be'), (dict(specials=1), 'specials must be True or False'),
     (dict(schedule='cosine'), 'schedule must be one of'), (dict(target='all'), 'target must be one of')])
-def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
+def test_constructor_rejects_invalid_arguments(kwargs, words):
     with pytest.raises(ValueError, match='^RationaleGuided: ') as e: RationaleGuided.from_args(kwargs)
     assert words in str(e.value)
 
 @pytest.mark.slow
-def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_trained(tiny_data, data, tiny_tokenizer,
+def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenizer,
                                                                                      tiny_bert, tmp_path):
     def refuses(words, method, data=data, model=None):
         with pytest.raises(ValueError, match=words):

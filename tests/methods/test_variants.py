@@ -77,7 +77,7 @@ def test_each_renamed_argument_warns_and_makes_an_equal_method(kind, old, new):
         assert getattr(method, old) == x
 
 
-def test_a_warning_names_the_line_of_the_caller_and_a_preset_is_kept_beside_an_old_keyword():
+def test_warning_points_to_the_caller_and_old_keyword_keeps_the_preset():
     with pytest.warns(DeprecationWarning) as caught: method = ADDrop(variant='released', region='low')
     assert caught[0].filename == __file__
     assert method.variant == ADDropVariant(after_dropout=True, region='low')
@@ -103,7 +103,7 @@ def test_presets_are_their_explicit_options(method, options):
     assert released.args() == method(kind(**options)).args() and released.args() == {**paper.args(), **options}
 
 
-def test_what_is_printed_of_a_variant_is_what_differs():
+def test_repr_of_a_variant_contains_differences_only():
     assert 'variant' not in repr(ADDrop()) and 'region' not in repr(ADDrop())
     assert repr(ADDrop(variant=ADDropVariant(region='low'))).endswith(", variant=ADDropVariant(region='low'))")
     assert repr(SalLM(variant='released')).endswith(", variant='released')")
@@ -116,20 +116,20 @@ def test_what_is_printed_of_a_variant_is_what_differs():
     (lambda: ADDropVariant(region='middle'), "ADDrop: region must be one of 'high', 'low', 'low_released'"),
     (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a whole number of epochs of at least 1, got 0'),
     (lambda: ADDrop(cross_tuning='yes'), "ADDrop: cross_tuning must be True or False, got 'yes'")])
-def test_malformed_variants_are_rejected_in_one_sentence(make, message):
+def test_malformed_variants_are_rejected(make, message):
     with pytest.raises(ValueError, match=f'^{message}'): make()
 
 
-def test_an_unknown_keyword_is_the_usual_error():
+def test_unknown_keyword_raises_the_usual_error():
     with pytest.raises(TypeError, match="unexpected keyword argument 'regions'"): ADDrop(regions='low')
 
 
-def test_one_argument_under_both_of_its_names_is_refused():
+def test_argument_under_both_of_its_names_is_rejected():
     with pytest.raises(TypeError, match='masked_share is now called mask_fraction; leave masked_share out'):
         SaliencyGuided(masked_share=.2, mask_fraction=.3)
 
 
-def test_a_method_that_is_derived_from_one_with_a_variant_keeps_its_own_arguments():
+def test_derived_method_keeps_its_arguments():
     class Mine(SaliencyGuided):
         def __init__(self, masked_share, **more):
             super().__init__(weight=2., **more)
@@ -150,7 +150,7 @@ def test_a_variant_cannot_be_changed_and_a_method_can_be_copied_with_changes():
 
 
 @pytest.mark.parametrize('name', ['sallm', 'saliency-guided', 'ad-drop', 'attention-guidance'])
-def test_methods_of_bundled_runs_are_built_again_without_a_warning(name):
+def test_methods_of_bundled_runs_are_constructed_without_a_warning(name):
     run = Run.example(name)
     recorded = run.config['method']
     with warnings.catch_warnings():
@@ -189,7 +189,7 @@ def renamed_back(x):
 
 
 @pytest.mark.parametrize('now', ['masked_share', 'mask_fraction'])
-def test_a_study_that_an_earlier_version_began_is_continued_in_its_folders(now, tmp_path, tiny_bert, tiny_tokenizer,
+def test_study_of_an_earlier_version_is_continued_in_its_folders(now, tmp_path, tiny_bert, tiny_tokenizer,
                                                                            tiny_data, monkeypatch):
     def study(name):
         return Study(tmp_path/'study', lambda seed: (tiny_bert(seed), tiny_tokenizer), tiny_data,
