@@ -1,4 +1,4 @@
-"""Attention guidance: the loss against loops in float64 from the paper's equations, and everything that it refuses"""
+"""Attention guidance: the loss against loops in float64 from the equations of the paper, and rejected arguments"""
 import json
 import math
 import random
@@ -67,7 +67,7 @@ def loss_and_maps(method, model, batch, progress=Progress()):
 
 
 def reference_pattern(name, tokens, boundary, multiple):
-    "Section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
+    "Compute section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
     n = len(tokens)
     looked_at = {'delim': ('[CLS]', '[SEP]'), 'delim:[CLS]': ('[CLS]',), 'delim:[SEP]': ('[SEP]',),
                  'period': ('.',)}.get(name)
@@ -86,7 +86,7 @@ def reference_pattern(name, tokens, boundary, multiple):
 
 
 def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='uniform', batch=None):
-    "Eq. 2 and 3, example by example and cell by cell, in float64"
+    "Compute eq. 2 and 3 example by example and entry by entry, in float64"
     ids, mask = (batch or make_batch())['input_ids'].tolist(), (batch or make_batch())['attention_mask'].tolist()
     losses = []
     for b in range(len(ids)):
@@ -108,7 +108,7 @@ assignments = [
     dict(),
     dict(head_fraction=1.),
     dict(patterns={'next': [3], 'delim': [0, 2], 'period': [1]}),
-    # as released: one pattern for each delimiter, with its own mean
+    # as in the released code: one pattern for each delimiter, with a separate mean
     dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}),
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
@@ -390,7 +390,7 @@ def uneven(seed):
 
 
 def chosen(raw, folder, **settings):
-    "The trainer of a run in `folder` after the method chose its alpha, and that alpha"
+    "Return the trainer of a run in `folder` after the method chose its alpha, and that alpha"
     method = AttentionGuidance()
     job = training.open_job(make_bert(), tokenizer,
                             DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder,
@@ -418,7 +418,7 @@ def test_chosen_alpha_does_not_depend_on_micro_batches(tmp_path):
         assert whole == cut == comparable_alpha(*(sums/32))
         assert [len(b['input_ids']) for b in trainer.first_batches()] == [8]*4
         apart += AttentionGuidance().choose_alpha(make_bert(), trainer.first_batches()[0]) != whole
-    assert apart # the first micro-batch by itself would have said something else
+    assert apart # the first micro-batch alone would give another alpha
 
 
 def test_alpha_is_chosen_from_sums_over_processes_and_broadcast_on_resume(tmp_path):
@@ -604,7 +604,7 @@ def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
     assert losses[-1] < .5*losses[0]
 
 
-# Every task of the papers, on small models from scratch
+# All tasks of the papers, with small models from scratch
 
 small = dict(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
              intermediate_size=40, max_position_embeddings=32,
@@ -643,7 +643,7 @@ def make_model(name):
 
 
 def task_batch(name, side='right', seed=0):
-    "A batch for the model `name` from uneven texts, padded on `side`, with labels as its task has them"
+    "Return a batch for the model `name` from uneven texts, padded on `side`, with labels of its task"
     task, g = tasks_of.get(name, name), torch.Generator().manual_seed(seed)
     rows = [r['input_ids'] for r in data['train']]
     width = max(map(len, rows)) + 2
@@ -674,7 +674,7 @@ def task_batch(name, side='right', seed=0):
 
 
 def eager_attentions(model, batch):
-    "The (encoder's) attention that transformers' own slow path gives, float64"
+    "Return the attention (of the encoder) from the eager implementation of transformers, in float64"
     model.set_attn_implementation('eager')
     taken = {k: batch[k] for k in ('input_ids', 'attention_mask', 'decoder_input_ids') if k in batch}
     with torch.no_grad(): out = model(**taken, output_attentions=True)
@@ -689,7 +689,7 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
     model, given = make_model(name), task_batch(name, side)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
     boundary = 'uniform'
-    if name == 'causal_lm': heads, boundary = looking_back # the patterns that a causal head can follow
+    if name == 'causal_lm': heads, boundary = looking_back # patterns that a causal head can follow
     method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction, boundary=boundary))
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
@@ -706,7 +706,7 @@ def test_all_supported_tasks_are_tested():
 
 
 def reference_task_loss(name, outputs, batch):
-    "The mean over examples of each example's own loss, label by label"
+    "Return the mean over examples of their losses, computed label by label"
     if name == 'question_answering':
         real, ends = batch['attention_mask'].bool(), ((outputs.start_logits, 1), (outputs.end_logits, 2))
         return np.mean([-float(z[b, real[b]].double().log_softmax(0)[at]) for z, at in ends for b in range(len(real))])
@@ -857,7 +857,7 @@ def reference_dropped_loss(maps, drop, given, heads, reduction):
 
 
 def step(method, model, given, progress=Progress(seed=3)):
-    "A step as the trainer takes it: (term, maps, plan)"
+    "Run a step as the trainer does and return (term, maps, plan)"
     plan = method.plan(model, given, progress)
     outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['attention_guidance'], maps, plan

@@ -38,7 +38,7 @@ def batch_of(data, model, tokenizer, rows=range(6)):
     return feed.collate(list(feed.encode(data)['train'].select(rows)))
 
 def other(task, kind, tokenizer, **sizes):
-    "A teacher of another depth, width and number of heads than `model_for` gives"
+    "Return a teacher with another depth, width and number of heads than those of `model_for`"
     sizes = dict(layers=1, heads=2, hidden=16, seed=3) | sizes
     if task in ('classification',): sizes['num_labels'] = 2
     if task == 'token_classification': sizes['labels'] = ['O', 'B-word', 'I-word']
@@ -82,11 +82,11 @@ def test_explanation_loss_is_one_minus_cosine_similarity(scale):
     a, b = (scale*torch.randn(6, 7, generator=g, dtype=torch.float64) for _ in range(2))
     counts = torch.rand(6, 7, generator=g) < .7
     counts[3], b[4], a[5] = False, 0., 0.
-    a, b = (torch.where(counts, x, math.nan) for x in (a, b)) # pads and specials may be anything
+    a, b = (torch.where(counts, x, math.nan) for x in (a, b)) # values at pads and special tokens are ignored
     a.requires_grad_()
     ours = explanation_loss(a, b, counts)
     slow = [1 - slow_similarity((a[i][counts[i]]/scale).tolist(), (b[i][counts[i]]/scale).tolist()) for i in range(6)]
-    slow[3] = slow[4] = 0. # nothing counts; the teacher says nothing
+    slow[3] = slow[4] = 0. # no token counts; the explanation of the teacher is 0
     assert alike(ours, torch.tensor(slow, dtype=torch.float64), size=16) and slow[5] == 1
     gradient, = torch.autograd.grad(ours.sum(), a)
     assert gradient.isfinite().all() and not gradient[~counts].any() and gradient[:3].any()
@@ -106,7 +106,7 @@ compared = [dict(), dict(explanation='gradient_norm', specials=True),
             dict(explanation='rollout', rows='mean')]
 
 def slow_saliency(model, batch, i, answer, name, steps=2):
-    "One number for each real token of example i, by the definition"
+    "Return one number for each real token of example i, from the definition"
     ids = batch['input_ids'][i][batch['attention_mask'][i].bool()][None]
     table = model.get_input_embeddings().weight.detach()
     def gradient(x):
@@ -121,7 +121,7 @@ def slow_saliency(model, batch, i, answer, name, steps=2):
 
 @pytest.mark.parametrize('kwargs', compared[:3], ids=str)
 def test_step_equals_the_equation_example_by_example(kwargs, tiny_data, tokens):
-    "Student and teacher of different depth, width and heads, uneven lengths; in float64, without padding"
+    "Use a student and a teacher of different depth, width and heads, and uneven lengths, in float64"
     student = other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0).double().eval()
     teacher = other('classification', 'bert', tokens).double().eval()
     batch, method = batch_of(tiny_data, student,
@@ -196,7 +196,7 @@ rows = [('classification', 'bert', dict(alpha=.5)), ('classification', 'gpt2', d
         ('series_classification', SeriesLSTM, dict())]
 
 def taught(task, kind, data, tokenizer):
-    "A model, and a smaller or else other teacher"
+    "Return a model and a teacher that differs from it"
     if not isinstance(kind, str) or kind == 'vit':
         teacher = model_for(task, kind, data, tokenizer)
         with torch.no_grad(), torch.random.fork_rng():
@@ -254,7 +254,7 @@ def test_without_a_weight_training_explains_nothing_and_probes_are_explained(tmp
 
 @pytest.mark.slow
 def test_cached_answers_equal_those_of_a_step(tmp_path, tiny_data, tokens):
-    "Two epochs keep it, one epoch asks anew: the first epoch is the same within rounding"
+    "Two epochs use cached answers, one epoch does not: the first epoch is the same within rounding"
     runs = []
     for epochs in (1, 2):
         student, teacher = taught('classification', 'bert', tiny_data, tokens)
@@ -330,7 +330,7 @@ def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
 @pytest.mark.slow
 def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
-    with torch.no_grad(): teacher.classifier.bias[1] += 100 # always the second class
+    with torch.no_grad(): teacher.classifier.bias[1] += 100 # always predicts the second class
     with pytest.warns(UserWarning, match='right for 50% of 16 validation examples, no better than the majority class'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'one', **{**quick, 'snapshots': 0})
     teacher.has_new_head = True

@@ -20,7 +20,7 @@ class Vocabulary:
 
 
 def sentences():
-    "Uneven lengths from one token to twelve; with no, one and several full stops"
+    "Return texts of one to twelve tokens with no, one or several full stops"
     rng = np.random.default_rng(3)
     rows = [[CLS], [CLS, SEP], [CLS, DOT, SEP], [CLS, 7, 8, SEP], [CLS, 7, DOT, 9, SPACE_DOT, DOT, SEP]]
     return rows + [[CLS, *rng.integers(3, 25, n).tolist(), SEP] for n in (5, 8, 10)]
@@ -36,7 +36,7 @@ def padded(rows, side, width=None):
 
 
 def reference(name, row, boundary, multiple):
-    "Section 3.2 of Deshpande and Narasimhan (2020), cell by cell, in float64; None if the token does not occur"
+    "Compute section 3.2 of Deshpande and Narasimhan (2020) entry by entry, in float64; None without the token"
     n = len(row)
     P = [[0.] * n for _ in range(n)]
     looked_at = {'delim': [CLS, SEP], 'delim:<s>': [CLS], 'delim:</s>': [SEP], 'period': [DOT, SPACE_DOT]}.get(name, [])
@@ -171,7 +171,7 @@ def test_patterns_keep_the_default_precision():
 
 
 def test_patterns_use_the_ids_in_the_batch():
-    before, after = [CLS, 7, DOT, 9, SEP], [CLS, DOT, 8, 9, SEP] # the full stop is hidden, another token became one
+    before, after = [CLS, 7, DOT, 9, SEP], [CLS, DOT, 8, 9, SEP] # one full stop is hidden, one is new
     for row in (before, after):
         P, _ = pattern_target('period', padded([row], 'right'), ids_of('period'))
         np.testing.assert_array_equal(P[0].numpy(), reference('period', row, 'uniform', 'uniform'))

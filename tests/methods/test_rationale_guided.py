@@ -28,7 +28,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 
 
 def with_rationales(data, soft=False, every=3):
-    "Flags (or shares) of words; every third example has none, one marks nothing"
+    "Return flags or fractions of words; every third example has none, and one has no marked word"
     def rationale(i, text):
         if every and i % every == 2: return None
         if i == 0: return [0. if soft else 0]*len(text.split())
@@ -44,7 +44,7 @@ def data(tiny_data): return with_rationales(tiny_data)
 
 
 def batch_of(data, tokenizer, rows):
-    "The examples `rows` of the training set as a batch"
+    "Return the examples `rows` of the training set as a batch"
     model = small_model('classification', tokenizer, layers=1, heads=2, hidden=16, num_labels=2)
     feed = feed_for(model, tokenizer)
     return feed.collate(list(feed.encode(data)['train'].select(rows)))
@@ -67,7 +67,7 @@ def log(x): return math.log(max(x, torch.finfo(torch.float64).tiny))
 def bounded_log(x): return max(log(x), -100.)
 
 def slow_loss(x, r, loss, how, delta=.5, margin=1.):
-    "One explanation `x` and rationale `r`, lists of the counted tokens only"
+    "Return the loss of one explanation `x` and rationale `r`, which are lists of the tokens that count"
     if not x: return 0.
     e = slow_normalised(x, how)
     if how in ('share', 'softmax') and loss not in ('order', 'margin'):
@@ -92,7 +92,7 @@ criteria += [(loss, how) for loss in ('bce', 'order') for how in ('share', 'soft
 criteria += [('kl', 'share'), ('kl', 'softmax')]
 
 def invented(seed=0):
-    "Explanations [batch, sets, n] with padding in the midst of it, and rationales: soft ones, none marked, all marked"
+    "Return explanations [batch, sets, n] with padding in between, and rationales: soft ones, none or all marked"
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(5, 2, 7, generator=g, dtype=torch.float64)
     r = torch.rand(5, 7, generator=g, dtype=torch.float64).round(decimals=1)
@@ -106,7 +106,7 @@ def invented(seed=0):
 def test_every_criterion_equals_its_equation(loss, how):
     x, r, counts = invented()
     options = dict(huber=dict(delta=.3), margin=dict(margin=.8)).get(loss, {})
-    x = torch.where(counts, x, math.nan) # what does not count may be anything
+    x = torch.where(counts, x, math.nan) # values that do not count are ignored
     ours = rationale_loss(x, r, counts, loss, how, **options)
     theirs = []
     for i in range(len(x)):
@@ -134,7 +134,7 @@ def test_gradient_of_every_criterion_equals_finite_differences(loss, how):
 
 @pytest.mark.parametrize('loss, how', criteria)
 def test_float32_and_float64_give_the_same_loss(loss, how):
-    "Within a few units in the last place of float32; 'bce' depended on the dtype when its largest value was 1"
+    "Compare with the tolerance of float32; 'bce' depended on the dtype if its largest value was 1"
     values, r, counts = invented()
     values = values.softmax(-1) # as attention
     single, double = (rationale_loss(values.to(dtype), r.to(dtype), counts, loss, how)
@@ -186,11 +186,11 @@ saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gr
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'deberta-v2'])
 @pytest.mark.parametrize('name', saliencies)
 def test_gradient_of_a_loss_on_a_saliency_equals_finite_differences(name, kind, data, tiny_tokenizer):
-    "Of weights in every part of the model, word embeddings included; and the saliency is what others see"
+    "Test weights in every part of the model, word embeddings included; the saliency equals the registered one"
     from salviz.attribution.saliency import input_saliency
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
-    # A DeBERTa normalises a word and nothing with it: x · gradient of a token adds up to 0 but for the norm's epsilon
+    # a DeBERTa normalises each word separately: x · gradient of a token is 0, except for the epsilon of the norm
     more = dict(layer_norm_eps=.1) if kind == 'deberta-v2' else {}
     model = small_model('classification', tiny_tokenizer, kind=kind, layers=2, heads=2, hidden=16, num_labels=2, **more)
     model = model.double().train()
@@ -205,13 +205,13 @@ def test_gradient_of_a_loss_on_a_saliency_equals_finite_differences(name, kind, 
         assert alike(taught_saliency(model, batch, name, batch['labels'], **options).detach(), seen, size=2**12)
     before = state(model)
     total = loss()
-    assert same(before, state(model)) # modes, hooks and randomness are as before
+    assert same(before, state(model)) # modes, hooks and random state do not change
     total.backward()
     named = [(k, p) for k, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0]
     checked = 0
     for k, p in named[::3]:
         at = p.grad.abs().argmax()
-        # a Llama's norms are taken in float32, whatever its weights are
+        # a Llama computes its norms in float32 for weights of any dtype
         step, near = (1e-3, dict(rel=1e-2, abs=3e-5)) if kind == 'llama' else (1e-5, dict(rel=1e-3, abs=1e-8))
         there = p.grad.flatten()[at].item()
         with torch.no_grad(): p.view(-1)[at] += step
@@ -253,7 +253,7 @@ def test_cost_of_many_nodes_raises_a_warning(data, tiny_tokenizer, tiny_bert):
         checked(3)
 
 def slow_attention(model, batch, method, i):
-    "The explanation sets of example i as lists over its real tokens, by loops over layers, heads and rows"
+    "Return the explanations of example i as lists over its real tokens, by loops over layers, heads and rows"
     with torch.no_grad():
         out = model(**model_inputs(batch, model), output_attentions=True)
     real = batch['attention_mask'][i].bool().nonzero()[:, 0].tolist()
@@ -333,14 +333,14 @@ def test_contrastive_criterion_equals_a_softmax_over_reduced_texts(data, tiny_to
         assert ours[i].item() == pytest.approx(-math.log(scores[0]/sum(scores)), rel=1e-6)
     assert not any((d & marked).any() for d in drawn) and not torch.equal(*drawn)
     again = as_many_of_the_rest(marked.flip(0), ~special.flip(0), batch['example_id'].flip(0), 2, 3, 5)
-    assert torch.equal(again[0].flip(0), drawn[0]) # an example draws the same whatever stands beside it
+    assert torch.equal(again[0].flip(0), drawn[0]) # a draw does not depend on other examples in the batch
 
 @pytest.mark.parametrize('dtype, expected', [(torch.float64, torch.float64), (torch.float32, torch.float32),
                                              (torch.bfloat16, torch.float32)])
 def test_contrastive_criterion_keeps_the_dtype_of_the_model(dtype, expected, data, tiny_tokenizer, tiny_bert):
     model, batch = tiny_bert().to(dtype).eval(), batch_of(data, tiny_tokenizer, range(6))
     term = step_terms(RationaleGuided(loss='contrastive'), model, model, batch, Progress(), 'classification')
-    assert term['rationale'].loss.dtype == expected # but half precision is compared in single precision
+    assert term['rationale'].loss.dtype == expected # half precision is compared in single precision
 
 def test_reduced_text_keeps_its_order():
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]]).bool()

@@ -74,12 +74,12 @@ batch = make_batch()
 
 
 def reference_target(saliency, counts, top_fraction, binarised):
-    """One row, in float64, from the definition: the max(1, ceil(k n)) most positive tokens, or positive saliency in
-    proportion"""
+    """Compute one row in float64 from the definition: the max(1, ceil(k n)) most positive tokens, or the positive
+    saliency, normalised"""
     at = [i for i in range(len(saliency)) if counts[i]]
     t = [0.] * len(saliency)
     if binarised and at:
-        exact = round(top_fraction * len(at), 9) # as one would do it by hand: .07 of 100 is 7
+        exact = round(top_fraction * len(at), 9) # exact: .07 of 100 is 7
         for i in sorted(at, key=lambda i: (-float(saliency[i]), i))[:max(1, math.ceil(exact))]: t[i] = 1.
     if not binarised:
         for i in at: t[i] = max(0., float(saliency[i]))
@@ -88,9 +88,9 @@ def reference_target(saliency, counts, top_fraction, binarised):
 
 
 def reference_released_loss(attention, target, width=60):
-    """One row, in float64, as it was released: the target is 1 at marked tokens and 1e-8 at all other positions of the
-    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, or 'batch': those of
-    `attention`"""
+    """Compute one row in float64 as in the released code: the target is 1 at marked tokens and 1e-8 at all other
+    positions of the padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, or
+    'batch': those of `attention`"""
     width = len(attention) if width == 'batch' else width
     marks = [1. if i < len(target) and float(target[i]) > 0 else 1e-8 for i in range(width)]
     if max(marks) < 1: return 0.
@@ -101,7 +101,7 @@ def reference_released_loss(attention, target, width=60):
 
 
 def reference_loss(attention, target, counts, loss, width=60):
-    "One row, in float64"
+    "Compute the loss of one row in float64"
     if loss == 'released': return reference_released_loss(attention, target, width)
     at = [i for i in range(len(attention)) if counts[i]]
     sum_a, sum_t = sum(float(attention[i]) for i in at), sum(float(target[i]) for i in at)
@@ -112,7 +112,7 @@ def reference_loss(attention, target, counts, loss, width=60):
 
 
 def reference_layer_loss(attention, real, pooled, target, counts, method, width=60):
-    "One example and layer, in float64: attention [heads][query][key], `real` positions, row `pooled`; as `method` asks"
+    "Compute the loss of one example and layer in float64: attention [heads][query][key], `real` positions"
     heads = range(len(attention)) if method.heads is None else method.heads
     rows = [pooled] if method.rows == 'pooled' else list(real)
     asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
@@ -144,7 +144,7 @@ def test_target_equals_its_definition_row_by_row(top_fraction, binarised):
 def test_fractions_that_give_whole_numbers_are_not_rounded_up():
     n = torch.arange(1, 201)
     counts, saliency = torch.arange(200) < n[:, None], torch.arange(200.).expand(200, -1)
-    # products that binary fractions miss are among them
+    # some of these products are not exact in binary
     for percent in (1, 7, 10, 14, 28, 29, 30, 55, 56, 57, 58, 70, 99, 100):
         marked = (saliency_target(saliency, counts, percent/100) > 0).sum(-1)
         assert marked.tolist() == [max(1, -(-m*percent // 100)) for m in n.tolist()]
@@ -191,7 +191,7 @@ def test_released_loss_equals_the_released_code_with_specials_and_pads_in_both_s
         expected = [reference_released_loss(attention[b], target[b], padded_to) for b in range(len(attention))]
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
         single = agreement_loss(attention.float(), target, counts, 'released', padded_to)
-        np.testing.assert_allclose(single.numpy(), expected, rtol=1e-4, atol=1e-6) # differences of sums of about 1
+        np.testing.assert_allclose(single.numpy(), expected, rtol=1e-4, atol=1e-6) # differences of numbers near 1
         elsewhere = agreement_loss(attention.roll(1, -1), target, counts, 'released', padded_to)
         assert (elsewhere != got)[counts.any(1)].any() and got[0] == 0 # no target in the first row
 
@@ -215,8 +215,8 @@ def test_ratio_of_gradients_of_kl_and_released_loss(n, marked, weaker):
         agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss, 'batch').sum().backward()
         pulls[loss] = scores.grad.norm().item()
     factor = pulls['kl'] / pulls['released']
-    assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
-    # measured with the released functions, at attention that need not be uniform to the bit
+    assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # with 0 instead of 1e-8
+    # measured with the released functions, where attention was not exactly uniform
     assert factor == pytest.approx(weaker, rel=.06)
 
 
@@ -251,7 +251,7 @@ def test_rows_without_a_target_have_no_loss_and_no_gradient(loss):
     got.sum().backward()
     assert got[:2].tolist() == [0., 0.] and got[2] > 0
     assert attention.grad.isfinite().all() and attention.grad[:2].abs().sum() == 0
-    assert (attention.grad[2, 2:].abs().sum() == 0) == (loss != 'released') # which looks at every position of the row
+    assert (attention.grad[2, 2:].abs().sum() == 0) == (loss != 'released') # which uses every position of the row
 
 
 def test_attention_that_underflowed_to_zero_gives_a_finite_loss():
@@ -289,7 +289,7 @@ def test_layer_loss_equals_its_definition_for_all_options(loss, rows, heads, per
             for q in range(width):
                 for k in range(starts[b], ends[b]): allowed[b, 0, q, k] = k <= q or not causal
         attention = rng.random((5, 4, width, width))**4 * allowed
-        # pads' own rows hold rubbish
+        # the rows of pads contain arbitrary values
         attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True).clip(1e-9), 7.)
         counts = real & ~special
         pooled = [ends[b] - 1 if causal else starts[b] for b in range(5)]
@@ -326,8 +326,8 @@ def test_heads_are_compared_at_keys_that_they_can_attend_to(
     for b in range(6): real[b, starts[b]:ends[b]] = True
     counts = real & (rng.random((6, width)) > .2)
     seen = (rng.random((6, 4, width, width)) < .4) & real[:, None, None]
-    seen[5] = np.eye(width, dtype=bool) # in the pooled row nothing but the first key
-    for b in range(6): seen[b, ..., starts[b]] |= ~seen[b].any(-1) # no row sees nothing
+    seen[5] = np.eye(width, dtype=bool) # the pooled row attends to the first key only
+    for b in range(6): seen[b, ..., starts[b]] |= ~seen[b].any(-1) # each row has at least one key
     attention = rng.random((6, 4, width, width)) * seen
     attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True), 7.)
     target = saliency_target(torch.tensor(rng.normal(size=(6, width))), torch.tensor(counts), .5)
@@ -353,7 +353,7 @@ def one_step(method, model, batch):
 
 
 def reference_saliency(teacher, row, label, steps):
-    "Integrated gradients of one example on the word embeddings, midpoint by midpoint, alone and without padding"
+    "Compute integrated gradients of one example on the word embeddings, midpoint by midpoint, without padding"
     table = teacher.get_input_embeddings().weight.detach()
     ids = torch.tensor(row['input_ids'])
     x, base = table[ids], table[teacher.config.pad_token_id].expand(len(ids), -1)
@@ -397,7 +397,7 @@ def test_term_equals_its_definition_with_eager_attention(arguments):
 
 
 def a_step(method, model, given, progress=Progress(seed=3)):
-    "A step as the trainer takes it: (term, maps, plan)"
+    "Run a step as the trainer does and return (term, maps, plan)"
     plan = method.plan(model, given, progress)
     outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['saliency_agreement'], maps, plan
@@ -443,7 +443,7 @@ def test_head_without_marked_tokens_has_no_loss():
     with observe(model, layers=[2], drop={2: drop}) as maps: outputs = model(**model_inputs(batch))
     loss = method.terms(dict(main=outputs), maps, plan, batch, Progress())['saliency_agreement'].loss
     counts = batch['attention_mask'].bool() & ~batch['is_special']
-    for b in here: # the classifier's row is the first
+    for b in here: # the row of the classifier is the first one
         kept = [reference_loss(maps[2][b, h, 0].tolist(), target[b], counts[b], 'kl') for h in (0, 2, 3)]
         assert loss[b].item() == pytest.approx(sum(kept)/4, rel=1e-4, abs=1e-6)
     maps[2].retain_grad(); loss.sum().backward()
@@ -493,7 +493,7 @@ def test_after_dropout_chooses_the_maps_in_training(arguments, after):
         counts = batch['attention_mask'][b].bool() & ~batch['is_special'][b]
         for l in layers:
             A = other[after][l][b]
-            seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # a KL divergence knows no zero
+            seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # KL excludes zeros
             zeros += int((A[:, 0, :n] == 0).sum())
             expected.append(reference_seen_loss(A.tolist(), seen, range(n), 0, plan.evidence['saliency_target'][b],
                                                 counts, method))
@@ -550,7 +550,7 @@ def test_example_without_explanation_has_nan_saliency_and_no_loss():
     real = batch['attention_mask'].bool()
     assert plan.evidence['saliency'][4:][real[4:]].isnan().all() and not plan.evidence['saliency'][:4].isnan().any()
     assert plan.evidence['saliency_target'][4:].sum() == 0 and term.loss[4:].tolist() == [0.]*4
-    # a single word has all the attention that counts
+    # a single word gets all the attention that counts
     assert [x > 0 for x in term.loss[:4].tolist()] == [len(t.split()) > 1 for t in texts[:4]]
 
 
@@ -610,14 +610,14 @@ def test_decoder_uses_its_last_real_row_for_both_padding_sides(kind, side, argum
 
 
 def reference_gradient(teacher, row, label):
-    "The embeddings of one example, and the gradient of a class's logit there, in float64"
+    "Return the embeddings of one example, and the gradient of the logit of a class, in float64"
     teacher = make_bert(1).double()
     x = teacher.get_input_embeddings().weight.detach()[torch.tensor(row['input_ids'])].requires_grad_()
     return x.detach(), torch.autograd.grad(teacher(inputs_embeds=x[None]).logits[0, label], x)[0]
 
 
 def reference_tokens(row, label, saliency):
-    "Saliency of one example for one class, token by token"
+    "Return the saliency of one example for one class, token by token"
     if saliency == 'integrated_gradients': return reference_saliency(make_bert(1), row, label, 3).tolist()
     x, gradient = reference_gradient(make_bert(1), row, label)
     if saliency == 'input_x_gradient': return [sum(float(a*b) for a, b in zip(*pair)) for pair in zip(x, gradient)]
@@ -631,7 +631,7 @@ def reference_tokens(row, label, saliency):
 
 
 def reference_standardised(saliency, positions=60):
-    """One label's map of one example, as the released code does it: a row of `positions`, 0 at the pads, divided by
+    """Standardise the map of one label as the released code does: a row of `positions`, 0 at the pads, divided by
     its L2 norm, then z-scored over the row; only the tokens are returned. `positions` 'real': a row without pads"""
     row = list(saliency) + [0.]*(0 if positions == 'real' else positions - len(saliency))
     norm = math.sqrt(sum(x*x for x in row))
@@ -670,7 +670,7 @@ def test_released_mean_over_labels_differs_from_the_mean():
     assert ((of_mean - of_released).abs().amax(1) > .02).sum() >= 6
     unit = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     whole = torch.ones(3, 6).bool()
-    for scale in (1e-30, 1., 1e30): # a label with small gradients has as much of a say as one with large ones
+    for scale in (1e-30, 1., 1e30): # labels with small and large gradients have the same weight
         scaled = room.standardised(unit * scale, whole, 'real')
         torch.testing.assert_close(scaled, room.standardised(unit, whole, 'real'), rtol=1e-5, atol=1e-5)
     alike = torch.full((1, 6), .3)
@@ -805,7 +805,7 @@ def test_check_rejects_models_without_a_pooled_row(tmp_path):
     run = train(mean, tokenizer, raw, SalLM(make_bert(1), steps=2,
                                             variant=SalLMVariant(rows='mean')), run_dir=tmp_path/'run',
                 **{**settings, 'snapshots': 0})
-    assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
+    assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # does not need a row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
     masked = BertForMaskedLM(make_bert().config)
@@ -880,7 +880,7 @@ def make_trainer(run, **kwargs):
 
 
 def pretend_a_checkpoint(monkeypatch, step):
-    "Every run says from now on that it has a checkpoint of `step`"
+    "Make every run report a checkpoint of `step`"
     monkeypatch.setattr(Run, 'checkpoints', property(lambda run: {step: run.path/'checkpoints'/f'checkpoint-{step}'}))
 
 
@@ -904,7 +904,7 @@ class Killed(BaseException): "A process ends here"
 
 
 def patch_writes(monkeypatch, write):
-    "Let runs write their files with the function `write`"
+    "Make runs write their files with the function `write`"
     for module in (run_files, runs): monkeypatch.setattr(module, 'write_whole', write)
 
 
@@ -916,7 +916,7 @@ def counted(monkeypatch, kill_at=None):
     `kill_at`, and writes nothing any more"""
     seen, real, write = [], room.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
-        if kwargs: return real(teacher, batch, *args, **kwargs) # the look at one example before training
+        if kwargs: return real(teacher, batch, *args, **kwargs) # `check` tries one example before training
         if len(seen) == kill_at: patch_writes(monkeypatch, killed); raise Killed
         seen.append(batch['example_id'].tolist())
         return real(teacher, batch, *args)
@@ -941,7 +941,7 @@ def undisturbed_pass(tmp_path_factory):
 
 
 def killed_at(monkeypatch, write, after):
-    "The process is killed at file number `write` that it writes or removes, before or `after` that"
+    "Kill the process when it writes or removes file number `write`, before or `after` that"
     real_write, real_unlink, done = runs.write_whole, Path.unlink, []
     def once(real, *args):
         if len(done) > write or len(done) == write and not after: raise Killed
@@ -955,7 +955,7 @@ def killed_at(monkeypatch, write, after):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('after', [False, True])
-@pytest.mark.parametrize('write', range(8)) # three parts, the whole, the state, three parts that go
+@pytest.mark.parametrize('write', range(8)) # three parts, the complete arrays, the state, removal of three parts
 def test_pass_killed_at_any_file_resumes_with_the_same_result(
     write, after, undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
@@ -985,7 +985,7 @@ def test_error_or_stop_loses_no_finished_batch(at, undisturbed_pass, tmp_path, m
         real = room.token_saliency
         def stopped(*args):
             try: return real(*args)
-            except Killed: undo(); raise training.Stopped from None # the process lives on, and may write
+            except Killed: undo(); raise training.Stopped from None # the process continues and may write
         m.setattr(room, 'token_saliency', stopped)
         with pytest.raises(training.Stopped): SalLM(teacher, steps=2).prepare(make_trainer(run))
     assert len(room.parts_of(run, 'explanations')) == min(at, 1) and 'explanation_seconds' not in run.state
@@ -1051,7 +1051,7 @@ def student(path, teacher, resume=False, epochs=1, **arguments):
 
 @pytest.fixture(scope='module')
 def whole_student(tmp_path_factory):
-    "A student of `make_bert(3)` that nobody disturbed"
+    "Return an uninterrupted student of `make_bert(3)`"
     return student(tmp_path_factory.mktemp('runs')/'whole', make_bert(3))
 
 
@@ -1168,7 +1168,7 @@ def test_generation_of_other_weights_is_computed_again(tmp_path, monkeypatch):
         return run, seen
     whole, _ = generation(tmp_path/'whole', make_bert(6))
     generation(tmp_path/'run', make_bert(5), 2)
-    # replaces the first of two parts; the second one is of the other model still
+    # replaces the first of two parts; the second one is still of the other model
     generation(tmp_path/'run', make_bert(6), 1)
     run, seen = generation(tmp_path/'run', make_bert(6))
     assert len(seen) == 2
@@ -1177,11 +1177,11 @@ def test_generation_of_other_weights_is_computed_again(tmp_path, monkeypatch):
 
 
 def killed_at_the_third(path):
-    "In a process of its own: train as `student` does, and be killed in the explanation of the third example"
+    "Train as `student` does in a separate process, and kill it while it explains the third example"
     real, seen = room.token_saliency, []
     def until_the_third(*args, **kwargs):
         seen.append(1)
-        if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the look at one example before training is the first
+        if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the first call comes from `check`
         return real(*args, **kwargs)
     room.token_saliency, room.part_seconds = until_the_third, 0.
     student(path, make_bert(3))
@@ -1319,12 +1319,12 @@ class Watched(SalLM):
 
 @pytest.fixture(scope='module')
 def with_own_teacher(tmp_path_factory):
-    "A student that trained its teacher first, which nobody disturbed"
+    "Return an uninterrupted student that trained its teacher first"
     return student(tmp_path_factory.mktemp('runs')/'own', None)
 
 
 def killed_in_teacher(monkeypatch, write, after):
-    "The process is killed at file number `write` that it writes for the teacher, before or `after` that"
+    "Kill the process when it writes file number `write` of the teacher, before or `after` that"
     real, done = runs.write_whole, []
     def once(path, data):
         if 'teacher' not in Path(path).parts or Path(path).name.startswith('.'): return real(path, data)
@@ -1363,7 +1363,7 @@ def test_teacher_folder_without_config_raises_and_can_be_deleted(tmp_path):
 
 
 def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
-    "A student with a teacher of its own whose process ended in the explanation pass"
+    "Return a student with its own teacher that was killed in the explanation pass"
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, kill_at)
     with pytest.raises(Killed): student(path, None, **arguments)
@@ -1378,7 +1378,7 @@ def test_teacher_with_damaged_weights_raises_and_can_be_trained_again(
     run = killed_while_explaining(tmp_path/'run', monkeypatch)
     for file in run.path.glob('teacher/checkpoints/checkpoint-*/model.safetensors'):
         good = bytearray(file.read_bytes())
-        good[-5] ^= 64 # in the last weights
+        good[-5] ^= 64 # within the last weights
         if damage == 'gone': file.unlink()
         else: file.write_bytes(good if damage == 'flipped' else good[:200])
     with pytest.raises(ValueError,
@@ -1573,7 +1573,7 @@ def test_run_stopped_within_an_epoch_uses_the_explanations_of_its_start(
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
     monkeypatch.setattr(room, 'explain_batches', never)
     held = method()
-    # a snapshot that is missing at step 6 shows what step 6 followed
+    # the missing snapshot at step 6 is computed from the explanations of step 6
     held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4))
     assert held.explained_epoch == 2
     again = train(make_bert(9), tokenizer, raw, method(), run_dir=tmp_path/'run', resume=True, **kw)
@@ -1606,7 +1606,7 @@ def test_resume_rejects_a_teacher_whose_weights_changed(
         SalLM(make_bert(2), steps=2,
               variant=SalLMVariant(start='teacher')).prepare(make_trainer(run, steps_per_epoch=2))
     pretend_a_checkpoint(monkeypatch, 2)
-    later = make_trainer(run, steps_per_epoch=2) # a checkpoint has weights of its own, and asks for no teacher
+    later = make_trainer(run, steps_per_epoch=2) # a checkpoint contains weights and needs no teacher
     SalLM(make_bert(2), steps=2, variant=SalLMVariant(start='teacher')).prepare(later)
     assert all(torch.equal(v, make_bert().state_dict()[k]) for k, v in later.model.state_dict().items())
 
@@ -1669,7 +1669,7 @@ def test_content_depends_on_tokens_and_label_only():
 
 
 def test_earlier_released_loss_is_another_method():
-    "Its target was normalised first; a run of it is not gone on with by the other loss"
+    "Its target was normalised first, so its runs are not resumed with the other loss"
     method = SalLM(variant=SalLMVariant(loss='released'))
     before = {k: v for k, v in method.args().items() if k != 'padded_to'}
     assert method.completed(before) != method.args()
@@ -1723,7 +1723,7 @@ pair_tokenizer.eos_token = '[SEP]'
 
 
 def model_of(task, seed=0):
-    "A small model for `task`, without dropout, in float64"
+    "Return a small model for `task`, without dropout, in float64"
     torch.manual_seed(seed)
     common = dict(vocab_size=len(tokenizer), pad_token_id=0, initializer_range=.3)
     if task == 'causal_lm':
@@ -1744,7 +1744,7 @@ def encoded_for(task): return encode(data_of[task], pair_tokenizer, 24, task=tas
 
 
 def answer_of(task, teacher, row, at, target):
-    "Function of what a pass over one example says -> what is explained, from the definition"
+    "Return the score to explain, a function of the outputs for one example, from the definition"
     if task == 'regression': return lambda logits: logits[0, 0]
     with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0, at].argmax().item()
     answer = row['labels'][at] if target == 'gold' else said
@@ -1752,7 +1752,7 @@ def answer_of(task, teacher, row, at, target):
 
 
 def path_of(teacher, row, answer, steps):
-    "Integrated gradients of one example, alone and without padding, midpoint by midpoint"
+    "Compute integrated gradients of one example without padding, midpoint by midpoint"
     table = teacher.get_input_embeddings().weight.detach()
     x = table[torch.tensor(row['input_ids'])]
     base, total = table[0].expand(len(x), -1), torch.zeros_like(x)
@@ -1770,7 +1770,7 @@ def place_in(task, row, collate):
     if task == 'causal_lm':
         assert row['segments'][labelled[0] + 1] == 1 and 1 not in row['segments'][:labelled[0] + 1]
         return labelled[0], [o and s == 0 for o, s in zip(ordinary, row['segments'])]
-    at, = room.query_rows(model_of(task), collate([row])).tolist() # which word is drawn: see the next test
+    at, = room.query_rows(model_of(task), collate([row])).tolist() # the next test checks which word is drawn
     assert at in labelled
     return at, ordinary
 
@@ -1809,7 +1809,7 @@ def test_each_task_equals_its_definition_example_by_example(task, arguments, sid
         assert plan.evidence['saliency_target'][b][~real].abs().sum() == 0
         if task != 'regression': assert plan.evidence['asked_row'][b][real].nonzero().tolist() == [[at]]
         marked += sum(t > 0 for t in target)
-        if side == 'left': continue # positions of these models count pads, which makes other attention
+        if side == 'left': continue # these models count pads as positions, which changes attention
         with torch.no_grad(): maps = eager(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for l in plan.layers:
@@ -1825,7 +1825,7 @@ def test_explained_word_is_drawn_uniformly_and_depends_on_the_sentence_only():
     rows = 3000
     ids = torch.tensor(rng.integers(4, len(tokenizer), (rows, 7)))
     labels = torch.full_like(ids, 1)
-    labels[:, [0, 3, 6]] = -100 # a special one at either end, a piece in the middle
+    labels[:, [0, 3, 6]] = -100 # special tokens at both ends, and the second token of a word
     def batch_of(left, right):
         pad = lambda x, value: torch.nn.functional.pad(x, (left, right), value=value)
         return dict(input_ids=pad(ids, 0), labels=pad(labels, -100), attention_mask=pad(torch.ones_like(ids), 0))
@@ -1835,7 +1835,7 @@ def test_explained_word_is_drawn_uniformly_and_depends_on_the_sentence_only():
     counts = torch.bincount(drawn, minlength=7)
     assert counts[[0, 3, 6]].sum() == 0
     expected = rows / 4
-    assert ((counts[[1, 2, 4, 5]] - expected).abs() < 4 * (expected * .75)**.5).all() # four deviations
+    assert ((counts[[1, 2, 4, 5]] - expected).abs() < 4 * (expected * .75)**.5).all() # four standard deviations
 
 
 def test_every_saliency_explains_a_tag_or_an_answer():
@@ -1877,7 +1877,7 @@ def with_companions(teacher, ratio=2, **arguments):
 
 @pytest.mark.parametrize('arguments', [dict(), dict(unlabelled_weight=.5, weight=2., layers=None, loss='mse')])
 def test_texts_without_labels_are_explained_for_the_teachers_answer(arguments):
-    "Each labelled example brings its own, drawn by seed, step and example; their loss is a mean over them, in float64"
+    "Draws depend on seed, step and example, and the loss is their mean, in float64"
     teacher, student = model_of('classification', 1), model_of('classification').train()
     method, examples = with_companions(teacher, **arguments)
     progress = Progress(seed=4, step=7)
@@ -1928,7 +1928,7 @@ def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_pa
     def losses(run): return [(r['loss'], r['unlabelled_agreement']) for r in run.train_rows]
     whole = train(make_bert(), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'whole', **kw)
     assert len(whole.load_arrays('explanations')['example_id']) == 8 + 2 + len(more)
-    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes bring none
+    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes have none
     broken = method(Watched, refresh=1)
     broken.at = 3
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, broken, run_dir=tmp_path/'run', **kw)
@@ -1966,7 +1966,7 @@ def test_function_without_teacher_trains_none(tmp_path):
     run = train(make_bert(), tokenizer, raw, SalLM(teacher=False, saliency=longest), run_dir=tmp_path/'run',
                 **{**settings, 'probes': ['fun and long']})
     assert not (run.path/'teacher').exists() and 'teacher_weights' not in run.state
-    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # a look at one example first
+    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # `check` tries one
 
 
 def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exists(tmp_path):

@@ -18,7 +18,7 @@ pairs = [(ADDrop, ADDropVariant), (SaliencyGuided, SaliencyGuidedVariant), (SalL
          (AttentionGuidance, AttentionGuidanceVariant), (RationaleGuided, RationaleGuidedVariant),
          (Distillation, DistillationVariant)]
 needed = {Distillation: dict(teacher='minilm')}
-together = { # an option has a meaning only with these arguments or options
+together = { # arguments or options that an option requires
     (ADDrop, 'nodes'): dict(attribution='integrated_gradients'), (ADDrop, 'random_form'): dict(attribution='random'),
     (ADDrop, 'reading'): dict(attribution='integrated_gradients'),
     (ADDrop, 'pseudo_label'): dict(attribution='integrated_gradients'),
@@ -31,7 +31,7 @@ values = dict(nodes=5, constant_steps=7, steps=7, heads=[1], refresh=2, unlabell
 
 
 def another(field):
-    "A value of `field` that is not its default"
+    "Return a value of `field` that differs from its default"
     if field.name in values: return values[field.name]
     if field.type is bool: return not field.default
     parts = [part for part in get_args(field.type) if not isinstance(part, str)] or [field.type]
@@ -183,7 +183,7 @@ def test_settings_have_the_same_value_under_either_name():
 
 
 def renamed_back(x):
-    "A design of a study as salviz 0.1 has written it"
+    "Return a design of a study as salviz 0.1 wrote it"
     args = first_settings(x['name'], x['args'])
     return {**x, 'args': args}
 
