@@ -500,8 +500,8 @@ class _Unlabelled(Method):
         more = self._unlabelled_texts()
         has = 'text_pair' in more.column_names
         self.require(has == paired, f'unlabelled contains {"pairs of texts" if has else "single texts"}, but the '
-                                    f'labelled examples are {"pairs" if paired else "single texts"}; use the same form '
-                                    'for both')
+                                    f'labelled examples are {"pairs" if paired else "single texts"}; '
+                                    'use the same form for both')
         try: return encode_texts(list(more['text']), tokenizer, list(more['text_pair']) if has else None, max_length,
                                  first_id)
         except ValueError as e: self.require(False, f'unlabelled: {e}')

@@ -1689,7 +1689,9 @@ def test_settings_recorded_before_60_positions_construct_an_equal_method():
     config = renamed_config(dict(method=dict(name='SalLM', args=recorded(**old))))
     assert SalLM.from_args(config['method']['args']).args() == same.args()
     assert 'padded to = batch' in method_fact(config).words and 'target positions = real' in method_fact(config).words
-    assert renamed_config(dict(method=dict(name='SalLM', args=plain)))['method']['args'] == SalLM().args()
+    config = renamed_config(dict(method=dict(name='SalLM', args=plain)))
+    assert SalLM.from_args(config['method']['args']).args() == SalLM().args()
+    assert config['method']['args']['padded_to'] == 60
     preset = {**recorded(**old), 'padded_to': 60} # 60 positions in the loss, real tokens in the explanations
     assert SalLM().completed(preset) == SalLM(variant=SalLMVariant(**old, target_positions='real')).args()
 
