@@ -47,7 +47,8 @@ def _teacher(teacher, model, tokenizer):
     return explainer
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9
-_sallm_settings = 'saliency target steps top_fraction binarised ranking layers heads per_head rows'.split()
+_sallm_settings = ('saliency target target_positions steps top_fraction binarised ranking '
+                   'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     "Return the divergence of uniform attention over the tokens that count from `target` [batch, tokens]"

@@ -243,15 +243,15 @@ def test_images_have_further_columns_too(tmp_path):
 @pytest.mark.slow
 def test_missing_names_raise_with_available_ones(tmp_path, tiny_bert, tiny_tokenizer, data):
     with pytest.raises(NoColumn,
-                       match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has "
+                       match=r"^Sees: batch\['rationale'\] does not exist; a batch of probes has the columns "
                        r"input_ids, .*rating, .*source"):
         train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'a', **quick)
-    with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but the batch has"):
+    with pytest.raises(NoColumn, match=r"^Sees: batch\['rationale'\] does not exist; the batch has"):
         train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'b',
               **{**quick, 'snapshots': 0})
     class Other(Method): pass
     # probes are custom texts; the error names the caller
-    with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes"):
+    with pytest.raises(NoColumn, match=r"^Sees: batch\['rationale'\] does not exist; a batch of probes"):
         train(tiny_bert(), tiny_tokenizer, data, Other() + Sees(), tmp_path/'c', **{**quick, 'probes': ['fun']})
     assert Batch(dict(a=1), Sees()).get('b') is None and 'b' not in Batch({}, Sees())
 
@@ -263,7 +263,7 @@ def bad_term(given):
 
 
 wrong_terms = {
-    "the loss of the term 'mine' must hold one number for each of "
+    "the loss of the term 'mine' must have one value for each of "
     "the": lambda o, b: dict(mine=Term(o['main'].logits.square().mean())),
     "examples of the batch, got a tensor of shape [3] and float32": lambda o, b: dict(mine=Term(torch.ones(3))),
     "the loss of the term 'mine' must be floating point": lambda o, b: dict(mine=Term(b['labels'])),
@@ -272,8 +272,8 @@ wrong_terms = {
     "the weight of the term 'mine' must be a finite number, got float "
     "nan": lambda o, b: dict(mine=Term(o['main'].logits.sum(1), float('nan'))),
     "terms must return a dict {name: Term(loss, weight)}, got NoneType": lambda o, b: None,
-    "no term can be called 'task'": lambda o, b: dict(task=Term(o['main'].logits.sum(1))),
-    "no term can be called 'step'": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
+    "the name 'task' of a term is reserved": lambda o, b: dict(task=Term(o['main'].logits.sum(1))),
+    "the name 'step' of a term is reserved": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
     "the name of a term must be a string, got int 3": lambda o, b: {3: Term(o['main'].logits.sum(1))}}
 
 @pytest.mark.sample(2)
@@ -300,7 +300,8 @@ def test_scalar_terms_raise_in_training_and_recording(snapshots, tmp_path, tiny_
 def test_invalid_plan_raises_with_the_method(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
                                        (dict(layers=(0,)), 'plan must return a Plan, got dict'),
-                                       (Plan(layers=0), 'the layers of its plan must be a tuple of numbers, got int 0'),
+                                       (Plan(layers=0),
+                                        'the layers of its plan must be a tuple of integers, got int 0'),
                                        (Plan(evidence=[1]), 'evidence of its plan must be a dict'))):
         class Bad(Method):
             def plan(self, model, batch, progress): return given

@@ -1,4 +1,4 @@
-"""Attention guidance: the loss against loops in float64 from the paper's equations, and everything that it refuses"""
+"""Attention guidance: the loss against loops in float64 from the equations of the paper, and rejected arguments"""
 import json
 import math
 import random
@@ -67,7 +67,7 @@ def loss_and_maps(method, model, batch, progress=Progress()):
 
 
 def reference_pattern(name, tokens, boundary, multiple):
-    "Section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
+    "Compute section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
     n = len(tokens)
     looked_at = {'delim': ('[CLS]', '[SEP]'), 'delim:[CLS]': ('[CLS]',), 'delim:[SEP]': ('[SEP]',),
                  'period': ('.',)}.get(name)
@@ -86,7 +86,7 @@ def reference_pattern(name, tokens, boundary, multiple):
 
 
 def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='uniform', batch=None):
-    "Eq. 2 and 3, example by example and cell by cell, in float64"
+    "Compute eq. 2 and 3 example by example and entry by entry, in float64"
     ids, mask = (batch or make_batch())['input_ids'].tolist(), (batch or make_batch())['attention_mask'].tolist()
     losses = []
     for b in range(len(ids)):
@@ -108,7 +108,7 @@ assignments = [
     dict(),
     dict(head_fraction=1.),
     dict(patterns={'next': [3], 'delim': [0, 2], 'period': [1]}),
-    # as released: one pattern for each delimiter, with its own mean
+    # as in the released code: one pattern for each delimiter, with a separate mean
     dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}),
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
@@ -131,7 +131,7 @@ tables = [
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('table, means', tables)
-def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share_a_pattern_share_its_mean(
+def test_table_assigns_heads_and_averages_heads_of_one_pattern(
     table, means, reduction, boundary, multiple):
     model, method = make_bert(), AttentionGuidance(table, alpha=1,
                                                    variant=AttentionGuidanceVariant(reduction=reduction,
@@ -149,7 +149,7 @@ def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('row', [0, 2, 3])
-def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_longer_ones(row, reduction):
+def test_loss_and_gradient_do_not_depend_on_longer_texts_in_the_batch(row, reduction):
     model, found = make_bert().double(), []
     method = AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]}, alpha=1,
                                variant=AttentionGuidanceVariant(reduction=reduction))
@@ -168,7 +168,7 @@ def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_l
     for a, b in zip(found[0][1], found[1][1]): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_in_the_config():
+def test_table_and_assignment_by_name_are_the_same_method():
     table = AttentionGuidance({(0, 1): around, (0, 2): around, (1, 0): 'next'}, alpha=1)
     named = AttentionGuidance({0: dict(around=[1, 2]), 1: dict(next=[0])}, custom=dict(around=around), alpha=1)
     for m in (table, named): m.check(make_bert(), tokenizer, data, epochs=1)
@@ -176,7 +176,7 @@ def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_i
     assert torch.equal(*(loss_and_maps(m, make_bert(), batch)[0].loss for m in (table, named)))
 
 
-def test_patterns_without_a_name_get_one_each_that_is_nobodys():
+def test_patterns_without_a_name_get_unique_names():
     def next(tokens): return np.eye(len(tokens))
     matrices = [torch.eye(32), torch.ones(32, 32)/32, torch.eye(32).tolist()]
     method = AttentionGuidance({0: {0: next, 1: lambda t: None, 2: lambda t: None, 3: 'next'},
@@ -188,7 +188,7 @@ def test_patterns_without_a_name_get_one_each_that_is_nobodys():
     assert method.custom['own next'] is next
 
 
-def test_a_method_with_another_matrix_has_another_config():
+def test_another_matrix_gives_another_config():
     a, b, again = (AttentionGuidance({(0, 0): m}).args()['custom']
                    for m in (torch.eye(8), torch.eye(8).flip(0), torch.eye(8).tolist()))
     assert a != b and a == again and a['matrix'].startswith('matrix [8, 8], checksum ')
@@ -198,7 +198,7 @@ def test_a_method_with_another_matrix_has_another_config():
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('given', assignments)
-def test_the_term_is_equations_2_and_3_on_the_models_own_eager_attention(given, reduction, boundary, multiple):
+def test_term_equals_equations_2_and_3_with_eager_attention(given, reduction, boundary, multiple):
     model = make_bert()
     method = AttentionGuidance.from_args(dict(alpha=1, reduction=reduction, boundary=boundary, multiple=multiple,
                                               **given))
@@ -215,7 +215,7 @@ def test_the_term_is_equations_2_and_3_on_the_models_own_eager_attention(given, 
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-def test_what_stands_at_pads_reaches_neither_loss_nor_gradient(reduction):
+def test_pads_change_neither_loss_nor_gradient(reduction):
     g = torch.Generator().manual_seed(0)
     real = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
     attention, target = torch.rand(3, 2, 5, 5, generator=g,
@@ -238,7 +238,7 @@ def test_what_stands_at_pads_reaches_neither_loss_nor_gradient(reduction):
                     assert attention.grad[b, h, p, q].item() == pytest.approx(wanted, rel=1e-12)
 
 
-def test_an_example_without_the_token_has_no_loss_for_that_pattern_and_others_do():
+def test_example_without_the_token_has_no_loss_for_that_pattern():
     model, method = make_bert(), AttentionGuidance({'period': [0]}, alpha=1)
     method.check(model, tokenizer, data, epochs=1)
     term, _, plan = loss_and_maps(method, model, batch)
@@ -247,13 +247,13 @@ def test_an_example_without_the_token_has_no_loss_for_that_pattern_and_others_do
     assert plan.shown()['guided'][:, :, 0].all(1).tolist() == has
 
 
-def test_a_head_that_follows_its_pattern_has_no_loss():
+def test_head_that_follows_its_pattern_has_no_loss():
     P = torch.zeros(1, 4, 4)
     P[..., 0] = 1
     assert guidance_loss(P[:, None].expand(1, 3, 4, 4), P, torch.ones(1, 4).bool()).item() == 0.
 
 
-def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
+def test_plan_and_loss_do_not_depend_on_batch_or_padding():
     model, method = make_bert(), AttentionGuidance({'next': [0], 'prev': [1], 'period': [2]}, alpha=1)
     method.check(model, tokenizer, data, epochs=1)
     term, _, plan = loss_and_maps(method, model, make_batch(pad_to=32))
@@ -270,7 +270,7 @@ def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
         assert term.loss[b].item() == pytest.approx(alone.loss.item(), rel=1e-5)
 
 
-def test_evidence_shows_each_guided_heads_target_and_zeros_elsewhere():
+def test_evidence_contains_targets_of_guided_heads_and_zeros_elsewhere():
     model, method = make_bert(), AttentionGuidance({0: {'next': [1]}, 2: {'period': [0, 3]}}, alpha=1)
     method.check(model, tokenizer, data, epochs=1)
     plan = method.plan(model, batch, Progress())
@@ -291,7 +291,7 @@ def test_evidence_shows_each_guided_heads_target_and_zeros_elsewhere():
                 np.testing.assert_allclose(got[:n, :n], np.zeros((n, n)) if P is None else P, rtol=1e-6)
 
 
-def test_plan_check_and_the_choice_of_alpha_leave_no_trace():
+def test_plan_check_and_choice_of_alpha_change_no_state():
     model, method = make_bert(), AttentionGuidance()
     model.train(); model.bert.encoder.layer[1].eval()
     modes = {name: m.training for name, m in model.named_modules()}
@@ -305,7 +305,7 @@ def test_plan_check_and_the_choice_of_alpha_leave_no_trace():
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-def test_the_gradient_goes_into_guided_heads_only():
+def test_only_guided_heads_have_a_gradient():
     model, method = make_bert(num_hidden_layers=1), AttentionGuidance({'first': [2]}, alpha=1)
     term, _, _ = loss_and_maps(method, model, batch)
     term.loss.mean().backward()
@@ -316,7 +316,7 @@ def test_the_gradient_goes_into_guided_heads_only():
 @pytest.mark.parametrize('schedule', ['linear', 'constant-then-linear'])
 @pytest.mark.parametrize('total', [1, 50, 19_999, 20_000, 20_001, 100_000])
 @pytest.mark.parametrize('constant', [0, 1, 30, 20_000])
-def test_the_schedule_falls_as_written(schedule, total, constant):
+def test_schedule_falls_as_documented(schedule, total, constant):
     for step in sorted({0, 1, total // 2, total - 1, min(constant, total), total}):
         if schedule == 'linear': expected = 7. * (1 - step/total)
         elif step < constant: expected = 7.
@@ -325,7 +325,7 @@ def test_the_schedule_falls_as_written(schedule, total, constant):
                         constant) == pytest.approx(max(0., expected), abs=1e-12)
 
 
-def test_the_weight_of_the_term_follows_the_schedule_and_the_steps_that_were_asked_for():
+def test_weight_follows_schedule_and_constant_steps():
     model = make_bert()
     def weights(**kwargs):
         method = AttentionGuidance.from_args(dict(patterns={'next': [0]}, alpha=8, **kwargs))
@@ -336,13 +336,13 @@ def test_the_weight_of_the_term_follows_the_schedule_and_the_steps_that_were_ask
     assert weights(schedule='constant-then-linear', constant_steps=20) == [8, 8, 8, 4, 0]
 
 
-def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
+def test_alpha_brings_the_ratio_of_losses_closest_to_one():
     rng = np.random.default_rng(0)
     for task, guidance in np.exp(rng.normal(0, 3, (200, 2))):
         off = {a: max(a*guidance/task, task/(a*guidance)) for a in (1, 10, 100)}
         assert off[comparable_alpha(task, guidance)] == min(off.values())
     for bad in [(0., 1.), (1., 0.), (math.nan, 1.), (1., math.inf)]:
-        with pytest.raises(ValueError, match='give alpha as a number'): comparable_alpha(*bad)
+        with pytest.raises(ValueError, match='pass alpha as a number'): comparable_alpha(*bad)
 
 
 def make_trainer(tmp_path, model, first_batches, steps=(1, 1), broadcast=lambda x: x, reduce=lambda x, how: x,
@@ -354,7 +354,7 @@ def make_trainer(tmp_path, model, first_batches, steps=(1, 1), broadcast=lambda 
                            is_world_process_zero=lambda: first)
 
 
-def test_alpha_none_is_chosen_on_the_first_step_and_kept_when_a_run_is_resumed(tmp_path):
+def test_alpha_is_chosen_on_the_first_step_and_stored_in_the_run(tmp_path):
     model, method = make_bert(), AttentionGuidance()
     expect = method.choose_alpha(model, batch)
     plan = method.plan(model, batch, Progress())
@@ -374,7 +374,7 @@ def test_alpha_none_is_chosen_on_the_first_step_and_kept_when_a_run_is_resumed(t
     assert loss_and_maps(again, model, batch)[0].weight == 42
 
 
-def test_a_given_alpha_is_used_and_recorded(tmp_path):
+def test_alpha_argument_is_used_and_recorded(tmp_path):
     model, method = make_bert(), AttentionGuidance(alpha=3)
     method.prepare(make_trainer(tmp_path, model, None))
     assert loss_and_maps(method, model, batch)[0].weight == 3 and Run(tmp_path/'run').state['alpha'] == 3
@@ -390,7 +390,7 @@ def uneven(seed):
 
 
 def chosen(raw, folder, **settings):
-    "The trainer of a run in `folder` after the method chose its alpha, and that alpha"
+    "Return the trainer of a run in `folder` after the method chose its alpha, and that alpha"
     method = AttentionGuidance()
     job = training.open_job(make_bert(), tokenizer,
                             DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder,
@@ -401,7 +401,7 @@ def chosen(raw, folder, **settings):
 
 
 @pytest.mark.slow
-def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches(tmp_path):
+def test_chosen_alpha_does_not_depend_on_micro_batches(tmp_path):
     apart = 0
     for seed in range(4):
         raw = uneven(seed)
@@ -418,10 +418,10 @@ def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches
         assert whole == cut == comparable_alpha(*(sums/32))
         assert [len(b['input_ids']) for b in trainer.first_batches()] == [8]*4
         apart += AttentionGuidance().choose_alpha(make_bert(), trainer.first_batches()[0]) != whole
-    assert apart # the first micro-batch by itself would have said something else
+    assert apart # the first micro-batch alone would give another alpha
 
 
-def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_one_without_it_in_a_resumed_run_is_told(tmp_path):
+def test_alpha_is_chosen_from_sums_over_processes_and_broadcast_on_resume(tmp_path):
     model, parts, sent = make_bert(), [[make_batch([3, 2])], [make_batch([0]), make_batch([1, 4, 5])]], []
     whole = AttentionGuidance().choose_alpha(model, batch)
     for i, part in enumerate(parts):
@@ -441,7 +441,7 @@ def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_one_without_it_
     assert method._alpha == 100
 
 
-def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path):
+def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
     def said(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
@@ -451,16 +451,16 @@ def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path)
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
     assert said((40, 3),
-                **late) == ["AttentionGuidance: schedule='constant-then-linear' holds the weight for "
-                                     "constant_steps=20000 steps and this training has 120, "
-                                     "so it never falls; give constant_steps below 120, or schedule='linear'"]
+                **late) == ["AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
+                                     "constant_steps=20000 steps, and this training has 120, "
+                                     "so it never falls; set constant_steps below 120, or schedule='linear'"]
     assert len(said((10_000, 2), **late)) == len(said((10, 2), constant_steps=20, **late)) == 1
     assert said((40, 3), first=False, **late) == said((10_000, 3),
                                                       **late) == said((10, 2), constant_steps=19,
                                                                       **late) == said((40, 3)) == []
 
 
-def test_a_training_that_is_too_short_says_so_when_it_starts(tmp_path):
+def test_short_training_warns_at_its_start(tmp_path):
     raw = uneven(0)
     with pytest.warns(UserWarning, match='this training has 1, so it never falls') as found:
         training.train(make_bert(), tokenizer,
@@ -485,27 +485,27 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(head_fraction=0), 'head_fraction=0 of 4 heads is 0'),
     (dict(patterns={'next': [4]}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
     (dict(patterns={'next': [-1]}), 'has head -1'),
-    (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which next has already'),
-    (dict(patterns={'next': [1, 1]}), 'has head 1, which next has already'),
-    (dict(patterns={'diagonal': [0]}), 'is not known; available: next, prev, first, delim, period, delim:TOKEN'),
-    (dict(patterns={'delim:fun': [0]}), "'fun' is no delimiter of .*; it has .*'delim:\\[SEP\\]'"),
+    (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which already has the pattern next'),
+    (dict(patterns={'next': [1, 1]}), 'has head 1, which already has the pattern next'),
+    (dict(patterns={'diagonal': [0]}), 'is unknown; available: next, prev, first, delim, period, delim:TOKEN'),
+    (dict(patterns={'delim:fun': [0]}), "'fun' is not a delimiter of .*; available: .*'delim:\\[SEP\\]'"),
     (dict(patterns={'delim:[SEP]': [0]}, custom={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
-    (dict(patterns={'next': []}), 'must be a list of head numbers'),
-    (dict(patterns={'next': 'all'}), 'must be a list of head numbers'),
-    (dict(patterns={0: {'next': [True]}}), 'must be a list of head numbers'),
+    (dict(patterns={'next': []}), 'must be a list of head indices'),
+    (dict(patterns={'next': 'all'}), 'must be a list of head indices'),
+    (dict(patterns={0: {'next': [True]}}), 'must be a list of head indices'),
     (dict(patterns={7: {'next': [0]}}), 'layers 0 to 2'),
-    (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'names a layer twice'),
+    (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'contains a layer twice'),
     (dict(layers=[3]), 'layers 0 to 2'),
     (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
     (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
     (dict(patterns={0: {-1: 'next'}}), 'has head -1'),
-    (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
-    (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'names a layer twice'),
-    (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
+    (dict(patterns={(0, 0): 'diagonal'}), 'is unknown; available: next, prev'),
+    (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'contains a layer twice'),
+    (dict(patterns={'period': [0]}), 'pattern .period. needs ., which does not occur in the training data'),
     (dict(patterns={'band': [0]}, custom=dict(band=torch.eye(4))),
      "custom pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
-def test_what_cannot_work_is_refused_before_training(arguments, says):
+def test_check_rejects_unsuitable_patterns(arguments, says):
     without = make_data([t.replace('.', '') or 'a' for t in texts[:5]])
     with pytest.raises(ValueError, match=says):
         AttentionGuidance.from_args(arguments).check(make_bert(), tokenizer, without, epochs=1)
@@ -522,19 +522,19 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
     (dict(patterns={}), 'patterns must be'), (dict(patterns='next'), 'patterns must be'),
     (dict(patterns={0: []}), 'patterns must be'),
     (dict(patterns={0: {}}), 'patterns must be'),
-    (dict(patterns={0: {'next': [0]}}, layers=0), 'leave out layers'),
+    (dict(patterns={0: {'next': [0]}}, layers=0), 'leave layers out'),
     (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'),
     (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
-    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'),
+    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave layers out'),
     (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
-    (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must hold shares of attention'),
+    (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must contain fractions of attention'),
     (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
     (dict(constant_steps=-1), 'constant_steps must be a whole number'),
     (dict(constant_steps=.5), 'constant_steps must be a whole number'),
     (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), 'custom has a pattern called'),
-    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' is given to no head"),
+    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' has no head"),
     (dict(custom=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
-def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
+def test_constructor_rejects_invalid_arguments(arguments, says):
     with pytest.raises(ValueError, match=says): AttentionGuidance.from_args(arguments)
 
 
@@ -553,7 +553,7 @@ def make_gpt2():
      False),
     (dict(patterns={'prev': [0], 'first': [1, 2]}, boundary='zero'), True), (dict(patterns={'first': [1]}), True),
     (dict(patterns={'mine': [0]}, custom=dict(mine=torch.eye(32))), True)])
-def test_patterns_that_a_causal_mask_forbids_are_refused_by_name(arguments, ok):
+def test_patterns_that_a_causal_mask_forbids_are_rejected(arguments, ok):
     method, model = AttentionGuidance.from_args(dict(alpha=1, **arguments)), make_gpt2()
     if ok:
         method.check(model, tokenizer, data, epochs=1)
@@ -566,7 +566,7 @@ def test_patterns_that_a_causal_mask_forbids_are_refused_by_name(arguments, ok):
             method.check(model, tokenizer, data, epochs=1)
 
 
-def test_patterns_out_of_a_sliding_windows_reach_are_refused_in_that_layer_only():
+def test_patterns_outside_a_sliding_window_are_rejected_in_that_layer_only():
     torch.manual_seed(0)
     config = ModernBertConfig(**{k: v for k, v in sizes.items()}, local_attention=4, global_attn_every_n_layers=2,
                               cls_token_id=1, sep_token_id=2,
@@ -604,7 +604,7 @@ def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
     assert losses[-1] < .5*losses[0]
 
 
-# Every task of the papers, on small models from scratch
+# All tasks of the papers, with small models from scratch
 
 small = dict(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
              intermediate_size=40, max_position_embeddings=32,
@@ -643,7 +643,7 @@ def make_model(name):
 
 
 def task_batch(name, side='right', seed=0):
-    "A batch for the model `name` from uneven texts, padded on `side`, with labels as its task has them"
+    "Return a batch for the model `name` from uneven texts, padded on `side`, with labels of its task"
     task, g = tasks_of.get(name, name), torch.Generator().manual_seed(seed)
     rows = [r['input_ids'] for r in data['train']]
     width = max(map(len, rows)) + 2
@@ -674,7 +674,7 @@ def task_batch(name, side='right', seed=0):
 
 
 def eager_attentions(model, batch):
-    "The (encoder's) attention that transformers' own slow path gives, float64"
+    "Return the attention (of the encoder) from the eager implementation of transformers, in float64"
     model.set_attn_implementation('eager')
     taken = {k: batch[k] for k in ('input_ids', 'attention_mask', 'decoder_input_ids') if k in batch}
     with torch.no_grad(): out = model(**taken, output_attentions=True)
@@ -689,7 +689,7 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
     model, given = make_model(name), task_batch(name, side)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
     boundary = 'uniform'
-    if name == 'causal_lm': heads, boundary = looking_back # the patterns that a causal head can follow
+    if name == 'causal_lm': heads, boundary = looking_back # patterns that a causal head can follow
     method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction, boundary=boundary))
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
@@ -699,14 +699,14 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=5e-5)
 
 
-def test_every_task_that_the_method_serves_is_among_these():
+def test_all_supported_tasks_are_tested():
     of_texts = set(supported['AttentionGuidance']) - {'image_classification', # test_patches
                                                  'multi_label_classification'} # test_multi_label
     assert {tasks_of.get(name, name) for name in made} == of_texts
 
 
 def reference_task_loss(name, outputs, batch):
-    "The mean over examples of each example's own loss, label by label"
+    "Return the mean over examples of their losses, computed label by label"
     if name == 'question_answering':
         real, ends = batch['attention_mask'].bool(), ((outputs.start_logits, 1), (outputs.end_logits, 2))
         return np.mean([-float(z[b, real[b]].double().log_softmax(0)[at]) for z, at in ends for b in range(len(real))])
@@ -726,7 +726,7 @@ def reference_task_loss(name, outputs, batch):
 
 
 @pytest.mark.parametrize('name', list(made))
-def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_batch(name, tmp_path, monkeypatch):
+def test_alpha_compares_guidance_and_task_loss_on_the_first_batch(name, tmp_path, monkeypatch):
     model, given, seen = make_model(name), task_batch(name), []
     def spy(task_loss, guidance): seen.append((task_loss, guidance)); return comparable_alpha(task_loss, guidance)
     monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
@@ -755,11 +755,11 @@ def test_in_a_translation_model_a_next_and_a_prev_head_of_each_encoder_layer_are
     encoder = set(model.get_encoder().parameters()) # the embedding is shared
     assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
     assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
-    with pytest.raises(ValueError, match='head_fraction=0.25 has no meaning for an encoder-decoder'):
+    with pytest.raises(ValueError, match='head_fraction=0.25 does not apply to an encoder-decoder'):
         AttentionGuidance(head_fraction=.25).heads(model)
 
 
-def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_behind_the_mask():
+def test_patterns_use_the_masked_tokens():
     model, method = make_model('masked_lm'), AttentionGuidance({'period': [0]}, alpha=1)
     method.check(model, tokenizer, bare, epochs=1)
     hidden, dot = make_batch([2]), tokenizer.convert_tokens_to_ids('.')
@@ -777,7 +777,7 @@ def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_b
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('name', ['albert', 'seq2seq', 'masked_lm'])
-def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_heads_and_nothing_elsewhere(
+def test_gradient_of_attention_is_twice_the_difference_in_guided_heads(
     name, reduction):
     model, given = make_model(name).double(), task_batch(name)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [2]}}
@@ -802,7 +802,7 @@ def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_hea
         np.testing.assert_allclose(maps[layer].grad.numpy(), expected, rtol=1e-5, atol=1e-7) # 1/n is written in float32
 
 
-def test_every_application_of_alberts_shared_layer_is_guided_by_its_own_number():
+def test_each_use_of_alberts_shared_layer_is_guided_by_its_index():
     model = make_model('albert')
     first, last = (AttentionGuidance({l: {'next': [0]}}, alpha=1) for l in (0, 2))
     given = task_batch('albert')
@@ -811,7 +811,7 @@ def test_every_application_of_alberts_shared_layer_is_guided_by_its_own_number()
     assert not torch.allclose(by_layer[0], by_layer[1]) and torch.allclose(by_layer[0] + by_layer[1], by_layer[2])
 
 
-def test_patterns_on_a_causal_model_with_padding_on_the_left_are_the_equations():
+def test_causal_model_with_left_padding_equals_the_equations():
     model, method = make_gpt2(), AttentionGuidance({'prev': [0], 'first': [1, 2]}, alpha=1,
                                                    variant=AttentionGuidanceVariant(boundary='zero'))
     method.check(model, tokenizer, data, epochs=1)
@@ -857,14 +857,14 @@ def reference_dropped_loss(maps, drop, given, heads, reduction):
 
 
 def step(method, model, given, progress=Progress(seed=3)):
-    "A step as the trainer takes it: (term, maps, plan)"
+    "Run a step as the trainer does and return (term, maps, plan)"
     plan = method.plan(model, given, progress)
     outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['attention_guidance'], maps, plan
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-def test_what_ad_drop_drops_in_the_same_step_does_not_enter_the_sum_and_the_cells_stay_as_many(reduction):
+def test_positions_dropped_by_ad_drop_are_left_out_of_the_sum(reduction):
     heads = {0: {'next': [1], 'first': [0, 3]}, 2: {'prev': [2], 'period': [0]}}
     model, given = make_bert().train(), make_batch(pad_to=16)
     both = AttentionGuidance(heads, alpha=1,
@@ -883,7 +883,7 @@ def test_what_ad_drop_drops_in_the_same_step_does_not_enter_the_sum_and_the_cell
     assert dropped.any() and (maps[2].grad[dropped] == 0).all() and maps[2].grad[:, 2].any()
 
 
-def test_rows_that_would_lose_all_their_keys_are_guided_as_ever():
+def test_protected_rows_are_guided_as_without_drops():
     model, given, method = make_bert(), make_batch(), AttentionGuidance({1: {'next': [0]}}, alpha=1)
     plan = method.plan(model, given, Progress())
     with torch.no_grad(), observe(model, layers=[1]) as maps: model(**model_inputs(given))
@@ -895,7 +895,7 @@ def test_rows_that_would_lose_all_their_keys_are_guided_as_ever():
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where_the_mask_forbids_some(reduction):
+def test_without_drops_the_loss_is_bitwise_the_mean_over_all_entries(reduction):
     for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}),
                          (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
         method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
@@ -915,7 +915,7 @@ def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where
 
 
 @pytest.mark.parametrize('after', [False, True])
-def test_in_training_the_maps_are_those_before_dropout_or_after_it(after):
+def test_after_dropout_chooses_the_maps_in_training(after):
     model = make_bert(attention_probs_dropout_prob=.3)
     method = AttentionGuidance({0: {'next': [1]}, 2: {'first': [0, 3]}}, alpha=1,
                                variant=AttentionGuidanceVariant(after_dropout=after))

@@ -38,7 +38,7 @@ def batch_of(data, model, tokenizer, rows=range(6)):
     return feed.collate(list(feed.encode(data)['train'].select(rows)))
 
 def other(task, kind, tokenizer, **sizes):
-    "A teacher of another depth, width and number of heads than `model_for` gives"
+    "Return a teacher with another depth, width and number of heads than those of `model_for`"
     sizes = dict(layers=1, heads=2, hidden=16, seed=3) | sizes
     if task in ('classification',): sizes['num_labels'] = 2
     if task == 'token_classification': sizes['labels'] = ['O', 'B-word', 'I-word']
@@ -55,7 +55,7 @@ def slow_kd(student, teacher, tau):
     return tau**2 * sum(a*(math.log(a) - math.log(b)) for a, b in zip(p, q))
 
 @pytest.mark.parametrize('tau', [.5, 1., 2., 5., 20.])
-def test_the_loss_of_logits_is_its_equation_class_by_class(tau):
+def test_logit_loss_equals_its_equation(tau):
     g = torch.Generator().manual_seed(0)
     student, teacher = (3*torch.randn(4, 3, 5, generator=g, dtype=torch.float64) for _ in range(2))
     ours = logit_loss(student, teacher, tau)
@@ -63,7 +63,7 @@ def test_the_loss_of_logits_is_its_equation_class_by_class(tau):
     assert alike(ours, torch.tensor(slow, dtype=torch.float64)) and (ours > 0).all()
     assert logit_loss(teacher + 7, teacher, tau).abs().max() < 1e-12
 
-def test_the_gradient_of_the_logits_is_as_large_at_any_high_temperature():
+def test_size_of_the_gradient_does_not_depend_on_a_high_temperature():
     student, teacher = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True), torch.tensor([[1., 0, -1]])
     sizes = [torch.autograd.grad(logit_loss(student, teacher.double(), tau).sum(), student)[0].abs().max().item()
              for tau in (20., 200.)]
@@ -77,26 +77,26 @@ def slow_similarity(a, b):
     return sum(x*y for x, y in zip(a, b)) / (norm(a)*norm(b)) if norm(a)*norm(b) > 0 else 0.
 
 @pytest.mark.parametrize('scale', [1., 1e-170])
-def test_the_loss_of_explanations_is_one_minus_the_cosine_of_what_counts(scale):
+def test_explanation_loss_is_one_minus_cosine_similarity(scale):
     g = torch.Generator().manual_seed(0)
     a, b = (scale*torch.randn(6, 7, generator=g, dtype=torch.float64) for _ in range(2))
     counts = torch.rand(6, 7, generator=g) < .7
     counts[3], b[4], a[5] = False, 0., 0.
-    a, b = (torch.where(counts, x, math.nan) for x in (a, b)) # pads and specials may be anything
+    a, b = (torch.where(counts, x, math.nan) for x in (a, b)) # values at pads and special tokens are ignored
     a.requires_grad_()
     ours = explanation_loss(a, b, counts)
     slow = [1 - slow_similarity((a[i][counts[i]]/scale).tolist(), (b[i][counts[i]]/scale).tolist()) for i in range(6)]
-    slow[3] = slow[4] = 0. # nothing counts; the teacher says nothing
+    slow[3] = slow[4] = 0. # no token counts; the explanation of the teacher is 0
     assert alike(ours, torch.tensor(slow, dtype=torch.float64), size=16) and slow[5] == 1
     gradient, = torch.autograd.grad(ours.sum(), a)
     assert gradient.isfinite().all() and not gradient[~counts].any() and gradient[:3].any()
 
-def test_the_same_explanation_costs_nothing_whatever_its_scale():
+def test_explanation_loss_does_not_depend_on_scale():
     x, counts = torch.randn(3, 5, dtype=torch.float64), torch.ones(3, 5).bool()
     assert explanation_loss(1e-9*x, x, counts).abs().max() < 1e-12
     assert explanation_loss(-x, x, counts).min() == pytest.approx(2)
 
-def test_half_precision_is_widened_before_anything_is_compared():
+def test_half_precision_is_compared_in_single_precision():
     x = torch.randn(3, 5).bfloat16()
     assert explanation_loss(x, x, torch.ones(3, 5).bool()).dtype == logit_loss(x, x).dtype == torch.float32
 
@@ -106,7 +106,7 @@ compared = [dict(), dict(explanation='gradient_norm', specials=True),
             dict(explanation='rollout', rows='mean')]
 
 def slow_saliency(model, batch, i, answer, name, steps=2):
-    "One number for each real token of example i, by the definition"
+    "Return one number for each real token of example i, from the definition"
     ids = batch['input_ids'][i][batch['attention_mask'][i].bool()][None]
     table = model.get_input_embeddings().weight.detach()
     def gradient(x):
@@ -120,8 +120,8 @@ def slow_saliency(model, batch, i, answer, name, steps=2):
     return (mean*(x - start)).sum(-1)[0]
 
 @pytest.mark.parametrize('kwargs', compared[:3], ids=str)
-def test_a_step_is_the_equation_example_by_example(kwargs, tiny_data, tokens):
-    "Student and teacher of different depth, width and heads, uneven lengths; in float64, without padding"
+def test_step_equals_the_equation_example_by_example(kwargs, tiny_data, tokens):
+    "Use a student and a teacher of different depth, width and heads, and uneven lengths, in float64"
     student = other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0).double().eval()
     teacher = other('classification', 'bert', tokens).double().eval()
     batch, method = batch_of(tiny_data, student,
@@ -155,7 +155,7 @@ def test_attention_is_the_mean_over_layers_and_heads_of_each_model(tiny_data, to
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('kwargs', compared, ids=str)
-def test_who_equals_his_teacher_has_nothing_to_learn(kwargs, tiny_data, tokens):
+def test_copy_of_the_teacher_has_no_loss(kwargs, tiny_data, tokens):
     student = other('classification', 'bert', tokens, layers=2).double().eval()
     kwargs = {k: v for k, v in kwargs.items() if k != 'teacher_layers'}
     batch, method = batch_of(tiny_data, student,
@@ -164,7 +164,7 @@ def test_who_equals_his_teacher_has_nothing_to_learn(kwargs, tiny_data, tokens):
     total = sum(t.weight*t.loss for t in terms.values())
     assert total.abs().max() < 1e-12 and (terms['teacher_agreement'].loss == 1).all()
 
-def test_the_gradient_through_the_saliency_is_that_of_finite_differences(tiny_data, tokens):
+def test_gradient_through_the_saliency_equals_finite_differences(tiny_data, tokens):
     student = other('classification', 'bert', tokens, layers=2).double().eval()
     teacher = other('classification', 'bert', tokens, heads=4).double().train()
     before = copy.deepcopy(teacher.state_dict())
@@ -196,7 +196,7 @@ rows = [('classification', 'bert', dict(alpha=.5)), ('classification', 'gpt2', d
         ('series_classification', SeriesLSTM, dict())]
 
 def taught(task, kind, data, tokenizer):
-    "A model, and a smaller or else other teacher"
+    "Return a model and a teacher that differs from it"
     if not isinstance(kind, str) or kind == 'vit':
         teacher = model_for(task, kind, data, tokenizer)
         with torch.no_grad(), torch.random.fork_rng():
@@ -207,7 +207,7 @@ def taught(task, kind, data, tokenizer):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind, kwargs', rows, ids=lambda x: x if isinstance(x, str) else None)
-def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_data, tokens):
+def test_every_supported_task_can_be_trained(task, kind, kwargs, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     student, teacher = taught(task, kind, data, tokens)
     tokenizer = tokens if tasks[task].modality == 'text' else None
@@ -229,7 +229,7 @@ def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kwargs', compared, ids=str)
-def test_a_few_steps_bring_explanations_nearer_to_the_teachers(kwargs, tiny_data, tokens):
+def test_a_few_steps_bring_explanations_closer_to_the_teachers(kwargs, tiny_data, tokens):
     student = without_dropout(other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0))
     batch = batch_of(tiny_data, student, tokens)
     method = Distillation.from_args(dict(teacher=other('classification', 'bert', tokens).double(), **kwargs))
@@ -253,8 +253,8 @@ def test_without_a_weight_training_explains_nothing_and_probes_are_explained(tmp
     assert run.train_rows[0]['loss'] == pytest.approx(run.train_rows[0]['distillation'])
 
 @pytest.mark.slow
-def test_what_is_kept_is_what_the_teacher_says_in_the_step(tmp_path, tiny_data, tokens):
-    "Two epochs keep it, one epoch asks anew: the first epoch is the same within rounding"
+def test_cached_answers_equal_those_of_a_step(tmp_path, tiny_data, tokens):
+    "Two epochs use cached answers, one epoch does not: the first epoch is the same within rounding"
     runs = []
     for epochs in (1, 2):
         student, teacher = taught('classification', 'bert', tiny_data, tokens)
@@ -267,7 +267,7 @@ def test_what_is_kept_is_what_the_teacher_says_in_the_step(tmp_path, tiny_data, 
         assert few == pytest.approx(many, rel=1e-8)
 
 @pytest.mark.parametrize('kwargs', [dict(), pytest.param(dict(explanation='attention'), marks=pytest.mark.slow)])
-def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, tiny_data, tokens, tmp_path):
+def test_resumed_run_has_the_same_result(kwargs, tiny_data, tokens, tmp_path):
     class Breaks(Distillation):
         at = None
         def plan(self, model, batch, progress):
@@ -281,7 +281,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, tiny_data, tokens,
         if at is not None:
             with pytest.raises(KeyboardInterrupt): train(student, tokens, tiny_data, method, tmp_path/name, **settings)
             another = Breaks(other('classification', 'bert', tokens, seed=5), **kwargs)
-            with pytest.raises(ValueError, match='does not have the weights of the one that this run began with'):
+            with pytest.raises(ValueError, match='does not have the weights that this run started with'):
                 train(taught('classification', 'bert', tiny_data, tokens)[0], tokens, tiny_data, another, tmp_path/name,
                       resume=True, **settings)
             student, method = taught('classification', 'bert', tiny_data, tokens)[0], Breaks(teacher, **kwargs)
@@ -308,11 +308,11 @@ def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data
         first = load_model(run, step)[0](**model_inputs(batch, best)).logits
     assert torch.equal(said['checkpoint'], first) and not torch.equal(first, said['run'])
     (run.path/'summary.json').unlink()
-    with pytest.raises(ValueError, match='is not finished, so that its best checkpoint may change'):
+    with pytest.raises(ValueError, match='is not finished, so its best checkpoint may change'):
         Distillation(Run(run.path)).loaded(best)
 
 @pytest.mark.slow
-def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
+def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     both = Distillation(teacher, alpha=.25) + SaliencyGuided(mask_fraction=.4)
     run = train(student, tokens, tiny_data, both, tmp_path/'run', **quick)
@@ -328,10 +328,10 @@ def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
 # ---- doubts and refusals ----
 
 @pytest.mark.slow
-def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
+def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
-    with torch.no_grad(): teacher.classifier.bias[1] += 100 # always the second class
-    with pytest.warns(UserWarning, match='right about 50% of 16 validation examples, no more than the largest class'):
+    with torch.no_grad(): teacher.classifier.bias[1] += 100 # always predicts the second class
+    with pytest.warns(UserWarning, match='right for 50% of 16 validation examples, no better than the majority class'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'one', **{**quick, 'snapshots': 0})
     teacher.has_new_head = True
     with pytest.warns(UserWarning, match='the teacher is untrained. The head is new and untrained'):
@@ -339,27 +339,27 @@ def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(teacher=None), 'teacher must be a finished run or its path'), (dict(teacher=''), 'teacher must be'),
-    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient that could train; take one of"),
+    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient to train with; use one of"),
     (dict(explanation='eyes'), 'explanation must be one of'), (dict(weight=-1), 'weight must be a finite number'),
     (dict(alpha=math.inf), 'alpha must be a finite number'),
     (dict(temperature=0), 'temperature must be a finite number'),
     (dict(temperature=True), 'temperature must be'), (dict(rows='all'), 'rows must be one of'),
     (dict(specials=1), 'specials must be True or False'), (dict(steps=0), 'steps must be a whole number')])
-def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
+def test_constructor_rejects_invalid_arguments(kwargs, words):
     with pytest.raises(ValueError,
                        match='^Distillation: ') as e: Distillation.from_args({'teacher': 'minilm', **kwargs})
     assert words in str(e.value)
 
 @pytest.mark.slow
-def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_path, tiny_data, tokens):
+def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     def refuses(words, teacher=teacher, model=student, data=tiny_data, tokenizer=tokens, **kwargs):
         with pytest.raises(ValueError, match=words):
             train(model, tokenizer, data, Distillation.from_args(dict(teacher=teacher, **kwargs)), tmp_path/'no',
                   **quick)
         assert not (tmp_path/'no').exists()
-    refuses('the teacher is the very model that is trained', student)
-    refuses('was made for regression, the model for classification',
+    refuses('the teacher is the model that is trained', student)
+    refuses('is for regression, but the model is for classification',
             small_model('regression', tokens, layers=1, heads=2, hidden=16))
     refuses('the teacher has 3 classes, the model 2', three(tokens))
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
@@ -377,13 +377,13 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     refuses('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
     refuses("identically zero", explanation='gradient')
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
-    refuses('the teacher: .*teach a saliency', lstm, explanation='attention')
+    refuses('the teacher: .*train a saliency', lstm, explanation='attention')
     images, net = examples('image_classification', tiny_data), small_net(DigitCNN, num_labels=2, shape=(3, 8, 8))
     refuses("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
     refuses("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
     refuses('was built for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
     words, model = examples('causal_lm', tiny_data), model_for('causal_lm', 'gpt2', tiny_data, tokens)
-    refuses("the head of causal_lm reads every row; take rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
+    refuses("the head of causal_lm reads every row; use rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
             explanation='attention')
     for task, kind in (('masked_lm', 'bert'), ('seq2seq', 'marian')):
         made = model_for(task, kind, tiny_data, tokens)

@@ -184,7 +184,7 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
                                                 ({'prev': [0]}, 'uniform'), (None, 'uniform')])
 def test_patterns_that_look_ahead_are_refused_by_name(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=4, max_length=64)
-    with pytest.raises(ValueError, match='asks for keys that the attention mask of GPT2LMHeadModel forbids'):
+    with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel forbids'):
         train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, alpha=1.,
                                                                   variant=AttentionGuidanceVariant(boundary=boundary)),
               run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)

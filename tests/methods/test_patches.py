@@ -129,15 +129,15 @@ def halves(grid):
     return torch.eye(n).roll(1, 0)
 
 @pytest.mark.parametrize('given, said', [
-    (dict(patterns=dict(next=[0])), "pattern 'next' is no pattern of images: behind the last patch of a row"),
-    (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; the column of .CLS. is first'),
+    (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern of images: the patch after the last one"),
+    (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; use first for the column of .CLS.'),
     (dict(patterns=dict(period=[0])), 'patches have no full stops. Available: same, right'),
-    (dict(patterns=dict(diagonal=[0])), "'diagonal' is not known; available: same, right, .*, or your own, a function"),
+    (dict(patterns=dict(diagonal=[0])), "'diagonal' is unknown; available: same, right, .*, or your own, a function"),
     (dict(patterns=dict(right=[4])), 'the model has heads 0 to 3'),
-    (dict(boundary='zero'), 'boundary and multiple are for texts; on images a patch without the neighbour'),
+    (dict(boundary='zero'), 'boundary and multiple are for texts; leave them out'),
     (dict(multiple='indicator'), 'boundary and multiple are for texts'),
     (dict(patterns={0: {0: torch.eye(6)}}), 'must be a matrix of shape .7, 7. for 7 tokens, got shape .6, 6.'),
-    (dict(patterns={0: {0: torch.zeros(7, 7)}}), 'asks no patch for anything on 2 × 3 patches'),
+    (dict(patterns={0: {0: torch.zeros(7, 7)}}), 'has no target on 2 × 3 patches'),
     (dict(share=.25), 'one head for right, one for left, one for above, one for below, then neighbours')])
 def test_what_cannot_guide_patches_is_refused(given, said):
     data = signals((3, 8, 12), 'pixel_values', 4)
@@ -146,7 +146,7 @@ def test_what_cannot_guide_patches_is_refused(given, said):
 
 def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path):
     data = signals((3, 8, 12), 'pixel_values', 4)
-    with pytest.raises(ValueError, match="'first' is no pattern of images: .*no token before its patches"):
+    with pytest.raises(ValueError, match="'first' is not a pattern of images: .*no token before its patches"):
         AttentionGuidance(dict(first=[0])).check(vision('ijepa'), None, data, epochs=1)
     with pytest.raises(ValueError, match='cannot be observed'):
         AttentionGuidance(dict(right=[0])).check(small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), None, data, 1)

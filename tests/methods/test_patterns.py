@@ -20,7 +20,7 @@ class Vocabulary:
 
 
 def sentences():
-    "Uneven lengths from one token to twelve; with no, one and several full stops"
+    "Return texts of one to twelve tokens with no, one or several full stops"
     rng = np.random.default_rng(3)
     rows = [[CLS], [CLS, SEP], [CLS, DOT, SEP], [CLS, 7, 8, SEP], [CLS, 7, DOT, 9, SPACE_DOT, DOT, SEP]]
     return rows + [[CLS, *rng.integers(3, 25, n).tolist(), SEP] for n in (5, 8, 10)]
@@ -36,7 +36,7 @@ def padded(rows, side, width=None):
 
 
 def reference(name, row, boundary, multiple):
-    "Section 3.2 of Deshpande and Narasimhan (2020), cell by cell, in float64; None if the token does not occur"
+    "Compute section 3.2 of Deshpande and Narasimhan (2020) entry by entry, in float64; None without the token"
     n = len(row)
     P = [[0.] * n for _ in range(n)]
     looked_at = {'delim': [CLS, SEP], 'delim:<s>': [CLS], 'delim:</s>': [SEP], 'period': [DOT, SPACE_DOT]}.get(name, [])
@@ -62,7 +62,7 @@ def ids_of(name): return pattern_ids(name, Vocabulary()) if looks_at_tokens(name
 @pytest.mark.parametrize('boundary', ['uniform', 'zero'])
 @pytest.mark.parametrize('multiple', ['uniform', 'indicator'])
 @pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'delim:<s>', 'delim:</s>', 'period'])
-def test_every_named_pattern_is_the_papers_matrix_on_each_examples_real_tokens(name, boundary, multiple, side):
+def test_named_patterns_equal_the_matrices_of_the_paper(name, boundary, multiple, side):
     rows = sentences()
     batch = padded(rows, side, width=15)
     P, guided = pattern_target(name, batch, ids_of(name), boundary, multiple)
@@ -78,7 +78,7 @@ def test_every_named_pattern_is_the_papers_matrix_on_each_examples_real_tokens(n
 
 
 @pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'delim:</s>', 'period'])
-def test_a_pattern_is_the_same_to_the_bit_in_any_batch_and_padding(name):
+def test_patterns_do_not_depend_on_batch_or_padding(name):
     rows = sentences()
     together, _ = pattern_target(name, padded(rows, 'right', width=20), ids_of(name))
     for b, row in enumerate(rows):
@@ -86,7 +86,7 @@ def test_a_pattern_is_the_same_to_the_bit_in_any_batch_and_padding(name):
         assert torch.equal(together[b, :len(row), :len(row)], alone[0])
 
 
-def test_the_patterns_agree_with_the_golden_vectors():
+def test_patterns_equal_the_golden_vectors():
     cases = json.loads((Path(__file__).parents[1]/'golden.json').read_text())['pattern_matrix']
     assert cases
     for case in cases:
@@ -98,7 +98,7 @@ def test_the_patterns_agree_with_the_golden_vectors():
             np.testing.assert_allclose(P[0].numpy(), np.array(case['expected']), rtol=1e-6, atol=1e-7)
 
 
-def test_a_users_function_gets_each_examples_own_tokens_and_pads_stay_zero():
+def test_custom_function_gets_real_tokens_and_pads_are_zero():
     seen = []
     def upwards(tokens):
         seen.append(tokens)
@@ -112,7 +112,7 @@ def test_a_users_function_gets_each_examples_own_tokens_and_pads_stay_zero():
         assert P[b, start:, start:].sum() == (n * (n + 1) / 2 if n >= 3 else 0) == P[b].sum()
 
 
-def test_a_users_matrix_is_cut_to_each_examples_length_on_either_side():
+def test_custom_matrix_is_cut_to_the_length_of_each_example():
     whole = torch.rand(14, 14, generator=torch.Generator().manual_seed(0))
     rows = sentences()
     for side in ('right', 'left'):
@@ -128,32 +128,32 @@ def test_a_users_matrix_is_cut_to_each_examples_length_on_either_side():
     ([[1., 0.]], 'must be a matrix'), ([[2., 0.], [0., 1.]], 'between 0 and 1'),
     ([[-.1, 0.], [0., 1.]], 'between 0 and 1'),
     ([[float('nan'), 0.], [0., 1.]], 'between 0 and 1')])
-def test_a_matrix_that_cannot_be_an_attention_target_is_refused(bad, says):
+def test_invalid_matrix_is_rejected(bad, says):
     with pytest.raises(ValueError, match=says): as_pattern(bad)
 
 
-def test_a_function_that_returns_the_wrong_size_is_named():
+def test_function_that_returns_the_wrong_size_raises():
     def too_small(tokens): return [[1.]]
     with pytest.raises(ValueError, match=r'too_small returns must be a matrix of shape \[4, 4\]'):
         pattern_target(too_small, padded([[CLS, 7, 8, SEP]], 'right'), tokenizer=Vocabulary())
 
 
-def test_a_pattern_for_one_delimiter_names_one_that_the_tokenizer_adds():
+def test_unknown_delimiter_is_rejected():
     assert pattern_ids('delim', Vocabulary()).tolist() == [CLS, SEP]
     assert pattern_ids('delim:</s>', Vocabulary()).tolist() == [SEP]
     for token in ('.', '[SEP]', ''):
-        with pytest.raises(ValueError, match="is no delimiter of Vocabulary; it has 'delim:<s>', 'delim:</s>'"):
+        with pytest.raises(ValueError, match="is not a delimiter of Vocabulary; available: 'delim:<s>', 'delim:</s>'"):
             pattern_ids(f'delim:{token}', Vocabulary())
     with pytest.raises(ValueError, match="pattern 'delim:</s>' needs ids"):
         pattern_target('delim:</s>', padded([[CLS, SEP]], 'right'))
 
 
-def test_an_unknown_pattern_is_refused_with_the_known_ones():
+def test_unknown_pattern_is_rejected_with_available_ones():
     with pytest.raises(ValueError, match='available: next, prev, first, delim, period'):
         pattern_target('diagonal', padded([[CLS]], 'right'))
 
 
-def test_the_full_stop_is_found_in_word_piece_byte_level_and_sentence_piece_vocabularies():
+def test_full_stop_is_found_in_all_kinds_of_vocabularies():
     class Tokenizer:
         def __init__(self, *tokens): self.tokens = tokens
         def get_vocab(self): return {t: i for i, t in enumerate(self.tokens)}
@@ -170,8 +170,8 @@ def test_patterns_keep_the_default_precision():
     assert P.dtype == torch.float64 and P[0, -1, 0].item() == 1/3
 
 
-def test_patterns_refer_to_the_ids_in_the_batch_whatever_stood_there_before():
-    before, after = [CLS, 7, DOT, 9, SEP], [CLS, DOT, 8, 9, SEP] # the full stop is hidden, another token became one
+def test_patterns_use_the_ids_in_the_batch():
+    before, after = [CLS, 7, DOT, 9, SEP], [CLS, DOT, 8, 9, SEP] # one full stop is hidden, one is new
     for row in (before, after):
         P, _ = pattern_target('period', padded([row], 'right'), ids_of('period'))
         np.testing.assert_array_equal(P[0].numpy(), reference('period', row, 'uniform', 'uniform'))

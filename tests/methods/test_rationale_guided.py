@@ -1,4 +1,4 @@
-"""Rationale-guided training against slow references in float64, written from the equations; and what it refuses."""
+"""Rationale-guided training against slow references in float64, and rejected arguments"""
 import copy
 import math
 import warnings
@@ -10,7 +10,9 @@ import torch
 
 from helpers import alike, all_alike, state, same
 from salviz.attribution.reading import Reading
+from salviz.core.description import method_fact
 from salviz.core.maths import rollout
+from salviz.core.renamed import renamed_config
 from salviz.data.texts import model_inputs
 from salviz.methods import AttentionGuidance, RationaleGuided, RationaleGuidedVariant, rationale_guided
 from salviz.methods.base import Progress
@@ -26,7 +28,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 
 
 def with_rationales(data, soft=False, every=3):
-    "Flags (or shares) of words; every third example has none, one marks nothing"
+    "Return flags or fractions of words; every third example has none, and one has no marked word"
     def rationale(i, text):
         if every and i % every == 2: return None
         if i == 0: return [0. if soft else 0]*len(text.split())
@@ -42,7 +44,7 @@ def data(tiny_data): return with_rationales(tiny_data)
 
 
 def batch_of(data, tokenizer, rows):
-    "The examples `rows` of the training set as a batch"
+    "Return the examples `rows` of the training set as a batch"
     model = small_model('classification', tokenizer, layers=1, heads=2, hidden=16, num_labels=2)
     feed = feed_for(model, tokenizer)
     return feed.collate(list(feed.encode(data)['train'].select(rows)))
@@ -62,9 +64,10 @@ def slow_normalised(x, how):
     return list(x)
 
 def log(x): return math.log(max(x, torch.finfo(torch.float64).tiny))
+def bounded_log(x): return max(log(x), -100.)
 
 def slow_loss(x, r, loss, how, delta=.5, margin=1.):
-    "One explanation `x` and rationale `r`, lists of the counted tokens only"
+    "Return the loss of one explanation `x` and rationale `r`, which are lists of the tokens that count"
     if not x: return 0.
     e = slow_normalised(x, how)
     if how in ('share', 'softmax') and loss not in ('order', 'margin'):
@@ -76,7 +79,7 @@ def slow_loss(x, r, loss, how, delta=.5, margin=1.):
     if loss == 'huber':
         d = [abs(a - b) for a, b in zip(e, r)]
         return sum(.5*v*v if v <= delta else delta*(v - .5*delta) for v in d)/n
-    if loss == 'bce': return sum(-b*log(a) - (1 - b)*log(1 - a) for a, b in zip(e, r))/n
+    if loss == 'bce': return sum(-b*bounded_log(a) - (1 - b)*bounded_log(1 - a) for a, b in zip(e, r))/n
     if loss == 'kl': return sum(b*(log(b) - log(a)) for a, b in zip(e, r) if b > 0)
     if loss == 'margin': return sum(max(0, margin - (2*b - 1)*a) for a, b in zip(e, r))/n
     others = [a for a, b in zip(e, r) if b < .5]
@@ -89,7 +92,7 @@ criteria += [(loss, how) for loss in ('bce', 'order') for how in ('share', 'soft
 criteria += [('kl', 'share'), ('kl', 'softmax')]
 
 def invented(seed=0):
-    "Explanations [batch, sets, n] with padding in the midst of it, and rationales: soft ones, none marked, all marked"
+    "Return explanations [batch, sets, n] with padding in between, and rationales: soft ones, none or all marked"
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(5, 2, 7, generator=g, dtype=torch.float64)
     r = torch.rand(5, 7, generator=g, dtype=torch.float64).round(decimals=1)
@@ -100,10 +103,10 @@ def invented(seed=0):
     return x, r, counts
 
 @pytest.mark.parametrize('loss, how', criteria)
-def test_every_criterion_is_its_equation_token_by_token(loss, how):
+def test_every_criterion_equals_its_equation(loss, how):
     x, r, counts = invented()
     options = dict(huber=dict(delta=.3), margin=dict(margin=.8)).get(loss, {})
-    x = torch.where(counts, x, math.nan) # what does not count may be anything
+    x = torch.where(counts, x, math.nan) # values that do not count are ignored
     ours = rationale_loss(x, r, counts, loss, how, **options)
     theirs = []
     for i in range(len(x)):
@@ -115,7 +118,7 @@ def test_every_criterion_is_its_equation_token_by_token(loss, how):
 
 @pytest.mark.sample(19)
 @pytest.mark.parametrize('loss, how', criteria)
-def test_the_gradient_of_every_criterion_is_that_of_its_equation(loss, how):
+def test_gradient_of_every_criterion_equals_finite_differences(loss, how):
     x, r, counts = invented(1)
     x = x.requires_grad_()
     gradient, = torch.autograd.grad(rationale_loss(x, r, counts, loss, how).sum(), x)
@@ -129,7 +132,36 @@ def test_the_gradient_of_every_criterion_is_that_of_its_equation(loss, how):
         slow[tuple(at)] = (total(step) - total(-step)) / (2*step)
     torch.testing.assert_close(gradient, slow, rtol=1e-5, atol=1e-7)
 
-def test_an_empty_rationale_is_a_target_where_values_stand_alone_and_nothing_where_they_are_shares():
+@pytest.mark.parametrize('loss, how', criteria)
+def test_float32_and_float64_give_the_same_loss(loss, how):
+    "Compare with the tolerance of float32; 'bce' depended on the dtype if its largest value was 1"
+    values, r, counts = invented()
+    values = values.softmax(-1) # as attention
+    single, double = (rationale_loss(values.to(dtype), r.to(dtype), counts, loss, how)
+                      for dtype in (torch.float32, torch.float64))
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
+
+def test_bce_of_attention_on_one_token_is_the_same_in_every_dtype_and_finite():
+    for dtype in (torch.float32, torch.float64):
+        e = torch.tensor([[[1., 0., 0.]]], dtype=dtype, requires_grad=True)
+        loss = rationale_loss(e, torch.tensor([[0., 1., 0.]], dtype=dtype), torch.ones(1, 1, 3).bool(), 'bce')
+        loss.sum().backward()
+        assert loss.item() == pytest.approx(200/3) and e.grad.isfinite().all() # logarithms of at least -100
+
+@pytest.mark.parametrize('explanation', ['attention', 'rollout'])
+def test_bce_of_attention_compares_shares_by_default_and_settings_record_it(explanation):
+    method = RationaleGuided(explanation, 'bce')
+    assert method.scale == method.args()['normalise'] == 'share'
+    assert RationaleGuided.from_args(method.args()).args() == method.args()
+    recorded = {**method.args(), 'normalise': None} # by salviz 0.1, whose default was 'largest'
+    config = renamed_config(dict(method=dict(name='RationaleGuided', args=recorded)))
+    assert config['method']['args']['normalise'] == 'largest' == method.completed(recorded)['normalise']
+    assert 'normalise = largest' in method_fact(config).words
+    kl = RationaleGuided(explanation)
+    assert kl.args()['normalise'] is None and kl.completed(kl.args()) == kl.args()
+
+def test_empty_rationale_is_a_target_except_for_shares():
     x, counts = torch.randn(1, 1, 4), torch.ones(1, 1, 4).bool()
     none = torch.zeros(1, 4)
     for loss in ('mse', 'l1', 'huber', 'bce'):
@@ -137,7 +169,7 @@ def test_an_empty_rationale_is_a_target_where_values_stand_alone_and_nothing_whe
         assert rationale_loss(x, none, counts, loss, 'softmax') == 0
     assert rationale_loss(x, none, counts, 'kl', 'softmax') == 0 == rationale_loss(x, none, counts, 'order', 'sigmoid')
 
-def test_rollout_with_a_gradient_is_rollout():
+def test_rollout_with_a_gradient_equals_rollout():
     g = torch.Generator().manual_seed(0)
     maps = [torch.rand(3, 2, 5, 5, generator=g, dtype=torch.float64).softmax(-1) for _ in range(3)]
     for heads in (None, [1]):
@@ -153,12 +185,12 @@ saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gr
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'deberta-v2'])
 @pytest.mark.parametrize('name', saliencies)
-def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind, data, tiny_tokenizer):
-    "Of weights in every part of the model, word embeddings included; and the saliency is what others see"
+def test_gradient_of_a_loss_on_a_saliency_equals_finite_differences(name, kind, data, tiny_tokenizer):
+    "Test weights in every part of the model, word embeddings included; the saliency equals the registered one"
     from salviz.attribution.saliency import input_saliency
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
-    # A DeBERTa normalises a word and nothing with it: x · gradient of a token adds up to 0 but for the norm's epsilon
+    # a DeBERTa normalises each word separately: x · gradient of a token is 0, except for the epsilon of the norm
     more = dict(layer_norm_eps=.1) if kind == 'deberta-v2' else {}
     model = small_model('classification', tiny_tokenizer, kind=kind, layers=2, heads=2, hidden=16, num_labels=2, **more)
     model = model.double().train()
@@ -173,13 +205,13 @@ def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind,
         assert alike(taught_saliency(model, batch, name, batch['labels'], **options).detach(), seen, size=2**12)
     before = state(model)
     total = loss()
-    assert same(before, state(model)) # modes, hooks and randomness are as before
+    assert same(before, state(model)) # modes, hooks and random state do not change
     total.backward()
     named = [(k, p) for k, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0]
     checked = 0
     for k, p in named[::3]:
         at = p.grad.abs().argmax()
-        # a Llama's norms are taken in float32, whatever its weights are
+        # a Llama computes its norms in float32 for weights of any dtype
         step, near = (1e-3, dict(rel=1e-2, abs=3e-5)) if kind == 'llama' else (1e-5, dict(rel=1e-3, abs=1e-8))
         there = p.grad.flatten()[at].item()
         with torch.no_grad(): p.view(-1)[at] += step
@@ -191,7 +223,7 @@ def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind,
         checked += 1
     assert checked >= 5
 
-def test_many_nodes_of_integrated_gradients_train_as_if_all_their_graphs_were_kept_with_few_at_a_time(
+def test_groups_of_nodes_give_the_same_gradient_with_few_graphs_at_a_time(
     data, tiny_tokenizer, tiny_bert, monkeypatch):
     model, batch, together = tiny_bert(hidden_dropout_prob=.2).train(), batch_of(data, tiny_tokenizer, range(4)), []
     gradients = Reading.gradients
@@ -211,17 +243,17 @@ def test_many_nodes_of_integrated_gradients_train_as_if_all_their_graphs_were_ke
     assert whole == [12] and few == [5, 5, 2]*2
     assert alike(in_parts, values) and all_alike(of_parts, grads)
 
-def test_what_many_nodes_cost_is_said_before_training_starts(data, tiny_tokenizer, tiny_bert):
+def test_cost_of_many_nodes_raises_a_warning(data, tiny_tokenizer, tiny_bert):
     encoded = feed_for(tiny_bert(), tiny_tokenizer).encode(data)
     def checked(steps):
         RationaleGuided('integrated_gradients', steps=steps).check(tiny_bert(), tiny_tokenizer, encoded, 1)
-    with pytest.warns(UserWarning, match='steps=20 takes about 54 times a plain step'): checked(20)
+    with pytest.warns(UserWarning, match='steps=20 takes about 54 times as long as a plain step'): checked(20)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         checked(3)
 
 def slow_attention(model, batch, method, i):
-    "The explanation sets of example i as lists over its real tokens, by loops over layers, heads and rows"
+    "Return the explanations of example i as lists over its real tokens, by loops over layers, heads and rows"
     with torch.no_grad():
         out = model(**model_inputs(batch, model), output_attentions=True)
     real = batch['attention_mask'][i].bool().nonzero()[:, 0].tolist()
@@ -240,7 +272,7 @@ def slow_attention(model, batch, method, i):
 @pytest.mark.parametrize('rows', ['pooled', 'first', 'mean', 'all'])
 @pytest.mark.parametrize('per_head', [False, True])
 @pytest.mark.parametrize('specials', [False, True])
-def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head, specials, data, tiny_tokenizer,
+def test_attention_is_compared_in_the_chosen_rows_and_heads(rows, per_head, specials, data, tiny_tokenizer,
                                                                   tiny_bert):
     model, batch = tiny_bert(attn_implementation='eager').double().eval(), batch_of(data, tiny_tokenizer, range(6))
     method = RationaleGuided(layers=(-2, -1), heads=[0, 3],
@@ -258,7 +290,7 @@ def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head
         assert ours[i].item() == pytest.approx(theirs, rel=1e-6, abs=1e-9)
     assert (ours > 0).any() and ours[2] == 0
 
-def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
+def test_future_keys_of_a_decoder_do_not_count(data, tiny_tokenizer):
     tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
     sizes = dict(layers=2, heads=2, hidden=16, num_labels=2)
@@ -271,13 +303,13 @@ def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     n = batch['input_ids'].shape[1]
     counts = counts.view(4, n, n)
     assert not counts.triu(1).any() and counts.tril().any()
-    with pytest.raises(ValueError, match="RationaleGuided: rows='first': the first token of a decoder sees nothing"):
+    with pytest.raises(ValueError, match="RationaleGuided: rows='first': the first token of a decoder attends only"):
         RationaleGuided(variant=RationaleGuidedVariant(rows='first')).check(model, tiny_tokenizer,
                                                                             dict(train=data['train']), 1)
 
 # ---- the contrastive criterion ----
 
-def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_hand(data, tiny_tokenizer, tiny_bert):
+def test_contrastive_criterion_equals_a_softmax_over_reduced_texts(data, tiny_tokenizer, tiny_bert):
     model, batch = tiny_bert().double().eval(), batch_of(data, tiny_tokenizer, range(6))
     method, now = RationaleGuided(loss='contrastive',
                                   variant=RationaleGuidedVariant(negatives=2)), Progress(seed=3, step=5)
@@ -301,9 +333,16 @@ def test_the_contrastive_criterion_is_a_softmax_over_texts_that_are_cut_out_by_h
         assert ours[i].item() == pytest.approx(-math.log(scores[0]/sum(scores)), rel=1e-6)
     assert not any((d & marked).any() for d in drawn) and not torch.equal(*drawn)
     again = as_many_of_the_rest(marked.flip(0), ~special.flip(0), batch['example_id'].flip(0), 2, 3, 5)
-    assert torch.equal(again[0].flip(0), drawn[0]) # an example draws the same whatever stands beside it
+    assert torch.equal(again[0].flip(0), drawn[0]) # a draw does not depend on other examples in the batch
 
-def test_a_text_alone_keeps_its_order():
+@pytest.mark.parametrize('dtype, expected', [(torch.float64, torch.float64), (torch.float32, torch.float32),
+                                             (torch.bfloat16, torch.float32)])
+def test_contrastive_criterion_keeps_the_dtype_of_the_model(dtype, expected, data, tiny_tokenizer, tiny_bert):
+    model, batch = tiny_bert().to(dtype).eval(), batch_of(data, tiny_tokenizer, range(6))
+    term = step_terms(RationaleGuided(loss='contrastive'), model, model, batch, Progress(), 'classification')
+    assert term['rationale'].loss.dtype == expected # half precision is compared in single precision
+
+def test_reduced_text_keeps_its_order():
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]]).bool()
     out = retained_alone(dict(input_ids=torch.arange(1, 9).view(2, 4), token_type_ids=torch.ones(2, 4).long()), keep, 0)
     assert out['input_ids'].tolist() == [[1, 3, 4, 0], [8, 0, 0, 0]]
@@ -312,15 +351,15 @@ def test_a_text_alone_keeps_its_order():
 
 # ---- in training ----
 
-kinds_taught = [dict(), dict(explanation='rollout', loss='mse'), dict(explanation='input_x_gradient', loss='bce'),
+kinds = [dict(), dict(explanation='rollout', loss='mse'), dict(explanation='input_x_gradient', loss='bce'),
                 dict(explanation='integrated_gradients', loss='kl', steps=2), dict(loss='contrastive'),
                 dict(explanation='gradient_x_attention', loss='margin'),
                 dict(explanation='gradient_norm', loss='order', normalise='share')]
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('soft', [False, True])
-@pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
-def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):
+@pytest.mark.parametrize('kwargs', kinds, ids=str)
+def test_batch_without_rationales_adds_exactly_zero(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):
     data, model = with_rationales(tiny_data, soft), tiny_bert()
     some, none = (batch_of(data, tiny_tokenizer, rows) for rows in (range(8), [2, 5, 8]))
     assert some['rationale'].dtype == (torch.float32 if soft else torch.bool)
@@ -336,8 +375,8 @@ def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
-def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
+@pytest.mark.parametrize('kwargs', kinds, ids=str)
+def test_a_few_steps_bring_explanations_closer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
     batch, method = batch_of(data, tiny_tokenizer, range(8)), RationaleGuided.from_args(kwargs)
     optimiser, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
@@ -348,7 +387,7 @@ def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_
     assert losses[-1] < .95*losses[0]
 
 @pytest.mark.slow
-def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
+def test_weight_compensates_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
     method = RationaleGuided(weight=2., variant=RationaleGuidedVariant(schedule='linear'))
     run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', **quick)
     share = np.mean([r is not None for r in data['train']['rationale']])
@@ -360,7 +399,7 @@ def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokeniz
     assert s.arrays['explanation'][~s.is_special].sum() == pytest.approx(
         s.arrays['attention'][-1].mean(0)[s.info['pooled_row']][~s.is_special].sum(), rel=1e-3)
 
-def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny_data, tiny_tokenizer, tiny_bert,
+def test_fractions_of_annotators_are_recorded_with_their_majority(tiny_data, tiny_tokenizer, tiny_bert,
                                                                            tmp_path):
     data = with_rationales(tiny_data, soft=True)
     run = train(tiny_bert(), tiny_tokenizer, data, RationaleGuided(), tmp_path/'run', probes='train[1:3]',
@@ -370,8 +409,8 @@ def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny
     assert (s.arrays['rationale'] == (s.arrays['rationale_target'] >= .5)).all() and s.arrays['rationale'].dtype == bool
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('kwargs', kinds_taught[:5], ids=str)
-def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
+@pytest.mark.parametrize('kwargs', kinds[:5], ids=str)
+def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
     class Breaks(RationaleGuided):
         at = None
         def plan(self, model, batch, progress):
@@ -396,24 +435,27 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokeniz
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(explanation='occlusion'),
-     "explanation='occlusion' has no gradient that could train; take one of 'attention'"),
+     "explanation='occlusion' has no gradient to train with; use one of 'attention'"),
     (dict(explanation='eyes'), 'explanation must be one of'),
     (dict(loss='hinge'), "loss must be one of 'mse'"),
     (dict(loss='kl', normalise='sigmoid'), "loss='kl' needs values of at least 0"),
     (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
-     "take one of 'share', 'softmax', 'sigmoid'"),
+     "use one of 'share', 'softmax', 'sigmoid'"),
     (dict(loss='bce', normalise='none'), "loss='bce' needs values"),
+    (dict(loss='bce', normalise='largest'), "normalise='largest' sets the largest e to 1; use one of 'share', 'softm"),
+    (dict(explanation='input_x_gradient', loss='bce', normalise='largest', ranking='magnitude'),
+     "loss='bce' takes the logarithm of 1 - e, and normalise='largest' sets the largest e to 1"),
     (dict(weight=-1), 'weight must be a finite number'), (dict(heads=[]), 'heads must be None'),
     (dict(rows='last'), 'rows must be one of'), (dict(steps=0), 'steps must be a whole number'),
     (dict(negatives=0), 'negatives must be'), (dict(delta=0), 'delta must be a finite number above 0'),
     (dict(margin=True), 'margin must be'), (dict(specials=1), 'specials must be True or False'),
     (dict(schedule='cosine'), 'schedule must be one of'), (dict(target='all'), 'target must be one of')])
-def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
+def test_constructor_rejects_invalid_arguments(kwargs, words):
     with pytest.raises(ValueError, match='^RationaleGuided: ') as e: RationaleGuided.from_args(kwargs)
     assert words in str(e.value)
 
 @pytest.mark.slow
-def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_trained(tiny_data, data, tiny_tokenizer,
+def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenizer,
                                                                                      tiny_bert, tmp_path):
     def refuses(words, method, data=data, model=None):
         with pytest.raises(ValueError, match=words):
@@ -423,10 +465,10 @@ def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_tr
     none = datasets.DatasetDict({k: d.remove_columns('rationale').add_column('rationale', [None]*len(d),
         feature=d.features['rationale']) for k, d in data.items()})
     refuses('none of the 37 training examples has a rationale', RationaleGuided(), none)
-    refuses('heads: the model has heads 0 to 3', RationaleGuided(heads=[4]))
+    refuses('heads must be between 0 and 3', RationaleGuided(heads=[4]))
     refuses('layers', RationaleGuided(layers=[7]))
     net = small_net('text-lstm', num_labels=2, tokenizer=tiny_tokenizer)
-    refuses("cannot be observed|contains no transformers model.*teach a saliency", RationaleGuided(), model=net)
+    refuses("cannot be observed|contains no transformers model.*train a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
     refuses('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))

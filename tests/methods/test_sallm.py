@@ -24,6 +24,8 @@ from transformers import (BartConfig, BartForSequenceClassification, BertConfig,
 import forked
 import salviz.methods.sallm as room
 from salviz.core import run_files, runs
+from salviz.core.description import method_fact
+from salviz.core.renamed import renamed_config
 import salviz.training.trainer as training
 from helpers import word_tokenizer
 from salviz.models.attention import observe
@@ -72,12 +74,12 @@ batch = make_batch()
 
 
 def reference_target(saliency, counts, top_fraction, binarised):
-    """One row, in float64, from the definition: the max(1, ceil(k n)) most positive tokens, or positive saliency in
-    proportion"""
+    """Compute one row in float64 from the definition: the max(1, ceil(k n)) most positive tokens, or the positive
+    saliency, normalised"""
     at = [i for i in range(len(saliency)) if counts[i]]
     t = [0.] * len(saliency)
     if binarised and at:
-        exact = round(top_fraction * len(at), 9) # as one would do it by hand: .07 of 100 is 7
+        exact = round(top_fraction * len(at), 9) # exact: .07 of 100 is 7
         for i in sorted(at, key=lambda i: (-float(saliency[i]), i))[:max(1, math.ceil(exact))]: t[i] = 1.
     if not binarised:
         for i in at: t[i] = max(0., float(saliency[i]))
@@ -85,11 +87,11 @@ def reference_target(saliency, counts, top_fraction, binarised):
     return [x/total for x in t] if total > 0 else t
 
 
-def reference_released_loss(attention, target, width=None):
-    """One row, in float64, as it was released: the target is 1 at marked tokens and 1e-8 at all other positions of the
-    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, if `attention` has
-    fewer"""
-    width = width or len(attention)
+def reference_released_loss(attention, target, width=60):
+    """Compute one row in float64 as in the released code: the target is 1 at marked tokens and 1e-8 at all other
+    positions of the padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, or
+    'batch': those of `attention`"""
+    width = len(attention) if width == 'batch' else width
     marks = [1. if i < len(target) and float(target[i]) > 0 else 1e-8 for i in range(width)]
     if max(marks) < 1: return 0.
     attention = [float(attention[i]) if i < len(attention) else 0. for i in range(width)]
@@ -98,8 +100,8 @@ def reference_released_loss(attention, target, width=None):
     return sum(p[i] * (math.log(p[i]) - log_q[i]) for i in range(width))
 
 
-def reference_loss(attention, target, counts, loss, width=None):
-    "One row, in float64"
+def reference_loss(attention, target, counts, loss, width=60):
+    "Compute the loss of one row in float64"
     if loss == 'released': return reference_released_loss(attention, target, width)
     at = [i for i in range(len(attention)) if counts[i]]
     sum_a, sum_t = sum(float(attention[i]) for i in at), sum(float(target[i]) for i in at)
@@ -109,8 +111,8 @@ def reference_loss(attention, target, counts, loss, width=None):
     return sum(y * math.log(y/x) for x, y in zip(a, t) if y > 0)
 
 
-def reference_layer_loss(attention, real, pooled, target, counts, method, width=None):
-    "One example and layer, in float64: attention [heads][query][key], `real` positions, row `pooled`; as `method` asks"
+def reference_layer_loss(attention, real, pooled, target, counts, method, width=60):
+    "Compute the loss of one example and layer in float64: attention [heads][query][key], `real` positions"
     heads = range(len(attention)) if method.heads is None else method.heads
     rows = [pooled] if method.rows == 'pooled' else list(real)
     asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
@@ -131,7 +133,7 @@ def random_rows(count=200, width=17):
 
 @pytest.mark.parametrize('binarised', [True, False])
 @pytest.mark.parametrize('top_fraction', [.01, .1, .3, .5, 1.])
-def test_the_target_is_the_definition_row_by_row(top_fraction, binarised):
+def test_target_equals_its_definition_row_by_row(top_fraction, binarised):
     saliency, counts, _ = random_rows()
     got = saliency_target(saliency, counts, top_fraction, binarised)
     for b in range(len(saliency)):
@@ -139,16 +141,16 @@ def test_the_target_is_the_definition_row_by_row(top_fraction, binarised):
                                    rtol=1e-6)
 
 
-def test_shares_that_are_whole_numbers_of_tokens_are_not_rounded_up():
+def test_fractions_that_give_whole_numbers_are_not_rounded_up():
     n = torch.arange(1, 201)
     counts, saliency = torch.arange(200) < n[:, None], torch.arange(200.).expand(200, -1)
-    # products that binary fractions miss are among them
+    # some of these products are not exact in binary
     for percent in (1, 7, 10, 14, 28, 29, 30, 55, 56, 57, 58, 70, 99, 100):
         marked = (saliency_target(saliency, counts, percent/100) > 0).sum(-1)
         assert marked.tolist() == [max(1, -(-m*percent // 100)) for m in n.tolist()]
 
 
-def test_targets_agree_with_the_golden_vectors():
+def test_targets_equal_the_golden_vectors():
     cases = json.loads((Path(__file__).parents[1]/'golden.json').read_text())['saliency_target']
     assert cases
     for case in cases:
@@ -158,7 +160,7 @@ def test_targets_agree_with_the_golden_vectors():
         np.testing.assert_allclose(got[0].numpy(), case['expected'], rtol=1e-6, atol=1e-9)
 
 
-def test_a_target_does_not_depend_on_padding_on_either_side():
+def test_target_does_not_depend_on_padding():
     saliency, counts, _ = random_rows()
     for binarised in (True, False):
         alone = saliency_target(saliency, counts, .3, binarised)
@@ -169,7 +171,7 @@ def test_a_target_does_not_depend_on_padding_on_either_side():
 
 
 @pytest.mark.parametrize('loss', ['kl', 'mse'])
-def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(loss):
+def test_loss_equals_its_definition_and_ignores_tokens_that_do_not_count(loss):
     saliency, counts, attention = random_rows()
     for binarised in (True, False):
         target = saliency_target(saliency, counts, .2, binarised)
@@ -180,8 +182,8 @@ def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(l
         assert torch.equal(agreement_loss(spoilt, target, counts, loss), got)
 
 
-@pytest.mark.parametrize('padded_to', [None, 17, 40])
-def test_the_released_loss_is_the_released_code_row_by_row_with_specials_and_pads_in_both_softmaxes(padded_to):
+@pytest.mark.parametrize('padded_to', ['batch', 17, 40, 60])
+def test_released_loss_equals_the_released_code_with_specials_and_pads_in_both_softmaxes(padded_to):
     saliency, counts, attention = random_rows()
     for top_fraction in (.1, .5):
         target = saliency_target(saliency, counts, top_fraction)
@@ -189,12 +191,12 @@ def test_the_released_loss_is_the_released_code_row_by_row_with_specials_and_pad
         expected = [reference_released_loss(attention[b], target[b], padded_to) for b in range(len(attention))]
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
         single = agreement_loss(attention.float(), target, counts, 'released', padded_to)
-        np.testing.assert_allclose(single.numpy(), expected, rtol=1e-4, atol=1e-6) # differences of sums of about 1
+        np.testing.assert_allclose(single.numpy(), expected, rtol=1e-4, atol=1e-6) # differences of numbers near 1
         elsewhere = agreement_loss(attention.roll(1, -1), target, counts, 'released', padded_to)
         assert (elsewhere != got)[counts.any(1)].any() and got[0] == 0 # no target in the first row
 
 
-def test_the_released_loss_has_the_values_of_the_released_functions():
+def test_released_loss_has_the_values_of_the_released_functions():
     marked = torch.arange(60)[None] < 6
     target, uniform = marked.double()/6, torch.full((1, 60), 1/60, dtype=torch.float64)
     assert agreement_loss(uniform, target, marked, 'released').item() == pytest.approx(.0734, abs=5e-5)
@@ -205,42 +207,51 @@ def test_the_released_loss_has_the_values_of_the_released_functions():
 
 
 @pytest.mark.parametrize('n, marked, weaker', [(60, 6, 413), (20, 2, 134), (10, 1, 72)])
-def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_functions_do(n, marked, weaker):
+def test_ratio_of_gradients_of_kl_and_released_loss(n, marked, weaker):
     target = torch.arange(n, dtype=torch.float64)[None] < marked
     pulls = {}
     for loss in ('kl', 'released'):
         scores = torch.zeros(1, n, dtype=torch.float64, requires_grad=True)
-        agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss).sum().backward()
+        agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss, 'batch').sum().backward()
         pulls[loss] = scores.grad.norm().item()
     factor = pulls['kl'] / pulls['released']
-    assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
-    # measured with the released functions, at attention that need not be uniform to the bit
+    assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # with 0 instead of 1e-8
+    # measured with the released functions, where attention was not exactly uniform
     assert factor == pytest.approx(weaker, rel=.06)
 
 
-def test_the_released_loss_depends_on_the_length_of_its_batch_unless_a_length_is_given():
+def test_released_loss_depends_on_the_batch_only_with_padded_to_batch():
     target, row = torch.tensor([[.5, 0., .5, 0., 0.]]), torch.tensor([[.1, .2, .3, .15, .25]])
-    def loss(right=0, left=0, padded_to=None):
+    def loss(right=0, left=0, padded_to='batch'):
         attention, wanted = (torch.nn.functional.pad(x, (left, right)) for x in (row, target))
         return agreement_loss(attention, wanted, attention > 0, 'released', padded_to).item()
-    assert loss() == pytest.approx(reference_released_loss(row[0], target[0]), rel=1e-5)
+    assert loss() == pytest.approx(reference_released_loss(row[0], target[0], 'batch'), rel=1e-5)
     assert loss(7) == pytest.approx(reference_released_loss(row[0], target[0], 12), rel=1e-5)
     assert abs(loss(7)/loss() - 1) > .1
     for same in (loss(left=7), loss(padded_to=12), loss(3, padded_to=12), loss(left=4, padded_to=12)):
         assert same == pytest.approx(loss(7), rel=1e-5)
-    with pytest.raises(ValueError, match='padded_to must be at least 8, the positions of a row in this batch, got 6'):
+    with pytest.raises(ValueError,
+                       match='SalLM: padded_to must be at least 8, the positions of a row in this batch, got 6'):
         loss(3, padded_to=6)
 
 
+def test_released_loss_uses_60_positions_by_default_in_every_batch():
+    target, row = torch.tensor([[.5, .5] + [0.]*18]), torch.full((1, 20), 1/20)
+    expected = reference_released_loss(row[0], target[0], 60)
+    for right, left in ((0, 0), (10, 0), (40, 0), (0, 15), (7, 9)):
+        attention, wanted = (torch.nn.functional.pad(x, (left, right)) for x in (row, target))
+        assert agreement_loss(attention, wanted, None, 'released').item() == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
-def test_rows_without_a_target_have_neither_loss_nor_gradient(loss):
+def test_rows_without_a_target_have_no_loss_and_no_gradient(loss):
     attention = torch.full((3, 4), .25, requires_grad=True)
     counts = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]]).bool()
     got = agreement_loss(attention, torch.tensor([[0.]*4, [0.]*4, [1., 0, 0, 0]]), counts, loss)
     got.sum().backward()
     assert got[:2].tolist() == [0., 0.] and got[2] > 0
     assert attention.grad.isfinite().all() and attention.grad[:2].abs().sum() == 0
-    assert (attention.grad[2, 2:].abs().sum() == 0) == (loss != 'released') # which looks at every position of the row
+    assert (attention.grad[2, 2:].abs().sum() == 0) == (loss != 'released') # which uses every position of the row
 
 
 def test_attention_that_underflowed_to_zero_gives_a_finite_loss():
@@ -256,7 +267,7 @@ def test_half_precision_attention_is_compared_in_single_precision():
     assert got.dtype == torch.float32
 
 
-def every_way_of_asking(test):
+def all_options_of_the_loss(test):
     "Run `test` for each loss, rows, heads and per_head"
     for name, values in dict(per_head=[False, True], heads=[None, [2], [3, 1]], rows=['pooled', 'mean'],
                              loss=['kl', 'mse', 'released']).items():
@@ -264,8 +275,8 @@ def every_way_of_asking(test):
     return test
 
 
-@every_way_of_asking
-def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_side(loss, rows, heads, per_head):
+@all_options_of_the_loss
+def test_layer_loss_equals_its_definition_for_all_options(loss, rows, heads, per_head):
     rng, width = np.random.default_rng(2), 9
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
     # whole, padded on the left, on the right, on both sides, a single token
@@ -278,7 +289,7 @@ def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_s
             for q in range(width):
                 for k in range(starts[b], ends[b]): allowed[b, 0, q, k] = k <= q or not causal
         attention = rng.random((5, 4, width, width))**4 * allowed
-        # pads' own rows hold rubbish
+        # the rows of pads contain arbitrary values
         attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True).clip(1e-9), 7.)
         counts = real & ~special
         pooled = [ends[b] - 1 if causal else starts[b] for b in range(5)]
@@ -305,8 +316,8 @@ def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
                           [any(s[i] for s in there) for i in range(width)], method.loss)
 
 
-@every_way_of_asking
-def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_those_that_one_of_them_sees(
+@all_options_of_the_loss
+def test_heads_are_compared_at_keys_that_they_can_attend_to(
     loss, rows, heads, per_head):
     rng, width = np.random.default_rng(4), 8
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
@@ -315,8 +326,8 @@ def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_t
     for b in range(6): real[b, starts[b]:ends[b]] = True
     counts = real & (rng.random((6, width)) > .2)
     seen = (rng.random((6, 4, width, width)) < .4) & real[:, None, None]
-    seen[5] = np.eye(width, dtype=bool) # in the pooled row nothing but the first key
-    for b in range(6): seen[b, ..., starts[b]] |= ~seen[b].any(-1) # no row sees nothing
+    seen[5] = np.eye(width, dtype=bool) # the pooled row attends to the first key only
+    for b in range(6): seen[b, ..., starts[b]] |= ~seen[b].any(-1) # each row has at least one key
     attention = rng.random((6, 4, width, width)) * seen
     attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True), 7.)
     target = saliency_target(torch.tensor(rng.normal(size=(6, width))), torch.tensor(counts), .5)
@@ -342,7 +353,7 @@ def one_step(method, model, batch):
 
 
 def reference_saliency(teacher, row, label, steps):
-    "Integrated gradients of one example on the word embeddings, midpoint by midpoint, alone and without padding"
+    "Compute integrated gradients of one example on the word embeddings, midpoint by midpoint, without padding"
     table = teacher.get_input_embeddings().weight.detach()
     ids = torch.tensor(row['input_ids'])
     x, base = table[ids], table[teacher.config.pad_token_id].expand(len(ids), -1)
@@ -364,7 +375,7 @@ def known_saliency(seed, steps):
                                        dict(heads=[2, 0]), dict(rows='mean', layers=None),
                                        dict(per_head=True, heads=[1, 3], layers=(1, 2), binarised=False),
                                        dict(rows='mean', per_head=True, loss='released', layers=(0, 2))])
-def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments):
+def test_term_equals_its_definition_with_eager_attention(arguments):
     teacher, model = make_bert(1), make_bert(0)
     method = prepared(SalLM.from_args(dict(teacher=teacher, steps=4, **arguments)), teacher)
     term, plan = one_step(method, model, make_batch(pad_to=24))
@@ -380,19 +391,19 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
         with torch.no_grad(): attentions = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for layer in layers:
-            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method, width=24))
+            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method))
         assert term.loss[b].item() == pytest.approx(sum(losses)/len(losses), rel=1e-3, abs=1e-6)
     assert term.weight == method.weight and plan.layers == tuple(layers)
 
 
 def a_step(method, model, given, progress=Progress(seed=3)):
-    "A step as the trainer takes it: (term, maps, plan)"
+    "Run a step as the trainer does and return (term, maps, plan)"
     plan = method.plan(model, given, progress)
     outputs, maps = _run_passes(model, model, given, plan)
     return method.terms(outputs, maps, plan, given, progress)['saliency_agreement'], maps, plan
 
 
-def left_in(drop, real):
+def remaining_keys(drop, real):
     """Real keys that each query is left with, [heads][query][key], where `drop` takes some away; all of them where
     it would take all"""
     left = (~drop & real[None, None]).numpy()
@@ -403,7 +414,7 @@ def left_in(drop, real):
                                        dict(heads=[1, 2], top_fraction=.5),
                                        dict(rows='mean', per_head=True, layers=None),
                                        dict(loss='released', per_head=True)])
-def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is_asked(arguments):
+def test_keys_dropped_by_ad_drop_are_not_compared(arguments):
     teacher, model, given = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
     method = prepared(SalLM.from_args(dict(teacher=teacher, steps=2, **arguments)), teacher)
     both = method + ADDrop(p=.9, q=.9, layers=None, cross_tuning=False)
@@ -414,7 +425,7 @@ def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is
         real, n = given['attention_mask'][b].bool(), int(given['attention_mask'][b].sum())
         counts, expected, layers = real & ~given['is_special'][b], [], range(3) if method.layers is None else [2]
         for l in layers:
-            seen = left_in(plan.drop[l][b], real)
+            seen = remaining_keys(plan.drop[l][b], real)
             dropped += int((~seen & real.numpy())[:, 0].sum())
             expected.append(reference_seen_loss(maps[l][b].tolist(), seen, range(n), 0, target[b], counts, method))
         assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
@@ -423,7 +434,7 @@ def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_others_are():
+def test_head_without_marked_tokens_has_no_loss():
     model, method = make_bert(), prepared(SalLM(steps=2, variant=SalLMVariant(per_head=True)), make_bert(1))
     plan = method.plan(model, batch, Progress())
     target, here = plan.evidence['saliency_target'], np.arange(len(texts))
@@ -432,7 +443,7 @@ def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_o
     with observe(model, layers=[2], drop={2: drop}) as maps: outputs = model(**model_inputs(batch))
     loss = method.terms(dict(main=outputs), maps, plan, batch, Progress())['saliency_agreement'].loss
     counts = batch['attention_mask'].bool() & ~batch['is_special']
-    for b in here: # the classifier's row is the first
+    for b in here: # the row of the classifier is the first one
         kept = [reference_loss(maps[2][b, h, 0].tolist(), target[b], counts[b], 'kl') for h in (0, 2, 3)]
         assert loss[b].item() == pytest.approx(sum(kept)/4, rel=1e-4, abs=1e-6)
     maps[2].retain_grad(); loss.sum().backward()
@@ -442,7 +453,7 @@ def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_o
 @pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=None), dict(rows='mean', loss='mse'),
                                        dict(heads=[1, 3], loss='released')])
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
-def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_see(kind, arguments):
+def test_without_drops_the_loss_is_bitwise_equal_to_that_over_all_keys(kind, arguments):
     model = make_bert() if kind == 'bert' else make_decoder(kind)
     method = prepared(SalLM.from_args(dict(steps=2, **arguments)), model)
     term, maps, plan = a_step(method, model, batch)
@@ -464,7 +475,7 @@ def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=(0, 2)), dict(heads=[2], loss='mse'),
                                        dict(per_head=True, loss='released')])
-def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, after):
+def test_after_dropout_chooses_the_maps_in_training(arguments, after):
     teacher, model = make_bert(1), make_bert(0)
     for layer in model.bert.encoder.layer: layer.attention.self.dropout.p = .4
     method = prepared(SalLM.from_args(dict(teacher=teacher, steps=2, after_dropout=after, **arguments)), teacher)
@@ -482,7 +493,7 @@ def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, af
         counts = batch['attention_mask'][b].bool() & ~batch['is_special'][b]
         for l in layers:
             A = other[after][l][b]
-            seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # a KL divergence knows no zero
+            seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # KL excludes zeros
             zeros += int((A[:, 0, :n] == 0).sum())
             expected.append(reference_seen_loss(A.tolist(), seen, range(n), 0, plan.evidence['saliency_target'][b],
                                                 counts, method))
@@ -490,7 +501,7 @@ def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, af
     assert (zeros > 0) == after and (method.loss != 'kl' or term.loss.max() < 20)
 
 
-def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
+def test_plan_and_loss_do_not_depend_on_batch_or_padding():
     teacher, model = make_bert(1), make_bert(0)
     method = prepared(SalLM(teacher, steps=2), teacher)
     term, plan = one_step(method, model, make_batch(pad_to=24))
@@ -503,19 +514,21 @@ def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
         assert term.loss[b].item() == pytest.approx(alone.loss.item(), rel=1e-5)
 
 
-def test_with_a_length_given_the_released_loss_of_an_example_does_not_depend_on_its_batch():
+def test_released_loss_of_an_example_does_not_depend_on_its_batch():
     teacher, model = make_bert(1), make_bert(0)
     losses = {}
-    for padded_to in (None, 24):
-        method = prepared(SalLM(teacher, steps=2, variant=SalLMVariant(loss='released', padded_to=padded_to)), teacher)
+    variants = {24: SalLMVariant(loss='released', padded_to=24), 60: SalLMVariant(loss='released'),
+                'batch': SalLMVariant(loss='released', padded_to='batch')}
+    for padded_to, variant in variants.items():
+        method = prepared(SalLM(teacher, steps=2, variant=variant), teacher)
         together = one_step(method, model, batch)[0].loss
         alone = torch.cat([one_step(method, model, make_batch([b]))[0].loss for b in range(len(texts))])
         losses[padded_to] = together, alone
-    torch.testing.assert_close(*losses[24], rtol=1e-4, atol=1e-6)
-    assert ((losses[None][0] / losses[None][1] - 1).abs() > .1).sum() >= 4 # as released: pads are positions too
+    for n in (24, 60): torch.testing.assert_close(*losses[n], rtol=1e-4, atol=1e-6)
+    assert ((losses['batch'][0] / losses['batch'][1] - 1).abs() > .1).sum() >= 4 # pads of the batch are positions too
 
 
-def test_plan_and_explaining_leave_no_trace():
+def test_plan_and_explanations_change_no_state():
     teacher, model = make_bert(1), make_bert(0)
     for m in (teacher, model): m.train(); m.bert.encoder.layer[1].eval()
     modes = [[m.training for m in net.modules()] for net in (teacher, model)]
@@ -529,7 +542,7 @@ def test_plan_and_explaining_leave_no_trace():
     assert all(p.grad is None and p.requires_grad for net in (teacher, model) for p in net.parameters())
 
 
-def test_an_example_that_was_never_explained_shows_nan_and_has_no_loss():
+def test_example_without_explanation_has_nan_saliency_and_no_loss():
     teacher, model = make_bert(1), make_bert(0)
     method = SalLM(teacher, steps=2)
     method.explanations = Explanations(**explain_examples(teacher, data['train'].select(range(4)), collate, 2))
@@ -537,11 +550,11 @@ def test_an_example_that_was_never_explained_shows_nan_and_has_no_loss():
     real = batch['attention_mask'].bool()
     assert plan.evidence['saliency'][4:][real[4:]].isnan().all() and not plan.evidence['saliency'][:4].isnan().any()
     assert plan.evidence['saliency_target'][4:].sum() == 0 and term.loss[4:].tolist() == [0.]*4
-    # a single word has all the attention that counts
+    # a single word gets all the attention that counts
     assert [x > 0 for x in term.loss[:4].tolist()] == [len(t.split()) > 1 for t in texts[:4]]
 
 
-def test_explanations_are_found_by_id_in_any_order_on_either_side_of_padding():
+def test_explanations_are_looked_up_by_id_in_any_order():
     rng = np.random.default_rng(0)
     length = rng.integers(1, 9, 50)
     ids = rng.permutation(1000)[:50]
@@ -572,7 +585,7 @@ def make_decoder(kind, seed=0):
 @pytest.mark.parametrize('arguments', [dict(), dict(rows='mean'), dict(per_head=True, heads=[0, 3], layers=None)])
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('kind', ['gpt2', 'llama'])
-def test_a_decoder_is_asked_in_its_last_real_row_on_either_side_of_padding(kind, side, arguments):
+def test_decoder_uses_its_last_real_row_for_both_padding_sides(kind, side, arguments):
     model = make_decoder(kind)
     method = prepared(SalLM.from_args(dict(teacher=model, steps=2, **arguments)), model)
     method.check(model, tokenizer, data, epochs=1)
@@ -597,14 +610,14 @@ def test_a_decoder_is_asked_in_its_last_real_row_on_either_side_of_padding(kind,
 
 
 def reference_gradient(teacher, row, label):
-    "The embeddings of one example, and the gradient of a class's logit there, in float64"
+    "Return the embeddings of one example, and the gradient of the logit of a class, in float64"
     teacher = make_bert(1).double()
     x = teacher.get_input_embeddings().weight.detach()[torch.tensor(row['input_ids'])].requires_grad_()
     return x.detach(), torch.autograd.grad(teacher(inputs_embeds=x[None]).logits[0, label], x)[0]
 
 
 def reference_tokens(row, label, saliency):
-    "Saliency of one example for one class, token by token"
+    "Return the saliency of one example for one class, token by token"
     if saliency == 'integrated_gradients': return reference_saliency(make_bert(1), row, label, 3).tolist()
     x, gradient = reference_gradient(make_bert(1), row, label)
     if saliency == 'input_x_gradient': return [sum(float(a*b) for a, b in zip(*pair)) for pair in zip(x, gradient)]
@@ -617,20 +630,22 @@ def reference_tokens(row, label, saliency):
     return [sum(float(last[0, h, 0, i]) for h in range(4))/4 for i in range(len(row['input_ids']))]
 
 
-def reference_standardised(saliency):
-    "One label's map of one example, as the released code does it: divided by its L2 norm, then z-scored"
-    norm = math.sqrt(sum(x*x for x in saliency))
-    unit = [x/norm for x in saliency]
+def reference_standardised(saliency, positions=60):
+    """Standardise the map of one label as the released code does: a row of `positions`, 0 at the pads, divided by
+    its L2 norm, then z-scored over the row; only the tokens are returned. `positions` 'real': a row without pads"""
+    row = list(saliency) + [0.]*(0 if positions == 'real' else positions - len(saliency))
+    norm = math.sqrt(sum(x*x for x in row))
+    unit = [x/norm for x in row]
     mean = sum(unit)/len(unit)
     deviation = math.sqrt(sum((x - mean)**2 for x in unit)/len(unit))
-    return [(x - mean)/deviation for x in unit]
+    return [(x - mean)/deviation for x in unit][:len(saliency)]
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient'])
-def test_explanations_are_the_definition_for_every_saliency_and_target(saliency, target):
+def test_explanations_equal_their_definition_for_every_saliency_and_target(saliency, target):
     teacher = make_bert(1)
     found = Explanations(**explain_examples(teacher, data['train'], collate, 3, saliency=saliency,
                                    target=target)).lookup(make_batch(pad_to=24))
@@ -646,23 +661,41 @@ def test_explanations_are_the_definition_for_every_saliency_and_target(saliency,
     assert any(make_bert(1)(**model_inputs(batch)).logits.argmax(-1) != batch['labels'])
 
 
-def test_the_released_mean_over_labels_is_another_explanation_than_the_mean_over_labels():
+def test_released_mean_over_labels_differs_from_the_mean():
     teacher, real = make_bert(1), batch['attention_mask'].bool()
     def explained(target): return token_saliency(teacher, batch, 'integrated_gradients', target, 4)
     mean, released = explained('all'), explained('all_released')
-    of_mean, of_released = (room.standardised(x, real) for x in (mean, released)) # a scaled map would be the same here
+    # a scaled map would be the same here
+    of_mean, of_released = (room.standardised(x, real, 'real') for x in (mean, released))
     assert ((of_mean - of_released).abs().amax(1) > .02).sum() >= 6
     unit = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     whole = torch.ones(3, 6).bool()
-    for scale in (1e-30, 1., 1e30): # a label with small gradients has as much of a say as one with large ones
-        scaled = room.standardised(unit * scale, whole)
-        torch.testing.assert_close(scaled, room.standardised(unit, whole), rtol=1e-5, atol=1e-5)
+    for scale in (1e-30, 1., 1e30): # labels with small and large gradients have the same weight
+        scaled = room.standardised(unit * scale, whole, 'real')
+        torch.testing.assert_close(scaled, room.standardised(unit, whole, 'real'), rtol=1e-5, atol=1e-5)
     alike = torch.full((1, 6), .3)
-    for nothing in (room.standardised(alike, whole[:1]), room.standardised(alike * 0, whole[:1] & False)):
+    for nothing in (room.standardised(alike, whole[:1], 'real'), room.standardised(alike, whole[:1], 6),
+                    room.standardised(alike * 0, whole[:1] & False)):
         assert nothing.tolist() == [[0.]*6]
 
 
-def test_the_released_mean_over_labels_does_not_depend_on_padding():
+@pytest.mark.parametrize('positions', [60, 24, 'real'])
+def test_released_target_equals_a_slow_reference_over_60_positions(positions):
+    teacher, n = make_bert(1), 3
+    found = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3, positions)
+    for b in range(len(texts)):
+        row = data['train'][b]
+        each = [reference_standardised(reference_tokens(row, c, 'integrated_gradients'), positions) for c in range(n)]
+        expected = [sum(e[i] for e in each)/n for i in range(len(row['input_ids']))]
+        np.testing.assert_allclose(found[b, :len(expected)], expected, atol=1e-3)
+        assert found[b, len(expected):].abs().sum() == 0
+    default = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3)
+    assert torch.equal(found, default) == (positions == 60)
+    with pytest.raises(ValueError, match='SalLM: target_positions must be at least 16, the tokens of the longest text'):
+        room.standardised(found, batch['attention_mask'].bool(), 15)
+
+
+def test_released_mean_over_labels_does_not_depend_on_padding():
     teacher = make_bert(1)
     wide = token_saliency(teacher, make_batch(pad_to=24), 'integrated_gradients', 'all_released', 3)
     for b in (1, 2, 4):
@@ -671,7 +704,7 @@ def test_the_released_mean_over_labels_does_not_depend_on_padding():
         assert wide[b, len(alone):].abs().sum() == 0
 
 
-def test_integrated_attention_and_a_function_of_ones_own_can_teach():
+def test_integrated_attention_and_a_custom_function_as_saliency():
     teacher, seen = make_bert(1), []
     got = token_saliency(teacher, batch, 'attention_integrated_gradients', 'gold', steps=3)
     maps, _ = attention_attribution(teacher, batch, batch['labels'], layers=[2], method='integrated_gradients', steps=3)
@@ -707,9 +740,12 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all', 'all_released'"),
     (dict(loss='released', binarised=False),
      "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
-    (dict(padded_to=60), "padded_to is for loss='released', which counts pads; with loss='kl' leave it out"),
-    (dict(loss='released', padded_to=0), 'padded_to must be None .* or a whole number of positions, got 0'),
-    (dict(loss='released', padded_to=60.), 'padded_to must be None .* or a whole number of positions, got 60.0'),
+    (dict(padded_to=40), "padded_to applies to loss='released' only, which counts pads; leave it out with loss='kl'"),
+    (dict(padded_to='batch'), "padded_to applies to loss='released' only"),
+    (dict(loss='released', padded_to=0), "padded_to must be 'batch' or a whole number of positions, got 0"),
+    (dict(loss='released', padded_to=60.), "padded_to must be 'batch' or a whole number of positions, got 60.0"),
+    (dict(target_positions=40), "target_positions applies to target='all_released' only; leave it out with target="),
+    (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a whole number"),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
     (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
@@ -717,11 +753,11 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(heads=2), 'heads must be None'),
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
     (dict(teacher='a', explanations='b'), 'with explanations= no teacher is used')])
-def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
+def test_constructor_rejects_invalid_arguments(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)
 
 
-def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_refused(tmp_path):
+def test_check_rejects_unsuitable_teachers_and_missing_layers(tmp_path):
     model = make_bert()
     with pytest.raises(ValueError, match='has 2 classes, the model 3'):
         SalLM(make_bert(num_labels=2)).check(model, tokenizer, data, 1)
@@ -733,12 +769,14 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
     with pytest.raises(ValueError,
                        match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
         SalLM(variant=SalLMVariant(heads=[1, 4])).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'):
+    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never refreshes'):
         SalLM(variant=SalLMVariant(refresh=2)).check(model, tokenizer, data, 2)
     with pytest.raises(ValueError,
-                       match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
+                       match='padded_to=15 is less than the 16 tokens of the longest example; set padded_to to 16 or'):
         SalLM(variant=SalLMVariant(loss='released', padded_to=15)).check(model, tokenizer, data, 1)
     SalLM(variant=SalLMVariant(loss='released', padded_to=16)).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='target_positions=15 is less than the 16 tokens .* or max_length to 15'):
+        SalLM(variant=SalLMVariant(target='all_released', target_positions=15)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"):
         SalLM(saliency='gradient').check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'):
@@ -750,7 +788,7 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
         SalLM(wide, variant=SalLMVariant(start='teacher')).check(model, tokenizer, data, 1)
 
 
-def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
+def test_check_rejects_models_without_a_pooled_row(tmp_path):
     ends = dict(vocab_size=len(tokenizer), pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
     bart = BartForSequenceClassification(BartConfig(d_model=16, encoder_layers=1, decoder_layers=1,
                                                     encoder_attention_heads=2, decoder_attention_heads=2,
@@ -767,7 +805,7 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
     run = train(mean, tokenizer, raw, SalLM(make_bert(1), steps=2,
                                             variant=SalLMVariant(rows='mean')), run_dir=tmp_path/'run',
                 **{**settings, 'snapshots': 0})
-    assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
+    assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # does not need a row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
     masked = BertForMaskedLM(make_bert().config)
@@ -776,7 +814,7 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
         SalLM().check(masked, tokenizer, data, 1)
 
 
-def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
+def test_prescribes_returns_the_regularised_heads():
     assert SalLM(layers=None, variant=SalLMVariant(heads=[1])).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)}
     assert SalLM().prescribes(make_bert()) == {2: (0, 1, 2, 3)}
     both = SaliencyGuided() + prepared(SalLM(steps=2), make_bert(1))
@@ -793,7 +831,7 @@ def teacher_run(tmp_path_factory):
     return train(make_bert(), tokenizer, raw, FineTuning(), run_dir=tmp_path_factory.mktemp('runs')/'plain', **settings)
 
 
-def test_a_student_of_a_run_is_trained_and_its_snapshots_show_what_it_was_asked(teacher_run, tmp_path):
+def test_student_of_a_run_records_saliency_and_target(teacher_run, tmp_path):
     run = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'student', **settings)
     assert run.state['explanation_seconds'] > 0 and run.config['method']['args']['teacher'] == str(teacher_run.path)
     assert set(run.load_arrays('explanations')['example_id']) == {*range(8),
@@ -806,14 +844,14 @@ def test_a_student_of_a_run_is_trained_and_its_snapshots_show_what_it_was_asked(
     assert not (run.path/'teacher').exists()
 
 
-def test_a_run_as_teacher_with_another_tokenizer_is_refused_before_the_folder_exists(teacher_run, tmp_path):
+def test_teacher_with_another_tokenizer_is_rejected_before_the_folder_exists(teacher_run, tmp_path):
     other = word_tokenizer(texts, 'more', longest=24)
     with pytest.raises(ValueError, match='has another vocabulary'):
         train(make_bert(vocab_size=len(other)), other, raw, SalLM(teacher_run), run_dir=tmp_path/'student', **settings)
     assert not (tmp_path/'student').exists()
 
 
-def test_without_a_teacher_one_is_trained_as_plain_fine_tuning_would_be(teacher_run, tmp_path):
+def test_missing_teacher_is_trained_by_plain_fine_tuning(teacher_run, tmp_path):
     run = train(make_bert(), tokenizer, raw, SalLM(steps=2), run_dir=tmp_path/'student', **settings)
     teacher = Run(run.path/'teacher')
     assert teacher.finished and teacher.config['method']['name'] == 'FineTuning'
@@ -823,7 +861,7 @@ def test_without_a_teacher_one_is_trained_as_plain_fine_tuning_would_be(teacher_
     assert [r['loss'] for r in run.train_rows] == [r['loss'] for r in given.train_rows]
 
 
-def test_probes_without_labels_are_explained_for_the_class_that_the_teacher_predicts(teacher_run, tmp_path):
+def test_probes_without_labels_are_explained_for_the_predicted_class(teacher_run, tmp_path):
     own = {**settings, 'probes': ['fun and long', 'a dull film']}
     run = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'student', **own)
     teacher, _ = SalLM(teacher_run)._load_teacher()
@@ -841,12 +879,12 @@ def make_trainer(run, **kwargs):
                            broadcast=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
 
 
-def says_it_has_a_checkpoint(monkeypatch, step):
-    "Every run says from now on that it has a checkpoint of `step`"
+def pretend_a_checkpoint(monkeypatch, step):
+    "Make every run report a checkpoint of `step`"
     monkeypatch.setattr(Run, 'checkpoints', property(lambda run: {step: run.path/'checkpoints'/f'checkpoint-{step}'}))
 
 
-def test_a_resumed_run_reads_its_explanations_and_asks_no_teacher(tmp_path, monkeypatch):
+def test_resumed_run_reads_its_explanations_without_a_teacher(tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     first = SalLM(teacher, steps=2)
     first.prepare(make_trainer(run))
@@ -866,7 +904,7 @@ class Killed(BaseException): "A process ends here"
 
 
 def patch_writes(monkeypatch, write):
-    "Let runs write their files with the function `write`"
+    "Make runs write their files with the function `write`"
     for module in (run_files, runs): monkeypatch.setattr(module, 'write_whole', write)
 
 
@@ -878,7 +916,7 @@ def counted(monkeypatch, kill_at=None):
     `kill_at`, and writes nothing any more"""
     seen, real, write = [], room.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
-        if kwargs: return real(teacher, batch, *args, **kwargs) # the look at one example before training
+        if kwargs: return real(teacher, batch, *args, **kwargs) # `check` tries one example before training
         if len(seen) == kill_at: patch_writes(monkeypatch, killed); raise Killed
         seen.append(batch['example_id'].tolist())
         return real(teacher, batch, *args)
@@ -903,7 +941,7 @@ def undisturbed_pass(tmp_path_factory):
 
 
 def killed_at(monkeypatch, write, after):
-    "The process is killed at file number `write` that it writes or removes, before or `after` that"
+    "Kill the process when it writes or removes file number `write`, before or `after` that"
     real_write, real_unlink, done = runs.write_whole, Path.unlink, []
     def once(real, *args):
         if len(done) > write or len(done) == write and not after: raise Killed
@@ -917,8 +955,8 @@ def killed_at(monkeypatch, write, after):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('after', [False, True])
-@pytest.mark.parametrize('write', range(8)) # three parts, the whole, the state, three parts that go
-def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_same(
+@pytest.mark.parametrize('write', range(8)) # three parts, the complete arrays, the state, removal of three parts
+def test_pass_killed_at_any_file_resumes_with_the_same_result(
     write, after, undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
@@ -939,7 +977,7 @@ def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_
 
 
 @pytest.mark.parametrize('at', range(3))
-def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undisturbed_pass, tmp_path, monkeypatch):
+def test_error_or_stop_loses_no_finished_batch(at, undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         _, undo = counted(m, at)
@@ -947,7 +985,7 @@ def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undis
         real = room.token_saliency
         def stopped(*args):
             try: return real(*args)
-            except Killed: undo(); raise training.Stopped from None # the process lives on, and may write
+            except Killed: undo(); raise training.Stopped from None # the process continues and may write
         m.setattr(room, 'token_saliency', stopped)
         with pytest.raises(training.Stopped): SalLM(teacher, steps=2).prepare(make_trainer(run))
     assert len(room.parts_of(run, 'explanations')) == min(at, 1) and 'explanation_seconds' not in run.state
@@ -956,7 +994,7 @@ def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undis
     assert len(seen) == 3 - at and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
-def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends_the_same(
+def test_pass_killed_within_a_minute_restarts_with_the_same_result(
     undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
@@ -967,7 +1005,7 @@ def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends
     assert len(seen) == 3 and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
-def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_that_was_kept(
+def test_part_contains_a_minute_of_work_and_its_seconds(
     undisturbed_pass, tmp_path, monkeypatch):
     run, teacher, clock, real = Run.create(tmp_path/'run', {}), make_bert(1), [1000.], room.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
@@ -986,7 +1024,7 @@ def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_tha
     assert run.state['explanation_seconds'] == 100
 
 
-def test_the_bar_of_a_resumed_pass_counts_on(tmp_path, monkeypatch):
+def test_progress_bar_of_a_resumed_pass_starts_at_finished_examples(tmp_path, monkeypatch):
     run, teacher, bars = Run.create(tmp_path/'run', {}), make_bert(1), []
     class Bar:
         def __init__(self, total, initial, disable, **kwargs):
@@ -1013,13 +1051,13 @@ def student(path, teacher, resume=False, epochs=1, **arguments):
 
 @pytest.fixture(scope='module')
 def whole_student(tmp_path_factory):
-    "A student of `make_bert(3)` that nobody disturbed"
+    "Return an uninterrupted student of `make_bert(3)`"
     return student(tmp_path_factory.mktemp('runs')/'whole', make_bert(3))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('given, kill_at', [('module', 1), ('run', 2), ('own', 1)])
-def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_nothing_had_been(
+def test_training_killed_in_the_explanation_pass_resumes_with_the_same_result(
     given, kill_at, teacher_run, tmp_path, monkeypatch):
     def go(path, resume=False):
         return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[given], resume, start='teacher')
@@ -1042,7 +1080,7 @@ def iterative(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kill_at', [4, 8])
-def test_a_generation_that_was_cut_off_goes_on_where_it_stood(kill_at, iterative, tmp_path, monkeypatch):
+def test_interrupted_generation_is_resumed(kill_at, iterative, tmp_path, monkeypatch):
     def go(path, resume=False): return student(path, make_bert(3), resume, epochs=3, refresh=1)
     whole = iterative
     every_batch_a_part(monkeypatch)
@@ -1059,7 +1097,7 @@ def test_a_generation_that_was_cut_off_goes_on_where_it_stood(kill_at, iterative
 
 
 @pytest.mark.parametrize('write', [3, 4])
-def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counted_once(write, tmp_path, monkeypatch):
+def test_generation_killed_before_its_state_is_counted_once(write, tmp_path, monkeypatch):
     run, clock, real = Run.create(tmp_path/'run', {}), [0.], room.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
     monkeypatch.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
@@ -1081,7 +1119,7 @@ def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counte
 
 
 @pytest.mark.slow
-def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(whole_student, tmp_path, monkeypatch):
+def test_another_teacher_is_rejected_on_resume_and_nothing_is_lost(whole_student, tmp_path, monkeypatch):
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, 1)
     with pytest.raises(Killed): student(tmp_path/'run', make_bert(3))
@@ -1090,8 +1128,8 @@ def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(
     before = {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')}
     assert len(before) == 1
     with pytest.raises(ValueError,
-                       match='does not have the weights of the one whose explanations were begun in this run; give the '
-                       'same teacher'):
+                       match='does not have the weights of the one that computed the first explanations of this '
+                             'run; pass the same teacher'):
         student(tmp_path/'run', make_bert(4), resume=True)
     assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before
     assert 'explanation_seconds' not in run.state
@@ -1100,7 +1138,7 @@ def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(
     assert rows_of(again) == rows_of(whole_student)
 
 
-def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
+def test_parts_of_other_examples_are_rejected(tmp_path, monkeypatch):
     every_batch_a_part(monkeypatch)
     run = Run.create(tmp_path/'run', {})
     _, undo = counted(monkeypatch, 2)
@@ -1110,12 +1148,12 @@ def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
     for other in (changed, data['train'].select(range(7, -1, -1))):
         trainer = make_trainer(run)
         trainer.encoded = dict(train=other)
-        with pytest.raises(ValueError, match='are of other tokens or labels; go on with the data and the tokenizer'):
+        with pytest.raises(ValueError, match='are of other tokens or labels; resume with the data and the tokenizer'):
             SalLM(make_bert(1), steps=2).prepare(trainer)
     assert len(room.parts_of(run, 'explanations')) == 2
 
 
-def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tmp_path, monkeypatch):
+def test_generation_of_other_weights_is_computed_again(tmp_path, monkeypatch):
     every_batch_a_part(monkeypatch)
     def generation(path, model, kill_at=None):
         run = Run(path) if path.exists() else Run.create(path, {})
@@ -1130,7 +1168,7 @@ def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tm
         return run, seen
     whole, _ = generation(tmp_path/'whole', make_bert(6))
     generation(tmp_path/'run', make_bert(5), 2)
-    # replaces the first of two parts; the second one is of the other model still
+    # replaces the first of two parts; the second one is still of the other model
     generation(tmp_path/'run', make_bert(6), 1)
     run, seen = generation(tmp_path/'run', make_bert(6))
     assert len(seen) == 2
@@ -1139,17 +1177,17 @@ def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tm
 
 
 def killed_at_the_third(path):
-    "In a process of its own: train as `student` does, and be killed in the explanation of the third example"
+    "Train as `student` does in a separate process, and kill it while it explains the third example"
     real, seen = room.token_saliency, []
     def until_the_third(*args, **kwargs):
         seen.append(1)
-        if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the look at one example before training is the first
+        if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the first call comes from `check`
         return real(*args, **kwargs)
     room.token_saliency, room.part_seconds = until_the_third, 0.
     student(path, make_bert(3))
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_student, tmp_path, monkeypatch):
+def test_run_of_a_killed_process_can_be_resumed(whole_student, tmp_path, monkeypatch):
     ended = forked.begin(killed_at_the_third, tmp_path/'run', said=tmp_path/'said')
     ended.join()
     assert ended.exitcode == -signal.SIGKILL, (tmp_path/'said.err').read_text()
@@ -1160,7 +1198,7 @@ def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_stude
     assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations'))
 
 
-def test_a_stop_from_outside_is_taken_in_the_middle_of_the_pass_and_loses_nothing(whole_student, tmp_path, monkeypatch):
+def test_stop_in_the_middle_of_the_pass_loses_nothing(whole_student, tmp_path, monkeypatch):
     def go(path, **kwargs):
         own = {k: v for k, v in settings.items() if k != 'progress'}
         return start_training(make_bert(), tokenizer, raw, SalLM(make_bert(3), steps=2), run_dir=path, start=False,
@@ -1216,7 +1254,7 @@ uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3]
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient',
                                       'attention_integrated_gradients'])
-def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_backward(saliency, target):
+def test_m_steps_cost_at_most_m_plain_passes(saliency, target):
     teacher, steps, size = make_bert(1), 3, 4
     order = sorted(range(len(uneven)), key=lambda i: uneven[i]['length'])
     batches = [collate([uneven[i] for i in order[k:k + size]]) for k in range(0, len(order), size)]
@@ -1232,7 +1270,7 @@ def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_b
 
 
 @pytest.mark.parametrize('target, more', [('gold', 0), ('all', 0), ('predicted', 1)])
-def test_the_teacher_reads_every_example_once_a_step_with_the_least_padding_and_several_steps_in_one_pass(target, more):
+def test_teacher_reads_each_example_once_per_step_with_least_padding(target, more):
     teacher, lengths, read, steps, size = make_bert(1), sorted(uneven['length']), [], 6, 4
     least = sum(len(lengths[k:k + size]) * max(lengths[k:k + size]) for k in range(0, len(lengths), size))
     teacher.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs['input_ids'].numel()),
@@ -1241,7 +1279,7 @@ def test_the_teacher_reads_every_example_once_a_step_with_the_least_padding_and_
     assert sum(read) <= (steps + more) * least and len(read) < 3 * steps
 
 
-def test_the_student_keeps_its_weights_mode_and_random_state_while_the_teacher_works(tmp_path):
+def test_explanations_do_not_change_the_student_or_random_state(tmp_path):
     trainer, teacher = make_trainer(Run.create(tmp_path/'run', {})), make_bert(1)
     trainer.model.train()
     weights, state = {k: v.clone() for k, v in trainer.model.state_dict().items()}, torch.get_rng_state()
@@ -1251,7 +1289,7 @@ def test_the_student_keeps_its_weights_mode_and_random_state_while_the_teacher_w
 
 
 @pytest.mark.parametrize('finished', [False, True])
-def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_used(tmp_path, monkeypatch, finished):
+def test_partly_trained_teacher_is_resumed_and_finished_one_is_used(tmp_path, monkeypatch, finished):
     calls, run = [], Run.create(tmp_path/'run', {})
     teacher = Run.create(run.path/'teacher', {})
     teacher.set_state(first_weights=1)
@@ -1281,12 +1319,12 @@ class Watched(SalLM):
 
 @pytest.fixture(scope='module')
 def with_own_teacher(tmp_path_factory):
-    "A student that trained its teacher first, which nobody disturbed"
+    "Return an uninterrupted student that trained its teacher first"
     return student(tmp_path_factory.mktemp('runs')/'own', None)
 
 
 def killed_in_teacher(monkeypatch, write, after):
-    "The process is killed at file number `write` that it writes for the teacher, before or `after` that"
+    "Kill the process when it writes file number `write` of the teacher, before or `after` that"
     real, done = runs.write_whole, []
     def once(path, data):
         if 'teacher' not in Path(path).parts or Path(path).name.startswith('.'): return real(path, data)
@@ -1299,7 +1337,7 @@ def killed_in_teacher(monkeypatch, write, after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('write, after', [(0, False), (0, True), (1, True)])
-def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write, after, with_own_teacher, tmp_path,
+def test_teacher_killed_before_training_is_trained_from_the_start(write, after, with_own_teacher, tmp_path,
                                                                            monkeypatch):
     with monkeypatch.context() as m:
         killed_in_teacher(m, write, after)
@@ -1311,13 +1349,13 @@ def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write
     assert same_arrays(again.load_arrays('explanations'), with_own_teacher.load_arrays('explanations'))
 
 
-def test_a_teacher_folder_that_lost_its_config_is_named_and_trained_again_once_it_is_deleted(tmp_path):
+def test_teacher_folder_without_config_raises_and_can_be_deleted(tmp_path):
     run = Run.create(tmp_path/'run', {})
     (run.path/'teacher'/'snapshots').mkdir(parents=True)
     def refused(says):
         with pytest.raises(ValueError,
-                           match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher, '
-                           'and'):
+                           match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher '
+                           'to train'):
             SalLM(steps=2).prepare(make_trainer(run))
     refused('no file .*config.json')
     (run.path/'teacher'/'config.json').write_text('{"method": ')
@@ -1325,7 +1363,7 @@ def test_a_teacher_folder_that_lost_its_config_is_named_and_trained_again_once_i
 
 
 def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
-    "A student with a teacher of its own whose process ended in the explanation pass"
+    "Return a student with its own teacher that was killed in the explanation pass"
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, kill_at)
     with pytest.raises(Killed): student(path, None, **arguments)
@@ -1335,12 +1373,12 @@ def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('damage', ['flipped', 'cut', 'gone'])
-def test_a_teacher_whose_weights_are_damaged_is_refused_by_name_and_can_be_trained_again(
+def test_teacher_with_damaged_weights_raises_and_can_be_trained_again(
     damage, with_own_teacher, tmp_path, monkeypatch):
     run = killed_while_explaining(tmp_path/'run', monkeypatch)
     for file in run.path.glob('teacher/checkpoints/checkpoint-*/model.safetensors'):
         good = bytearray(file.read_bytes())
-        good[-5] ^= 64 # in the last weights
+        good[-5] ^= 64 # within the last weights
         if damage == 'gone': file.unlink()
         else: file.write_bytes(good if damage == 'flipped' else good[:200])
     with pytest.raises(ValueError,
@@ -1367,7 +1405,7 @@ def spoil(run, name, how):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('how', ['cut', 'empty', 'lacking', 'short'])
 @pytest.mark.parametrize('number', [0, 1])
-def test_a_damaged_part_is_named_and_explained_again(number, how, undisturbed_pass, tmp_path, monkeypatch):
+def test_damaged_part_warns_and_is_computed_again(number, how, undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         every_batch_a_part(m)
@@ -1383,7 +1421,7 @@ def test_a_damaged_part_is_named_and_explained_again(number, how, undisturbed_pa
 
 
 @pytest.mark.parametrize('how', ['cut', 'lacking', 'short', 'gone'])
-def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_same_teacher_only(
+def test_damaged_explanations_are_computed_again_by_the_same_teacher(
     how, undisturbed_pass, tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
@@ -1391,18 +1429,19 @@ def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_sa
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
          pytest.raises(ValueError, match='teacher does not have the weights of the one'):
         SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
-    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); they are made again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); the explanations are '
+                                          'computed again'):
         SalLM(make_bert(1), steps=2).prepare(make_trainer(Run(run.path)))
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
-def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_damaged_copy_is_made_again(tmp_path):
+def test_reuse_rejects_damaged_explanations_and_repairs_a_damaged_copy(tmp_path):
     first, second = (Run.create(tmp_path/name, {}) for name in ('first', 'second'))
     SalLM(make_bert(1), steps=2).prepare(make_trainer(first))
     SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     whole = second.load_arrays('explanations')
     spoil(second, 'explanations', 'cut')
-    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; they are made again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; the explanations are computed again'):
         SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     assert same_arrays(second.load_arrays('explanations'), whole)
     spoil(first, 'explanations', 'short')
@@ -1410,7 +1449,7 @@ def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_d
         SalLM(explanations=first, steps=2).prepare(make_trainer(Run.create(tmp_path/'third', {})))
 
 
-def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_in_the_middle_of_it(
+def test_damaged_generation_is_computed_again_at_the_start_of_its_epoch_only(
     tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2,
@@ -1421,17 +1460,18 @@ def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_i
     spoil(run, 'explanations-epoch-2', 'cut')
     again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(trainer)
-    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; they are made again'):
+    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; the explanations are '
+                                          'computed again'):
         again.epoch_begin(trainer, 2)
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]
     spoil(run, 'explanations-epoch-2', 'cut')
-    says_it_has_a_checkpoint(monkeypatch, 3)
+    pretend_a_checkpoint(monkeypatch, 3)
     with pytest.raises(ValueError,
                        match='explanations-epoch-2.safetensors is damaged .* remove the checkpoints after step 2'):
         SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1)).prepare(trainer)
 
 
-def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_another_question(tmp_path, monkeypatch):
+def test_pass_over_all_labels_resumes_and_rejects_another_question(tmp_path, monkeypatch):
     def method(target='all_released', steps=2): return SalLM(make_bert(1), steps=steps,
                                                              variant=SalLMVariant(target=target))
     def refused(says, **arguments):
@@ -1442,29 +1482,30 @@ def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_anot
         every_batch_a_part(m)
         counted(m, 2)
         with pytest.raises(Killed): method().prepare(make_trainer(run))
-    refused("were made with target='all_released', this method asks for target='all'; make both the same", target='all')
-    refused('were made with steps=2, this method asks for steps=3', steps=3)
+    refused("with target='all_released', target_positions=60, .* target='all', target_positions=None", target='all')
+    refused('were computed with steps=2, but this method uses steps=3', steps=3)
     seen, _ = counted(monkeypatch)
     method().prepare(make_trainer(run))
     assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), whole.load_arrays('explanations'))
     assert run.state['explained']['target'] == 'all_released'
-    refused("were made with target='all_released', this method asks for target='gold'", target='gold')
+    refused("with target='all_released', target_positions=60, .* target='gold'", target='gold')
 
 
 @pytest.mark.slow
-def test_a_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path, monkeypatch):
+def test_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path, monkeypatch):
     asked = dict(target='all_released', loss='released', padded_to=24)
     _, undo = counted(monkeypatch, 1)
     with pytest.raises(Killed): student(tmp_path/'run', teacher_run, **asked)
     undo()
-    for other in (dict(target='all'), dict(padded_to=None), dict(loss='kl', padded_to=None)):
+    for other in (dict(target='all'), dict(padded_to='batch'), dict(target_positions='real'),
+                  dict(loss='kl', padded_to=60)):
         with pytest.raises(ValueError, match='cannot resume .*: method differ'):
             student(tmp_path/'run', teacher_run, resume=True, **{**asked, **other})
     again = student(tmp_path/'run', teacher_run, resume=True, **asked)
     assert again.finished and again.state['explained']['target'] == 'all_released'
 
 
-def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_with(
+def test_parts_of_an_earlier_version_without_question_are_resumed(
     undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
@@ -1480,7 +1521,7 @@ def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_wit
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
-def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh, anew, teacher_run, tmp_path):
+def test_iterative_training_refreshes_with_the_current_model(refresh, anew, teacher_run, tmp_path):
     method = Watched(teacher_run, steps=3, variant=SalLMVariant(refresh=refresh, binarised=False))
     run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **{**settings, 'epochs': 4})
     assert run.state['refreshed'] == anew and sorted(method.seen) == [1, 2, 3, 4]
@@ -1502,7 +1543,7 @@ def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh,
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, at',
                          [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
-def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):
+def test_run_resumes_after_an_error_with_the_same_result(arguments, at, teacher_run, tmp_path):
     kw = {**settings, 'epochs': 3}
     whole = train(make_bert(), tokenizer, raw, SalLM.from_args(dict(teacher=teacher_run, steps=2, **arguments)),
                   run_dir=tmp_path/'whole', **kw)
@@ -1519,7 +1560,7 @@ def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, tea
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(
+def test_run_stopped_within_an_epoch_uses_the_explanations_of_its_start(
     teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2, 'batch_size': 2}
     def method(): return SalLM(teacher_run, steps=2, variant=SalLMVariant(refresh=1))
@@ -1532,7 +1573,7 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
     monkeypatch.setattr(room, 'explain_batches', never)
     held = method()
-    # a snapshot that is missing at step 6 shows what step 6 followed
+    # the missing snapshot at step 6 is computed from the explanations of step 6
     held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4))
     assert held.explained_epoch == 2
     again = train(make_bert(9), tokenizer, raw, method(), run_dir=tmp_path/'run', resume=True, **kw)
@@ -1540,7 +1581,7 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
 
 
 @pytest.mark.slow
-def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_path):
+def test_fine_tuned_starts_from_the_weights_of_the_teacher(teacher_run, tmp_path):
     for name, teacher in dict(run=teacher_run, model=make_bert(3), own=None).items():
         method = Watched(teacher, steps=2, variant=SalLMVariant(start='teacher'))
         run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/name, **settings)
@@ -1554,18 +1595,18 @@ def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_when_a_run_starts_from_it_again(
+def test_resume_rejects_a_teacher_whose_weights_changed(
     tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     first, again = make_trainer(run, steps_per_epoch=2), make_trainer(run, steps_per_epoch=2)
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(first)
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(again)
     assert all(torch.equal(v, make_bert(1).state_dict()[k]) for k, v in again.model.state_dict().items())
-    with pytest.raises(ValueError, match='no longer has the weights that this run started from'):
+    with pytest.raises(ValueError, match='does not have the weights that this run started from'):
         SalLM(make_bert(2), steps=2,
               variant=SalLMVariant(start='teacher')).prepare(make_trainer(run, steps_per_epoch=2))
-    says_it_has_a_checkpoint(monkeypatch, 2)
-    later = make_trainer(run, steps_per_epoch=2) # a checkpoint has weights of its own, and asks for no teacher
+    pretend_a_checkpoint(monkeypatch, 2)
+    later = make_trainer(run, steps_per_epoch=2) # a checkpoint contains weights and needs no teacher
     SalLM(make_bert(2), steps=2, variant=SalLMVariant(start='teacher')).prepare(later)
     assert all(torch.equal(v, make_bert().state_dict()[k]) for k, v in later.model.state_dict().items())
 
@@ -1574,7 +1615,7 @@ def never(*args, **kwargs): raise AssertionError('explained again')
 
 
 @pytest.mark.slow
-def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_path, monkeypatch):
+def test_reused_explanations_give_the_same_run(teacher_run, tmp_path, monkeypatch):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(room, 'explain_batches', never)
     for name, given in dict(run=first, path=str(first.path)).items():
@@ -1593,31 +1634,31 @@ def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_
     assert part['example_id'] != data['train'].select([6, 1, 4])['example_id']
 
 
-def test_explanations_of_something_else_are_refused_by_name(teacher_run, tmp_path):
+def test_reuse_rejects_explanations_that_do_not_match(teacher_run, tmp_path):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     def refused(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
         with pytest.raises(ValueError, match=says):
             train(model or make_bert(), tok, data, SalLM.from_args({'explanations': first, 'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **{**settings, 'probes': probes})
         assert not (tmp_path/'no').exists()
-    refused('were made with steps=2, this method asks for steps=20; make both the same', steps=20)
-    refused("were made with target='gold', this method asks for target='all'", target='all')
-    refused("were made with saliency='integrated_gradients', steps=2, this method asks for saliency='gradient_norm', "
-            "steps=None", saliency='gradient_norm')
-    refused(f'{teacher_run.path.name} holds no explanations; name a run of SalLM', explanations=teacher_run)
+    refused('were computed with steps=2, but this method uses steps=20; use the same settings', steps=20)
+    refused("were computed with target='gold', but this method uses target='all'", target='all')
+    refused("were computed with saliency='integrated_gradients', steps=2, but this method uses "
+            "saliency='gradient_norm', steps=None", saliency='gradient_norm')
+    refused(f'{teacher_run.path.name} contains no explanations; pass a SalLM run', explanations=teacher_run)
     other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
-    refused('were made with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
+    refused('were computed with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
     changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
-    refused('do not cover 1 of the 8 examples in train; they serve the same texts, labels',
+    refused('do not cover 1 of the 8 examples in train; use the same texts, labels',
             data=DatasetDict(train=changed, validation=raw['validation']))
-    refused('do not cover 1 of the 1 examples in probes; look at the same ones', probes=['long and dull'])
+    refused('do not cover 1 of the 1 examples in probes; use the same probes', probes=['long and dull'])
     refused('do not cover', data=DatasetDict(train=rows,
                                              validation=rows.select(range(4,
                                                                           8)).map(
         lambda row: dict(label=0), features=features)), probes=4)
 
 
-def test_what_was_explained_is_known_by_tokens_and_label_alone():
+def test_content_depends_on_tokens_and_label_only():
     one, two = contents(data['train']), contents(data['train'].select([5, 0]))
     assert len(set(one.tolist())) == 8 and two.tolist() == [one[5], one[0]]
     assert contents(data['train'].remove_columns('labels')).tolist() != one.tolist()
@@ -1627,8 +1668,8 @@ def test_what_was_explained_is_known_by_tokens_and_label_alone():
     assert missing == 1 and all(len(v) == 0 for v in found.values())
 
 
-def test_a_run_with_what_was_called_the_released_loss_before_is_another_method():
-    "Its target was normalised first; a run of it is not gone on with by the other loss"
+def test_earlier_released_loss_is_another_method():
+    "Its target was normalised first, so its runs are not resumed with the other loss"
     method = SalLM(variant=SalLMVariant(loss='released'))
     before = {k: v for k, v in method.args().items() if k != 'padded_to'}
     assert method.completed(before) != method.args()
@@ -1636,23 +1677,55 @@ def test_a_run_with_what_was_called_the_released_loss_before_is_another_method()
     assert other.completed({k: v for k, v in other.args().items() if k != 'padded_to'}) == other.args()
 
 
+def test_settings_recorded_before_60_positions_construct_an_equal_method():
+    def recorded(**options): # by salviz 0.1
+        args = {**SalLM.from_args(dict(padded_to=None, **options)).args(), 'padded_to': None}
+        return {k: x for k, x in args.items() if k != 'target_positions'}
+    plain = recorded()
+    assert SalLM().completed(plain) == SalLM().args()
+    old = dict(loss='released', target='all_released')
+    same = SalLM(variant=SalLMVariant(**old, padded_to='batch', target_positions='real'))
+    assert same.completed(recorded(**old)) == same.args() != SalLM.from_args(old).args()
+    config = renamed_config(dict(method=dict(name='SalLM', args=recorded(**old))))
+    assert SalLM.from_args(config['method']['args']).args() == same.args()
+    assert 'padded to = batch' in method_fact(config).words and 'target positions = real' in method_fact(config).words
+    config = renamed_config(dict(method=dict(name='SalLM', args=plain)))
+    assert SalLM.from_args(config['method']['args']).args() == SalLM().args()
+    assert config['method']['args']['padded_to'] == 60
+    preset = {**recorded(**old), 'padded_to': 60} # 60 positions in the loss, real tokens in the explanations
+    assert SalLM().completed(preset) == SalLM(variant=SalLMVariant(**old, target_positions='real')).args()
+
+
+def test_explanations_recorded_before_60_positions_are_not_reused_for_60(tmp_path):
+    def method(positions): return SalLM(make_bert(1), steps=2, variant=SalLMVariant(target='all_released',
+                                                                                    target_positions=positions))
+    run = Run.create(tmp_path/'run', {})
+    method('real').prepare(make_trainer(run))
+    explained = {k: x for k, x in run.state['explained'].items() if k != 'target_positions'}
+    run.set_state(explained=explained)
+    method('real').prepare(make_trainer(run))
+    with pytest.raises(ValueError, match="were computed with target_positions='real', but this method uses "
+                                         'target_positions=60; use the same settings'):
+        method(60).prepare(make_trainer(run))
+
+
 # --- heads that answer at tokens, scores, texts without labels
 
 tags = Dataset.from_dict(
     dict(words=[t.split() for t in texts], tags=[[(len(w) > 2) + (w == 'dull') for w in t.split()] for t in texts]),
     features=Features(dict(words=List(Value('string')), tags=List(ClassLabel(names=['O', 'B', 'I'])))))
-asked_of = dict(
+data_of = dict(
     regression=DatasetDict(train=Dataset.from_dict(dict(text=texts, label=[len(t) / 9 - 1 for t in texts]))),
     token_classification=DatasetDict(train=tags),
     causal_lm=DatasetDict(train=Dataset.from_dict(dict(text=texts, target_text=[t[::-1][:5].strip() or 'no'
                                                                                 for t in texts]))))
-for parts in asked_of.values(): parts['validation'] = parts['train'].select(range(4))
+for parts in data_of.values(): parts['validation'] = parts['train'].select(range(4))
 pair_tokenizer = word_tokenizer(texts, longest=24)
 pair_tokenizer.eos_token = '[SEP]'
 
 
 def model_of(task, seed=0):
-    "A small model for `task`, without dropout, in float64"
+    "Return a small model for `task`, without dropout, in float64"
     torch.manual_seed(seed)
     common = dict(vocab_size=len(tokenizer), pad_token_id=0, initializer_range=.3)
     if task == 'causal_lm':
@@ -1669,11 +1742,11 @@ def model_of(task, seed=0):
     return kind(config).double().eval()
 
 
-def encoded_for(task): return encode(asked_of[task], pair_tokenizer, 24, task=task)['train']
+def encoded_for(task): return encode(data_of[task], pair_tokenizer, 24, task=task)['train']
 
 
 def answer_of(task, teacher, row, at, target):
-    "Function of what a pass over one example says -> what is explained, from the definition"
+    "Return the score to explain, a function of the outputs for one example, from the definition"
     if task == 'regression': return lambda logits: logits[0, 0]
     with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0, at].argmax().item()
     answer = row['labels'][at] if target == 'gold' else said
@@ -1681,7 +1754,7 @@ def answer_of(task, teacher, row, at, target):
 
 
 def path_of(teacher, row, answer, steps):
-    "Integrated gradients of one example, alone and without padding, midpoint by midpoint"
+    "Compute integrated gradients of one example without padding, midpoint by midpoint"
     table = teacher.get_input_embeddings().weight.detach()
     x = table[torch.tensor(row['input_ids'])]
     base, total = table[0].expand(len(x), -1), torch.zeros_like(x)
@@ -1699,7 +1772,7 @@ def place_in(task, row, collate):
     if task == 'causal_lm':
         assert row['segments'][labelled[0] + 1] == 1 and 1 not in row['segments'][:labelled[0] + 1]
         return labelled[0], [o and s == 0 for o, s in zip(ordinary, row['segments'])]
-    at, = room.query_rows(model_of(task), collate([row])).tolist() # which word is drawn: see the next test
+    at, = room.query_rows(model_of(task), collate([row])).tolist() # the next test checks which word is drawn
     assert at in labelled
     return at, ordinary
 
@@ -1711,7 +1784,7 @@ def place_in(task, row, collate):
     ('token_classification', dict(target='predicted', binarised=False), 'right'),
     ('causal_lm', dict(layers=None), 'right'),
     ('causal_lm', dict(target='predicted', ranking='magnitude', per_head=True), 'right'), ('causal_lm', {}, 'left')])
-def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(task, arguments, side):
+def test_each_task_equals_its_definition_example_by_example(task, arguments, side):
     student, teacher, examples = model_of(task), model_of(task, 1), encoded_for(task)
     collate = Collator(pair_tokenizer, 24)
     method = SalLM.from_args(dict(teacher=teacher, steps=3, **arguments))
@@ -1738,7 +1811,7 @@ def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(tas
         assert plan.evidence['saliency_target'][b][~real].abs().sum() == 0
         if task != 'regression': assert plan.evidence['asked_row'][b][real].nonzero().tolist() == [[at]]
         marked += sum(t > 0 for t in target)
-        if side == 'left': continue # positions of these models count pads, which makes other attention
+        if side == 'left': continue # these models count pads as positions, which changes attention
         with torch.no_grad(): maps = eager(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for l in plan.layers:
@@ -1749,12 +1822,12 @@ def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(tas
     assert marked > len(texts) / 2
 
 
-def test_the_word_of_a_sentence_that_is_asked_is_drawn_by_the_sentence_alone_and_each_alike():
+def test_explained_word_is_drawn_uniformly_and_depends_on_the_sentence_only():
     rng, model = np.random.default_rng(0), model_of('token_classification')
     rows = 3000
     ids = torch.tensor(rng.integers(4, len(tokenizer), (rows, 7)))
     labels = torch.full_like(ids, 1)
-    labels[:, [0, 3, 6]] = -100 # a special one at either end, a piece in the middle
+    labels[:, [0, 3, 6]] = -100 # special tokens at both ends, and the second token of a word
     def batch_of(left, right):
         pad = lambda x, value: torch.nn.functional.pad(x, (left, right), value=value)
         return dict(input_ids=pad(ids, 0), labels=pad(labels, -100), attention_mask=pad(torch.ones_like(ids), 0))
@@ -1764,10 +1837,10 @@ def test_the_word_of_a_sentence_that_is_asked_is_drawn_by_the_sentence_alone_and
     counts = torch.bincount(drawn, minlength=7)
     assert counts[[0, 3, 6]].sum() == 0
     expected = rows / 4
-    assert ((counts[[1, 2, 4, 5]] - expected).abs() < 4 * (expected * .75)**.5).all() # four deviations
+    assert ((counts[[1, 2, 4, 5]] - expected).abs() < 4 * (expected * .75)**.5).all() # four standard deviations
 
 
-def test_any_saliency_teaches_a_tag_or_an_answer():
+def test_every_saliency_explains_a_tag_or_an_answer():
     for task in ('token_classification', 'causal_lm'):
         teacher, examples = model_of(task, 1), encoded_for(task)
         row = examples[0]
@@ -1805,8 +1878,8 @@ def with_companions(teacher, ratio=2, **arguments):
 
 
 @pytest.mark.parametrize('arguments', [dict(), dict(unlabelled_weight=.5, weight=2., layers=None, loss='mse')])
-def test_texts_without_labels_are_asked_what_the_teachers_own_answer_rests_on(arguments):
-    "Each labelled example brings its own, drawn by seed, step and example; their loss is a mean over them, in float64"
+def test_texts_without_labels_are_explained_for_the_teachers_answer(arguments):
+    "Draws depend on seed, step and example, and the loss is their mean, in float64"
     teacher, student = model_of('classification', 1), model_of('classification').train()
     method, examples = with_companions(teacher, **arguments)
     progress = Progress(seed=4, step=7)
@@ -1835,7 +1908,7 @@ def test_texts_without_labels_are_asked_what_the_teachers_own_answer_rests_on(ar
     assert not torch.equal(other, drawn)
 
 
-def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
+def test_other_methods_drop_nothing_from_texts_without_labels():
     teacher, student = model_of('classification', 1), model_of('classification').train()
     losses = []
     for drops in (False, True):
@@ -1850,14 +1923,14 @@ def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
 
 
 @pytest.mark.slow
-def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_them(teacher_run, tmp_path, monkeypatch):
+def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2}
     def method(kind=SalLM, texts=more, **arguments):
         return kind.from_args(dict(teacher=teacher_run, steps=2, unlabelled=texts, unlabelled_ratio=2, **arguments))
     def losses(run): return [(r['loss'], r['unlabelled_agreement']) for r in run.train_rows]
     whole = train(make_bert(), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'whole', **kw)
     assert len(whole.load_arrays('explanations')['example_id']) == 8 + 2 + len(more)
-    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes bring none
+    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes have none
     broken = method(Watched, refresh=1)
     broken.at = 3
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, broken, run_dir=tmp_path/'run', **kw)
@@ -1876,17 +1949,17 @@ def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_th
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('task', asked_of)
-def test_explanations_of_every_task_serve_another_run(task, tmp_path, monkeypatch):
-    first = train(model_of(task), pair_tokenizer, asked_of[task], SalLM(model_of(task, 1), steps=2),
+@pytest.mark.parametrize('task', data_of)
+def test_explanations_of_every_task_can_be_reused(task, tmp_path, monkeypatch):
+    first = train(model_of(task), pair_tokenizer, data_of[task], SalLM(model_of(task, 1), steps=2),
                   run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(room, 'explain_batches', never)
-    again = train(model_of(task), pair_tokenizer, asked_of[task], SalLM(explanations=first, steps=2),
+    again = train(model_of(task), pair_tokenizer, data_of[task], SalLM(explanations=first, steps=2),
                   run_dir=tmp_path/'again', **settings)
     assert rows_of(again) == rows_of(first)
 
 
-def test_a_function_that_asks_no_teacher_has_none_trained(tmp_path):
+def test_function_without_teacher_trains_none(tmp_path):
     def longest(model, batch, classes):
         assert model is None
         asked.append(None if classes is None else len(classes))
@@ -1895,28 +1968,28 @@ def test_a_function_that_asks_no_teacher_has_none_trained(tmp_path):
     run = train(make_bert(), tokenizer, raw, SalLM(teacher=False, saliency=longest), run_dir=tmp_path/'run',
                 **{**settings, 'probes': ['fun and long']})
     assert not (run.path/'teacher').exists() and 'teacher_weights' not in run.state
-    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # a look at one example first
+    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # `check` tries one
 
 
-def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_path):
+def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exists(tmp_path):
     def refused(says, task, **arguments):
         with pytest.raises(ValueError, match=says):
-            train(model_of(task), pair_tokenizer, asked_of[task], SalLM.from_args({'steps': 2, **arguments}),
+            train(model_of(task), pair_tokenizer, data_of[task], SalLM.from_args({'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **settings)
         assert not (tmp_path/'no').exists()
-    refused("target='all' is a mean over classes, which regression does not choose among", 'regression', target='all')
+    refused("target='all' is a mean over classes, which regression does not have", 'regression', target='all')
     refused("target='all_released' is a mean", 'causal_lm', target='all_released')
-    refused("rows='mean' is for one answer a text; in token_classification", 'token_classification', rows='mean')
-    refused('unlabelled=.* is for classification and regression, got causal_lm', 'causal_lm', unlabelled=more)
-    refused('teacher=False is for classification and regression', 'token_classification', teacher=False,
+    refused("rows='mean' needs one answer for each text; token_classification", 'token_classification', rows='mean')
+    refused('unlabelled=.* works for classification and regression only, got causal_lm', 'causal_lm', unlabelled=more)
+    refused('teacher=False works for classification and regression only', 'token_classification', teacher=False,
             saliency=lambda m, b, c: b['input_ids'])
-    refused('was made for classification, the model for regression', 'regression',
+    refused('is for classification, but the model is for regression', 'regression',
             teacher=model_of('classification'))
-    refused('unlabelled holds pairs of texts, the labelled examples are single texts', 'regression',
+    refused('unlabelled contains pairs of texts, but the labelled examples are single texts', 'regression',
             unlabelled=[('a', 'b')])
-    plain = DatasetDict({k: d.remove_columns('target_text') for k, d in asked_of['causal_lm'].items()})
-    for some, probes in ((plain, 2), (asked_of['causal_lm'], ['a film .'])):
-        with pytest.raises(ValueError, match='is a plain text: none of its tokens is the answer'):
+    plain = DatasetDict({k: d.remove_columns('target_text') for k, d in data_of['causal_lm'].items()})
+    for some, probes in ((plain, 2), (data_of['causal_lm'], ['a film .'])):
+        with pytest.raises(ValueError, match='is a plain text, which has no answer to explain'):
             train(model_of('causal_lm'), pair_tokenizer, some, SalLM(steps=2), run_dir=tmp_path/'no',
                   **{**settings, 'probes': probes})
     assert not (tmp_path/'no').exists()
@@ -1926,9 +1999,9 @@ def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_
     (dict(unlabelled='a text'), 'unlabelled must be None, a list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
     (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
-    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight are for'),
+    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight apply'),
     (dict(ranking='size'), "ranking must be one of None, 'signed'"),
-    (dict(teacher=False), 'teacher=False asks nobody, which needs a function'),
-    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False asks nobody')])
+    (dict(teacher=False), 'teacher=False needs a function as saliency'),
+    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False needs a function as saliency')])
 def test_arguments_of_texts_without_labels_and_of_nobody_are_refused_where_the_method_is_made(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)

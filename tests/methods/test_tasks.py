@@ -211,9 +211,9 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]),
                                         rel=1e-5)
 
-refused = [(lambda: ADDrop() + ADDrop(), 'ADDrop is there more than once'),
-           (lambda: FineTuning() + ADDrop(), 'plain fine-tuning is what every method adds to'),
-           (lambda: ADDrop() + 3, 'only methods can be added')]
+refused = [(lambda: ADDrop() + ADDrop(), 'ADDrop occurs more than once'),
+           (lambda: FineTuning() + ADDrop(), 'every method already includes plain fine-tuning'),
+           (lambda: ADDrop() + 3, 'only a method can be added')]
 
 @pytest.mark.parametrize('make, said', refused)
 def test_a_combination_that_makes_no_sense_is_refused(make, said):

@@ -18,19 +18,20 @@ pairs = [(ADDrop, ADDropVariant), (SaliencyGuided, SaliencyGuidedVariant), (SalL
          (AttentionGuidance, AttentionGuidanceVariant), (RationaleGuided, RationaleGuidedVariant),
          (Distillation, DistillationVariant)]
 needed = {Distillation: dict(teacher='minilm')}
-together = { # an option has a meaning only with these arguments or options
+together = { # arguments or options that an option requires
     (ADDrop, 'nodes'): dict(attribution='integrated_gradients'), (ADDrop, 'random_form'): dict(attribution='random'),
     (ADDrop, 'reading'): dict(attribution='integrated_gradients'),
     (ADDrop, 'pseudo_label'): dict(attribution='integrated_gradients'),
     (SaliencyGuided, 'steps'): dict(saliency='integrated_gradients'),
-    (SalLM, 'padded_to'): dict(loss='released'), (SalLM, 'unlabelled_ratio'): dict(unlabelled=['a film']),
+    (SalLM, 'padded_to'): dict(loss='released'), (SalLM, 'target_positions'): dict(target='all_released'),
+    (SalLM, 'unlabelled_ratio'): dict(unlabelled=['a film']),
     (SalLM, 'unlabelled_weight'): dict(unlabelled=['a film'])}
-values = dict(nodes=5, constant_steps=7, steps=7, padded_to=60, heads=[1], refresh=2, unlabelled=['a film'],
+values = dict(nodes=5, constant_steps=7, steps=7, heads=[1], refresh=2, unlabelled=['a film'],
               unlabelled_ratio=2, unlabelled_weight=.5, delta=2., margin=2., negatives=3, normalise='softmax')
 
 
 def another(field):
-    "A value of `field` that is not its default"
+    "Return a value of `field` that differs from its default"
     if field.name in values: return values[field.name]
     if field.type is bool: return not field.default
     parts = [part for part in get_args(field.type) if not isinstance(part, str)] or [field.type]
@@ -76,7 +77,7 @@ def test_each_renamed_argument_warns_and_makes_an_equal_method(kind, old, new):
         assert getattr(method, old) == x
 
 
-def test_a_warning_names_the_line_of_the_caller_and_a_preset_is_kept_beside_an_old_keyword():
+def test_warning_points_to_the_caller_and_old_keyword_keeps_the_preset():
     with pytest.warns(DeprecationWarning) as caught: method = ADDrop(variant='released', region='low')
     assert caught[0].filename == __file__
     assert method.variant == ADDropVariant(after_dropout=True, region='low')
@@ -89,7 +90,7 @@ def test_a_warning_names_the_line_of_the_caller_and_a_preset_is_kept_beside_an_o
     (lambda v: ADDrop(attribution='integrated_gradients', target='gold', variant=v), dict()),
     (lambda v: ADDrop(attribution='random', variant=v), dict(random_form='positions')),
     (lambda v: SaliencyGuided(variant=v), dict(fill_range='sample', score='log_probability')),
-    (lambda v: SalLM(variant=v), dict(loss='released', target='all_released', padded_to=60, after_dropout=True)),
+    (lambda v: SalLM(variant=v), dict(loss='released', target='all_released', after_dropout=True)),
     (lambda v: AttentionGuidance(variant=v), dict(boundary='zero', multiple='indicator', after_dropout=True,
                                                   schedule='constant-then-linear')),
     (lambda v: RationaleGuided(loss='huber', variant=v), dict(delta=1., normalise='softmax')),
@@ -102,7 +103,7 @@ def test_presets_are_their_explicit_options(method, options):
     assert released.args() == method(kind(**options)).args() and released.args() == {**paper.args(), **options}
 
 
-def test_what_is_printed_of_a_variant_is_what_differs():
+def test_repr_of_a_variant_contains_differences_only():
     assert 'variant' not in repr(ADDrop()) and 'region' not in repr(ADDrop())
     assert repr(ADDrop(variant=ADDropVariant(region='low'))).endswith(", variant=ADDropVariant(region='low'))")
     assert repr(SalLM(variant='released')).endswith(", variant='released')")
@@ -115,20 +116,20 @@ def test_what_is_printed_of_a_variant_is_what_differs():
     (lambda: ADDropVariant(region='middle'), "ADDrop: region must be one of 'high', 'low', 'low_released'"),
     (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a whole number of epochs of at least 1, got 0'),
     (lambda: ADDrop(cross_tuning='yes'), "ADDrop: cross_tuning must be True or False, got 'yes'")])
-def test_malformed_variants_are_rejected_in_one_sentence(make, message):
+def test_malformed_variants_are_rejected(make, message):
     with pytest.raises(ValueError, match=f'^{message}'): make()
 
 
-def test_an_unknown_keyword_is_the_usual_error():
+def test_unknown_keyword_raises_the_usual_error():
     with pytest.raises(TypeError, match="unexpected keyword argument 'regions'"): ADDrop(regions='low')
 
 
-def test_one_argument_under_both_of_its_names_is_refused():
+def test_argument_under_both_of_its_names_is_rejected():
     with pytest.raises(TypeError, match='masked_share is now called mask_fraction; leave masked_share out'):
         SaliencyGuided(masked_share=.2, mask_fraction=.3)
 
 
-def test_a_method_that_is_derived_from_one_with_a_variant_keeps_its_own_arguments():
+def test_derived_method_keeps_its_arguments():
     class Mine(SaliencyGuided):
         def __init__(self, masked_share, **more):
             super().__init__(weight=2., **more)
@@ -149,7 +150,7 @@ def test_a_variant_cannot_be_changed_and_a_method_can_be_copied_with_changes():
 
 
 @pytest.mark.parametrize('name', ['sallm', 'saliency-guided', 'ad-drop', 'attention-guidance'])
-def test_methods_of_bundled_runs_are_built_again_without_a_warning(name):
+def test_methods_of_bundled_runs_are_constructed_without_a_warning(name):
     run = Run.example(name)
     recorded = run.config['method']
     with warnings.catch_warnings():
@@ -182,13 +183,13 @@ def test_settings_have_the_same_value_under_either_name():
 
 
 def renamed_back(x):
-    "A design of a study as salviz 0.1 has written it"
+    "Return a design of a study as salviz 0.1 wrote it"
     args = first_settings(x['name'], x['args'])
     return {**x, 'args': args}
 
 
 @pytest.mark.parametrize('now', ['masked_share', 'mask_fraction'])
-def test_a_study_that_an_earlier_version_began_is_continued_in_its_folders(now, tmp_path, tiny_bert, tiny_tokenizer,
+def test_study_of_an_earlier_version_is_continued_in_its_folders(now, tmp_path, tiny_bert, tiny_tokenizer,
                                                                            tiny_data, monkeypatch):
     def study(name):
         return Study(tmp_path/'study', lambda seed: (tiny_bert(seed), tiny_tokenizer), tiny_data,
