@@ -24,6 +24,7 @@ from .metrics.scores import run_agreement, train_test_gap
 from .core.runs import Run
 from .core.untrusted import csv_text
 from .views.base import attention_beside_saliency, discard_region, guided_heads, masked_sentence, telling_snapshot
+from .core.validation import PositiveInt, Seed
 
 # %% ../nbs/13_cli/00_tour.ipynb #006
 def _demo_methods(
@@ -196,11 +197,11 @@ def demo(
     # training sentences, or 'full'; the test split has at most as many, the validation split half as many
     train_size:int|Literal['full']=160,
     epochs:int=2,
-    seed:int=0,
-    batch_size:int=16,
+    seed:Seed=0,
+    batch_size:PositiveInt=16,
     learning_rate:float=5e-5,
-    probes:int=6,    # number of recorded sentences
-    snapshots:int=4, # number of recordings
+    probes:int=6,                      # number of recorded sentences
+    snapshots:int=4,                   # number of recordings
     start:str|PathLike='movie-minilm', # initial model: this one knows the task, 'minilm' does not; or a path
 ) -> Path: # the folder
     "Train with plain fine-tuning and all four methods, print the table, and write figures and `index.html`"

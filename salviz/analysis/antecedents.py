@@ -21,6 +21,7 @@ from ..attribution.questions import encoded_for
 from ..models.loading import longest_input, undisturbed
 from ..core.text import align_batch, find_words, pool_words
 from .corpus import batches
+from ..core.validation import PositiveInt, Seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -227,14 +228,14 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
             yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])
 
 def antecedent_accuracy(
-    model:torch.nn.Module,                           # any model that can be observed
+    model:torch.nn.Module, # any model that can be observed
     tokenizer:'PreTrainedTokenizerBase',
     data:datasets.Dataset|None=None,                 # see `_check_antecedents`; None: `antecedent_sentences()`
     candidates:Literal['words', 'mentions']='words', # all 'words' of the text, or the noun phrases ('mentions')
     layers:int|Sequence[int]|None=None,              # None: all
-    batch_size:int=32,
-    seed:int=0,                                      # seed of the halves
-    progress:bool=True,                              # show a progress bar if it takes more than three seconds
+    batch_size:PositiveInt=32,
+    seed:Seed=0,        # seed of the halves
+    progress:bool=True, # show a progress bar if it takes more than three seconds
     # layer, head, accuracy, first_half, second_half, [one column per type], to_earlier, to_later, to_self, to_special,
     # direction
 ) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from ..data.texts import model_inputs
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..core.names import measured_words
 from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
+from ..core.validation import PositiveInt
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -173,21 +174,21 @@ def _add_statistics(model, batch, layers, means, rows, patterns, salient):
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #026x
 def head_table(
-    model:torch.nn.Module,              # any model that can be observed; for an encoder-decoder, its encoder
-    data:'Dataset|Sequence',            # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
+    model:torch.nn.Module,   # any model that can be observed; for an encoder-decoder, its encoder
+    data:'Dataset|Sequence', # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
     tokenizer:'PreTrainedTokenizerBase',
     # name of an attribution, see `registered_attributions`, a function (model, batch) -> [batch, n], or None: no
     # agreement
     saliency:str|Callable[..., torch.Tensor]|None='input_x_gradient',
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
-    patterns:str|Sequence|dict=(),      # names, functions of tokens, or {name: pattern}: one column each
-    layers:int|Sequence[int]|None=None, # None: all
+    patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}: one column each
+    layers:int|Sequence[int]|None=None,                                  # None: all
     # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
     rows:Literal['ordinary', 'all', 'pooled']='ordinary',
-    batch_size:int=32,
-    max_length:int|None=None,           # maximum number of tokens in a text
-    steps:int=20,                       # steps of integrated gradients, also for attention
-    progress:bool=True,                 # show a progress bar if it takes more than three seconds
+    batch_size:PositiveInt=32,
+    max_length:int|None=None, # maximum number of tokens in a text
+    steps:int=20,             # steps of integrated gradients, also for attention
+    progress:bool=True,       # show a progress bar if it takes more than three seconds
     # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…],
     # [pattern_…]
 ) -> pd.DataFrame:
@@ -238,9 +239,9 @@ def gradient_sizes(
     tokenizer:'PreTrainedTokenizerBase|None'=None,     # for texts
     # class whose logit is differentiated, see `score_target`
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
-    size:Literal['magnitude', 'signed']='magnitude',   # 'magnitude', or for images and series 'signed'
+    size:Literal['magnitude', 'signed']='magnitude', # 'magnitude', or for images and series 'signed'
     scaled:bool=True, # divide by the largest magnitude of the example, as in the paper's figure
-    batch_size:int=32,
+    batch_size:PositiveInt=32,
     max_length:int|None=None,
     progress:bool=True,
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row per token, pixel or cell

@@ -26,6 +26,7 @@ from ..models.tasks import class_probabilities, is_multi_label
 from ..core.part_cache import PartCache, digest
 from ..core.names import measured_words
 from ..data.signals import signal_info
+from ..core.validation import PositiveInt, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -519,17 +520,17 @@ def _signals(model, data):
 
 def accuracy_drop(
     model:torch.nn.Module,
-    data:'Dataset',                                  # one split of `load_images` (or `load_series`), with labels
-    methods:str|Sequence[str]|dict,                  # as in `faithfulness_data`; 'random' is always added
+    data:'Dataset',                 # one split of `load_images` (or `load_series`), with labels
+    methods:str|Sequence[str]|dict, # as in `faithfulness_data`; 'random' is always added
     fractions:Sequence[float]=tuple(i/10 for i in range(10)),
     # replacement for pixels, after normalisation; None: see `background_of`
     background:float|np.ndarray|torch.Tensor|None=None,
     # target of the attributions; the papers' code uses 'gold'
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     ranking:Literal['signed', 'magnitude']='signed', # highest values first, or 'magnitude'
-    batch_size:int=64,
-    seed:int=0,                                      # seed of the random row
-    shares:Sequence[float]|None=None,                # old name of `fractions`
+    batch_size:PositiveInt=64,
+    seed:Seed=0,                      # seed of the random row
+    shares:Sequence[float]|None=None, # old name of `fractions`
 ) -> pd.DataFrame: # method, share, accuracy
     """Measure the accuracy of `model` when the most salient fraction of every example is replaced by background (Ismail
     et al. 2021, figure 3)"""

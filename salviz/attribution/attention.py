@@ -18,7 +18,7 @@ from .packing import rows_at_once
 from .reading import (
     check_counts, check_target, every_row, has_encoder_and_decoder, most_places, only_read, predicted_classes,
     real_tokens, repeated, row_tokens, target_scores)
-from ..core.validation import check_choice
+from ..core.validation import check_choice, PositiveInt, Seed
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, cached_layers, observe
 from ..models.fast import where_needed
@@ -98,7 +98,7 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
 # %% ../../nbs/04_attribution/07_attention.ipynb #056
 def attention_attribution(
     model:torch.nn.Module,
-    inputs:dict,                        # batch or arguments of the forward: input_ids [batch, n], attention_mask, ...
+    inputs:dict, # batch or arguments of the forward: input_ids [batch, n], attention_mask, ...
     # 'predicted' (in this same pass), or int64 [batch]: the class whose logit is attributed; or a function, see
     # `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
@@ -107,13 +107,13 @@ def attention_attribution(
     method:Literal['gradient', 'integrated_gradients', 'attention']='gradient',
     # run the pass in training mode (IGA: the pass that makes the prediction; there is no dropout on the path)
     training:bool=False,
-    seed:int|None=None,                 # seed of the dropout in training mode
-    steps:int=20,                       # m, number of steps of integrated gradients
+    seed:Seed|None=None, # seed of the dropout in training mode
+    steps:int=20,        # m, number of steps of integrated gradients
     # reading of AD-DROP's eq. 3: 'paper' or 'standard', see `_integrated_attention`
     reading:Literal['paper', 'standard']='paper',
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
     part:Literal['encoder', 'decoder', 'cross']|None=None,
-    batch_size:int|None=None,           # rows in a forward pass of IGA; None: as many as `rows_at_once`
+    batch_size:PositiveInt|None=None, # rows in a forward pass of IGA; None: as many as `rows_at_once`
     # GA and AA in training mode: use the attention after dropout (all released code), not before it (the equations)
     after_dropout:bool=False,
     # IGA: number of points of Gauss's rule for the sum over `steps`, see `path_rule`; None: the sum itself

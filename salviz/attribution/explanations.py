@@ -26,6 +26,7 @@ from ..data.texts import model_inputs
 from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
+from ..core.validation import PositiveInt, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -101,7 +102,7 @@ def _settled_options(method:str, options:dict) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 def explain(
-    model:torch.nn.Module,             # a model for texts, images or series
+    model:torch.nn.Module, # a model for texts, images or series
     # a batch from a collator; or, with `tokenizer`, one text, a list of texts or pairs (tuples) or a split, see
     # `as_batch`
     inputs:'dict|str|Sequence|Dataset',
@@ -110,10 +111,10 @@ def explain(
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None, # for texts
-    batch_size:int|None=None,          # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
-    seed:int=0,                        # seed of methods that use random numbers, 0 to 2**32 - 1
-    check:bool=True,                   # compute the completeness error too, which may need another pass
-    **options,                         # options of the method, see `_method_options`
+    batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
+    seed:Seed=0,                                   # seed of methods that use random numbers, 0 to 2**32 - 1
+    check:bool=True,                               # compute the completeness error too, which may need another pass
+    **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """Attribute the score `target` to each token, pixel or cell, in eval mode; model and global generators are
     restored afterwards
@@ -204,12 +205,12 @@ def explain_data(
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None,
-    batch_size:int|None=None,          # as in `explain`
-    seed:int=0,
+    batch_size:PositiveInt|None=None, # as in `explain`
+    seed:Seed=0,
     # pool texts to words: 'sum', 'mean', 'max' or 'first', see `Explanation.pooled`
     words:Literal['sum', 'mean', 'max', 'first']|None=None,
-    details:bool=False,                # return an `Explained`, a list with scores, targets and completeness errors
-    progress:bool=True,                # show a progress bar, on a terminal
+    details:bool=False, # return an `Explained`, a list with scores, targets and completeness errors
+    progress:bool=True, # show a progress bar, on a terminal
     **options,
     # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each':
     # classes first

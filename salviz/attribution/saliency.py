@@ -24,7 +24,7 @@ from .reading import (
     predicted_classes, real_tokens, score_by, source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
-from ..core.validation import check_choice
+from ..core.validation import check_choice, PositiveInt
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -189,9 +189,9 @@ def input_saliency(
     method:str='integrated_gradients', # name of an attribution, see `registered_attributions`
     # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
-    steps:int=20,                      # m, number of nodes of integrated gradients
-    batch_size:int|None=None,          # rows in a forward pass; None: as many as `rows_at_once`
-    baseline:int|None=None,            # id of the token that paths start from; None: the model's padding token
+    steps:int=20,                                      # m, number of nodes of integrated gradients
+    batch_size:PositiveInt|None=None,                  # rows in a forward pass; None: as many as `rows_at_once`
+    baseline:int|None=None, # id of the token that paths start from; None: the model's padding token
     score:Literal['logit', 'log_probability']='logit', # score of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
     """Return the saliency of each token (of an encoder-decoder: of the source), pixel or cell of `inputs` for the score

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'NonNegativeInt', 'PositiveFloat', 'NonNegativeFloat', 'Fraction', 'PositiveFraction', 'Probability',
-           'Seed', 'shown', 'check_choice', 'check_names', 'check_columns', 'check_not_empty', 'check_same_length',
-           'renamed_arguments', 'check_arguments', 'check_fields', 'validated']
+           'Seed', 'Count', 'Splits', 'Names', 'Layer', 'Head', 'shown', 'check_choice', 'check_names', 'check_columns',
+           'check_not_empty', 'check_same_length', 'renamed_arguments', 'check_arguments', 'check_fields', 'validated']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
@@ -31,6 +31,11 @@ Fraction = Annotated[float, Interval(ge=0, le=1)]          # both ends included
 PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 Probability = Annotated[float, Interval(gt=0, lt=1)]       # neither end included, such as a confidence level
 Seed = Annotated[int, Interval(ge=0, lt=2**63)]
+Count = Annotated[int, Interval(ge=1, le=10**6)]           # of classes, units or tokens
+Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
+Names = str | Sequence[str]
+Layer = int | Literal['mean']
+Head = int | Literal['mean', 'rollout'] | Sequence[int]
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03
 def _has(*names): return lambda x: not isinstance(x, type) and all(hasattr(x, name) for name in names)

@@ -17,7 +17,7 @@ import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
 from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Seed, Splits
 from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
 from ..core.run_files import read_object
@@ -333,10 +333,10 @@ def load_rationales(
     # how to combine several annotators: a word is marked if 'any' or a 'majority' (half of them or more) marked it;
     # 'share': return the fraction that marked each word
     annotators:Literal['any', 'majority', 'share']='any',
-    config:str|None=None,      # configuration of a data set on the Hub
-    revision:str|None=None,    # of a data set on the Hub
-    splits:abc.Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                # for cutting splits
+    config:str|None=None,               # configuration of a data set on the Hub
+    revision:str|None=None,             # of a data set on the Hub
+    splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                        # for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
     """Load texts with a class and a human rationale: character spans [start, end] ([segment, start, end] in pairs) or,

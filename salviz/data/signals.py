@@ -20,7 +20,7 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Seed, Splits
 from ..core.files import checked_file
 from .texts import checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
 
@@ -250,14 +250,14 @@ def load_images(
     # 'digits', 'fashion', folder of idx files, .npz file, (x, y), {split: (x, y)}, Dataset or DatasetDict
     source:str|PathLike|tuple|Dataset|dict,
     *,
-    labels:Sequence[str]|None=None,      # class names in order; None = as stored in the data, else sorted
+    labels:Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
     # 'published', 'z-score', 'min-max' or 'none'; None = published if available, else z-score
     normalise:Literal['published', 'z-score', 'min-max', 'none']|None=None,
-    channels_last:bool=False,            # whether arrays are [N, H, W, C]
-    column:str='image',                  # column of images, for a Dataset
-    label:str='label',                   # column of classes, for a Dataset
-    splits:Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                          # for cutting splits
+    channels_last:bool=False,   # whether arrays are [N, H, W, C]
+    column:str='image',         # column of images, for a Dataset
+    label:str='label',          # column of classes, for a Dataset
+    splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                # for cutting splits
 ) -> DatasetDict: # train, validation, test with pixel_values [C, H, W] and label
     "Load labelled images in three splits and normalise them"
     named = dict(digits=_digits, fashion=_fashion)
@@ -335,14 +335,14 @@ def load_series(
     # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file or {split: .ts file}, else as for `load_images`
     source:str|PathLike|tuple|Dataset|dict,
     *,
-    labels:Sequence[str]|None=None,        # class names in order; None = as stored in the data, else sorted
+    labels:Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
     # 'published', 'z-score', 'min-max' or 'none'; None = published for digits, else z-score
     normalise:Literal['published', 'z-score', 'min-max', 'none']|None=None,
     feature_names:Sequence[str]|None=None, # names of the channels
     column:str='values',                   # column of series [T, F], for a Dataset
     label:str='label',                     # column of classes, for a Dataset
-    splits:Sequence[float]=(.8, .1, .1),   # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                            # for cutting splits
+    splits:Splits=(.8, .1, .1),            # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                           # for cutting splits
 ) -> DatasetDict: # train, validation, test with values [T, F] and label
     "Load labelled multivariate series of equal length in three splits and normalise them"
     name, class_names = type(source).__name__, None
@@ -473,8 +473,8 @@ def _layout(layout, positional):
 
 # %% ../../nbs/02_data/01_signals.ipynb #057
 def synthetic_series(
-    layout:str|Layout='middle', # name in `_layouts`, or a custom Layout
-    process:str='gaussian',     # name in `_processes`
+    layout:str|Layout='middle',                             # name in `_layouts`, or a custom Layout
+    process:str='gaussian',                                 # name in `_processes`
     n_train:int=1000, n_validation:int=100, n_test:int=100, # numbers of examples
     *,
     steps:int=50, features:int=50,                        # size of an example
@@ -484,7 +484,7 @@ def synthetic_series(
     # 'released' swaps the axes of the two positional layouts, as in the authors' code
     positional:Literal['name', 'released']='name',
     normalise:Literal['min-max', 'z-score', 'none']='min-max', # as in 'Normalisation' above
-    seed:int=0,
+    seed:Seed=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
     "Generate a data set of the time-series benchmark (Ismail et al. 2020), with known informative entries"
     named = layout if isinstance(layout, str) else None

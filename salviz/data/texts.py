@@ -31,6 +31,7 @@ from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
 from ..metrics.tasks import tasks
+from ..core.validation import Seed, Splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -521,16 +522,16 @@ def load_text(
     # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    text:str='text',                         # column with the sentences
-    text_pair:str|None=None,                 # column with second sentences; set automatically for 'sts-b'
+    text:str='text',         # column with the sentences
+    text_pair:str|None=None, # column with second sentences; set automatically for 'sts-b'
     # column with classes or scores, or with lists of classes; or a list of columns of flags (0 or 1), one per class;
     # None = plain text without labels
     label:str|list[str]|None='label',
-    config:str|None=None,                    # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
-    splits:abc.Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                              # for cutting splits
-    labels:abc.Sequence[str]|None=None,      # class names in order; None = as stored in the data, else sorted
-    revision:str|None=None,                  # of a data set on the Hub
+    config:str|None=None,               # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
+    splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                        # for cutting splits
+    labels:abc.Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
+    revision:str|None=None,             # of a data set on the Hub
     # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
     # fraction, multi-label if its labels are lists, else classification
     task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
@@ -674,11 +675,11 @@ def load_tokens(
     # column with the lists of words ('tokens' in many data sets); for a .conll or .txt file also its number, from 0
     words:str|int='words',
     tags:str|int='tags', # column with the lists of tags, such as 'ner_tags'; for a .conll or .txt file also its number
-    config:str|None=None,                    # configuration of a data set on the Hub
-    splits:abc.Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                              # for cutting splits, which are random
-    labels:abc.Sequence[str]|None=None,      # tag names in order; None = as stored in the data, else sorted
-    revision:str|None=None,                  # of a data set on the Hub
+    config:str|None=None,               # configuration of a data set on the Hub
+    splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                        # for cutting splits, which are random
+    labels:abc.Sequence[str]|None=None, # tag names in order; None = as stored in the data, else sorted
+    revision:str|None=None,             # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
     "Load sentences as lists of words with one tag per word, in three splits"
     kind = _token_sources
@@ -774,8 +775,8 @@ def load_pairs(
     text:str='text',               # column with the sources; 'translation.en' selects from a column of dictionaries
     target_text:str='target_text', # column with the targets
     config:str|None=None,          # configuration of a data set on the Hub
-    splits:abc.Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                    # for cutting splits, which are random
+    splits:Splits=(.8, .1, .1),    # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                   # for cutting splits, which are random
     revision:str|None=None,        # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Load texts with target texts, such as translations, in three splits"
@@ -856,15 +857,15 @@ def load_questions(
     # dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
-    question:str='question',                 # column with the questions
-    context:str='context',                   # column with the texts that contain the answers
+    question:str='question', # column with the questions
+    context:str='context',   # column with the texts that contain the answers
     # column with the answers: {'text': [...], 'answer_start': [...]}, [start, end] in characters, or a text that occurs
     # once in its context; None: 'answers' if there is such a column, else 'answer'
     answer:str|None=None,
-    config:str|None=None,                    # configuration of a data set on the Hub
-    splits:abc.Sequence[float]=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:int=0,                              # for cutting splits, which are random
-    revision:str|None=None,                  # of a data set on the Hub
+    config:str|None=None,       # configuration of a data set on the Hub
+    splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
+    seed:Seed=0,                # for cutting splits, which are random
+    revision:str|None=None,     # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
     "Load questions with their contexts and the spans that answer them, in three splits"
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
@@ -895,7 +896,7 @@ def _rows_wanted(size, n, name):
 def subset(
     data:DatasetDict,                            # from `load_text`, `load_tokens` or `load_pairs`
     train_size:int|float|Literal['full']='full', # rows of train: a number, a fraction (float) or 'full'
-    seed:int=0,                                  # of the random choice
+    seed:Seed=0,                                 # of the random choice
     validation_size:int|float|Literal['full']='full',
     test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:

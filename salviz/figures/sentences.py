@@ -17,6 +17,7 @@ from .drawing import grey, lightness, power_of_ten, signed_scale
 from ..views.maps import coloured_sentences
 from ..views.base import is_negative
 from ..core.words import boxed_by_pdflatex, digits_of, latex_text
+from ..core.validation import PositiveFloat
 
 if TYPE_CHECKING:
     from salviz.core.snapshots import Snapshot
@@ -91,12 +92,12 @@ def _sentences_latex(
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #016
 def coloured_sentence_latex(
-    labels:Sequence,       # tokens or words, or a list of such lists; '##ing' continues the token before
-    values:Sequence,       # one number for each, of any sign; NaN: a special token, grey
-    limit:float|None=None, # value at the ends of the scale; None: the largest magnitude
-    standalone:bool=True,  # a document that compiles on its own, or a fragment
-    caption:str|None=None, # text of a caption; None: none
-    unit:str='saliency',   # what the scale says
+    labels:Sequence,               # tokens or words, or a list of such lists; '##ing' continues the token before
+    values:Sequence,               # one number for each, of any sign; NaN: a special token, grey
+    limit:PositiveFloat|None=None, # value at the ends of the scale; None: the largest magnitude
+    standalone:bool=True,          # a document that compiles on its own, or a fragment
+    caption:str|None=None,         # text of a caption; None: none
+    unit:str='saliency',           # what the scale says
 ) -> str:
     "LaTeX of one sentence (or several, on one scale) coloured by `values`"
     several = len(labels) > 0 and not isinstance(labels[0], str)

@@ -7,6 +7,7 @@ __all__ = ['Score', 'auprc', 'random_auprc', 'rationale_size', 'hard_rationale',
            'plausibility_table', 'lexical_prior', 'prior_agreement']
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #003
+from typing import Annotated
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,6 +19,7 @@ from ..core.assets import asset
 from ..core.validation import check_choice
 from ..core.maths import spans_of, spearman
 from ..core.text import pool_words, rationale_flags
+from annotated_types import MinLen
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #006
 def _check_pairs(
@@ -203,9 +205,9 @@ def plausibility(
                 auprc_examples=len(areas))
 
 def plausibility_table(
-    methods:dict,        # {method: one array per example}
-    rationales:Sequence, # flags of each example, or None
-    **settings,          # of `plausibility`
+    methods:Annotated[dict, MinLen(1)], # {method: one array per example}
+    rationales:Sequence,                # flags of each example, or None
+    **settings,                         # of `plausibility`
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
     "Return a table with the `plausibility` of each method"
     rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}

@@ -8,7 +8,7 @@ __all__ = ['corruptions', 'train_tokenizer', 'small_model', 'pack_texts', 'MaskT
 # %% ../../nbs/03_models/06_corruption.ipynb #003
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Annotated, Literal, Self, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import renamed_arguments
+from ..core.validation import Count, renamed_arguments, Seed
 from .random import keyed_uniform
 from .loading import class_config, forked_random, tasks_of_kind
 from .tasks import task_heads, tasks
+from annotated_types import Interval
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -76,13 +77,13 @@ _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq
               decoder=('$A', '$A [SEP] $B'))
 
 def train_tokenizer(
-    texts:Sequence[str],                          # training texts
-    vocab_size:int=8000,                          # maximum number of tokens, special ones included
-    kind:Literal['wordpiece', 'bpe']='wordpiece', # algorithm: 'wordpiece' or 'bpe' (byte-level)
+    texts:Sequence[str],                                      # training texts
+    vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, special ones included
+    kind:Literal['wordpiece', 'bpe']='wordpiece',             # algorithm: 'wordpiece' or 'bpe' (byte-level)
     # positions of special tokens, for an 'encoder', 'seq2seq' or 'decoder' model
     form:Literal['encoder', 'seq2seq', 'decoder']='encoder',
-    lowercase:bool=True,                          # convert text to lower case; accents are preserved
-    max_length:int=512,                           # maximum number of tokens in a text
+    lowercase:bool=True,  # convert text to lower case; accents are preserved
+    max_length:Count=512, # maximum number of tokens in a text
 ) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
     "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
     if kind not in _trainers: raise ValueError(f'kind must be one of {", ".join(_trainers)}, got {kind!r}')
@@ -141,14 +142,14 @@ def small_model(
     # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None: electra, marian, gpt2 or bert, depending
     # on the task
     kind:Literal['bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 't5']|None=None,
-    layers:int=2,                   # number of layers, in encoder and decoder each
-    heads:int=4,                    # number of heads in each layer
-    hidden:int=64,                  # size of the hidden states, a multiple of `heads`
-    num_labels:int|None=None,       # number of classes
-    labels:Sequence[str]|None=None, # names of the classes, instead of their number
-    seed:int=0,                     # seed of the weights
-    max_length:int|None=None,       # maximum input length; None: that of the tokenizer, but at most 512
-    **config,                       # further settings of the model's config, such as attention_probs_dropout_prob
+    layers:Annotated[int, Interval(ge=1, le=1000)]=2, # number of layers, in encoder and decoder each
+    heads:Annotated[int, Interval(ge=1, le=1000)]=4,  # number of heads in each layer
+    hidden:Count=64,                                  # size of the hidden states, a multiple of `heads`
+    num_labels:Count|None=None,                       # number of classes
+    labels:Sequence[str]|None=None,                   # names of the classes, instead of their number
+    seed:Seed=0,                                      # seed of the weights
+    max_length:Count|None=None, # maximum input length; None: that of the tokenizer, but at most 512
+    **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
     "Build a model for `task` with random weights that depend on `seed` only"
     of_text = [name for name in task_heads() if tasks[name].modality == 'text']

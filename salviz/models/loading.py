@@ -31,6 +31,7 @@ from ..core.assets import asset, hub_silence
 from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_passes, layer_modules, eager_attention_of, unwrapped
 from .tasks import head_of, task_heads, tasks
+from ..core.validation import Count, Seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -439,9 +440,9 @@ def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
 def load_classifier(
     # packaged model ('minilm', or the fine-tuned 'movie-minilm'), folder, or repository on the Hub
     name:str|PathLike='minilm',
-    num_labels:int|None=None,       # number of classes; None: that of `labels`, of the trained head, or 2
+    num_labels:Count|None=None,     # number of classes; None: that of `labels`, of the trained head, or 2
     labels:Sequence[str]|None=None, # names of the classes
-    seed:int=0,                     # seed for a new head
+    seed:Seed=0,                    # seed for a new head
     **kwargs, # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase]': # (model in eval mode, tokenizer)
     "Load a sequence classifier of transformers and its tokenizer; a new head depends on `seed` only"
@@ -454,9 +455,9 @@ def load_classifier(
 def load_model_for(
     task:str,                       # a task with a head in transformers, see `task_heads`
     name:str|PathLike='minilm',     # packaged model, folder, or repository on the Hub
-    num_labels:int|None=None,       # number of classes, for tasks with classes, as in `load_classifier`
+    num_labels:Count|None=None,     # number of classes, for tasks with classes, as in `load_classifier`
     labels:Sequence[str]|None=None, # names of the classes
-    seed:int=0,                     # seed for a new head
+    seed:Seed=0,                    # seed for a new head
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
     "Load a model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` only"

@@ -22,6 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
+from ..core.validation import Count, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -484,15 +485,15 @@ def small_net(
     data:'Dataset|dict|None'=None,  # images or series, which determine shape and classes
     *,
     shape:Sequence[int]|None=None,  # of an example: (channels, height, width) or (steps, features)
-    num_labels:int|None=None,       # number of classes; None: the number of `labels`, else 2
+    num_labels:Count|None=None,     # number of classes; None: the number of `labels`, else 2
     labels:Sequence[str]|None=None, # names of the classes
     # for 'text-lstm': determines the size of the vocabulary and the padding token
     tokenizer:'PreTrainedTokenizerBase|None'=None,
     # for 'text-lstm': (model, tokenizer) whose word vectors are copied, or a matrix with a row for each token of
     # `tokenizer`; describe the source of a matrix with the setting embeddings_from
     embeddings:tuple|torch.Tensor|None=None,
-    seed:int=0,                     # seed of all other weights
-    **settings,                     # further fields of the net's config, such as hidden_size or dropout
+    seed:Seed=0, # seed of all other weights
+    **settings,  # further fields of the net's config, such as hidden_size or dropout
 ) -> PreTrainedModel: # in eval mode
     "Build a new small net, whose weights depend on `seed` only"
     cls = nets.get(name, name) if isinstance(name, str) else name

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, cycle
 from numbers import Integral
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from ..core.names import methods_words
 from ..core.snapshots import Snapshot
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
+from annotated_types import Interval
 
 # %% ../../nbs/10_views/00_base.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -955,11 +956,11 @@ def _side_names(snapshots) -> tuple: # of strings
 
 # %% ../../nbs/10_views/00_base.ipynb #084
 def saliency_distribution(
-    first:Snapshot|Sequence[Snapshot], # a snapshot, or several of one step
-    last:Snapshot|Sequence[Snapshot],  # the same probe examples at another step or from another run
-    near:float=.1,                     # magnitudes up to this count as near zero
-    bins:int=41,                       # odd, so that one bin is centred at zero
-    names:Sequence[str]|None=None,     # names of the two sides; None: by method, seed and step
+    first:Snapshot|Sequence[Snapshot],                # a snapshot, or several of one step
+    last:Snapshot|Sequence[Snapshot],                 # the same probe examples at another step or from another run
+    near:float=.1,                                    # magnitudes up to this count as near zero
+    bins:Annotated[int, Interval(ge=1, le=10**5)]=41, # odd, so that one bin is centred at zero
+    names:Sequence[str]|None=None,                    # names of the two sides; None: by method, seed and step
 ) -> SaliencyDistribution:
     "Return the distributions of saliency on two sides, each scaled per example and pooled over the examples"
     sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
@@ -1154,7 +1155,7 @@ class MultiLabelSentence(_Answered):
 
 @answer_view(lambda s: facts_of(s.info).several and s.arrays.get('probabilities') is not None,
              'probabilities of a multi-label task')
-def multi_label_sentence(snapshot) -> MultiLabelSentence:
+def multi_label_sentence(snapshot:Snapshot) -> MultiLabelSentence:
     "Return a sentence with class probabilities, true classes and the saliency of its words"
     arrays_of(snapshot, 'multi_label_sentence', 'probabilities')
     answers, saliency = _answers(snapshot), _optional(snapshot, 'saliency')
@@ -1242,10 +1243,10 @@ def _between(values):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7s
 def evidence_view(
-    snapshot,
-    name=None,  # name of the evidence; None: the first custom evidence
-    layer=None, # layer of the model; None: the last one
-    head=None,  # None: the first one
+    snapshot:Snapshot,
+    name:str|None=None,  # name of the evidence; None: the first custom evidence
+    layer:int|None=None, # layer of the model; None: the last one
+    head:int|None=None,  # None: the first one
 ) -> EvidenceView:
     "Return the evidence of a custom method as a map, words or a table"
     custom = custom_evidence(snapshot)

@@ -8,6 +8,9 @@ __all__ = ['colours', 'bands', 'Chart', 'Curves', 'styles_of', 'ends_of', 'sprea
            'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable', 'metric_table']
 
 # %% ../../nbs/10_views/01_curves.ipynb #003
+from typing import Literal
+from os import PathLike
+from collections.abc import Callable, Sequence
 import json
 import re
 from dataclasses import dataclass, replace
@@ -16,7 +19,7 @@ from numbers import Real
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Names
 from ..core.maths import entropy
 from ..metrics.scores import attention_agreement
 from ..core.names import listed, methods_words, runs_words
@@ -300,13 +303,14 @@ def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
             else 'loss')
 
 def loss_curves(
-    runs,               # a `Run`, a list of them (runs that differ only in the seed form one line), or {name: [runs]}
+    # a `Run`, a list of them (runs that differ only in the seed form one line), or {name: [runs]}
+    runs:'Run|str|PathLike|dict|Sequence',
     # name of a number: 'loss', a term such as 'consistency', a metric such as 'accuracy'; None: see `_common_loss`
-    what=None,
-    split=None,         # 'train' or 'validation'; None: the first of the two that has it
-    x='step',           # 'step' or 'epoch'
-    smooth:int=None,    # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
-    band='deviation',   # 'deviation', 'range' or 'interval', see `bands`
+    what:Names|None=None,
+    split:str|None=None, # 'train' or 'validation'; None: the first of the two that has it
+    x:str='step',                                               # 'step' or 'epoch'
+    smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
+    band:Literal['deviation', 'interval', 'range']='deviation', # 'deviation', 'range' or 'interval', see `bands`
 ) -> Curves:
     "Return the curves of `what` over the steps of `runs`, with a band over seeds"
     check_choice('loss_curves: x', x, ('step', 'epoch'))
@@ -376,10 +380,11 @@ def _over_steps(run, fn, view):
     return np.array(list(means), dtype=float), np.array(list(means.values())), lost
 
 def number_over_steps(
-    runs,             # as in `loss_curves`
-    number='agreement', # 'agreement', 'entropy', 'to_special', 'confidence', or a function of a snapshot
-    label=None,       # axis label with unit; None: the name of the number or of the function
-    band='deviation', # 'deviation', 'range' or 'interval', see `bands`
+    runs:'Run|str|PathLike|dict|Sequence',                      # as in `loss_curves`
+    # 'agreement', 'entropy', 'to_special', 'confidence', or a function of a snapshot
+    number:str|Callable[..., float]='agreement',
+    label:str|None=None, # axis label with unit; None: the name of the number or of the function
+    band:Literal['deviation', 'interval', 'range']='deviation', # 'deviation', 'range' or 'interval', see `bands`
 ) -> Curves:
     "Return curves of a number per snapshot over steps: mean over examples, then over seeds with a band"
     if not callable(number) and number not in _snapshot_numbers:
@@ -497,9 +502,9 @@ def _random_words(frame):
     return '; dotted: the same fraction removed at random'*has_random
 
 def accuracy_drop_curves(
-    frame,            # tidy: method, share (0 to 1), accuracy, optionally seed
-    value='accuracy', # column of the score
-    band='deviation', # 'deviation', 'range' or 'interval', see `bands`
+    frame:pd.DataFrame, # tidy: method, share (0 to 1), accuracy, optionally seed
+    value:str='accuracy',                                       # column of the score
+    band:Literal['deviation', 'interval', 'range']='deviation', # 'deviation', 'range' or 'interval', see `bands`
     training:str=None, # column with the training method of each model; one colour for each
 ) -> Curves:
     "Return accuracy over the fraction of the most important inputs that was replaced, one line per method"
@@ -519,9 +524,9 @@ _perturbations = dict(comprehensiveness=('drop in probability without the most i
                      sufficiency=('drop in probability with only the most important inputs', 'lower is better'))
 
 def perturbation_curves(
-    frame,                      # tidy: method, share (0 to 1) and `value`; optionally example and seed
-    value='comprehensiveness',  # 'comprehensiveness' or 'sufficiency'
-    band='deviation',           # 'deviation', 'range' or 'interval', see `bands`
+    frame:pd.DataFrame, # tidy: method, share (0 to 1) and `value`; optionally example and seed
+    value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
+    band:Literal['deviation', 'interval', 'range']='deviation', # 'deviation', 'range' or 'interval', see `bands`
 ) -> Curves:
     "Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs, per method"
     if value not in _perturbations:
@@ -589,10 +594,11 @@ def _with_settings(frame, settings, value):
 _scale_from_lowest = 'Colours run from the lowest to the highest mean, not from zero.'
 
 def sensitivity_grid(
-    frame,            # tidy: `x`, `y`, `value`, optionally seed; such as `Study.results()`, restricted to one method
-    x='p', y='q',     # settings of columns and rows (rows increase upwards)
-    value='accuracy', # column of the values
-    better=None,      # 'higher' or 'lower'; None: inferred from the name, see `better_of`, or else no cell is marked
+    frame:pd.DataFrame, # tidy: `x`, `y`, `value`, optionally seed; such as `Study.results()`, restricted to one method
+    x:str='p', y:str='q',      # settings of columns and rows (rows increase upwards)
+    value:str='accuracy',      # column of the values
+    # 'higher' or 'lower'; None: inferred from the name, see `better_of`, or else no cell is marked
+    better:str|dict|None=None,
 ) -> Grid:
     "Return a grid of `value` over two settings: mean over seeds with deviation, the best cell marked"
     frame, without = _with_settings(frame, [x, y], value)
@@ -633,10 +639,10 @@ _head_words = dict(to_special='attention to special tokens (fraction)',
     accuracy='accuracy (fraction)')
 
 def head_map(
-    frame,      # tidy: layer, head and numeric columns, such as from `salviz.analysis.corpus.head_table`
-    value:str,  # column to show
-    label=None, # label of the colour bar, with unit
-    best=None,  # frame the 'highest' or 'lowest' head; None: none
+    frame:pd.DataFrame,  # tidy: layer, head and numeric columns, such as from `salviz.analysis.corpus.head_table`
+    value:str,           # column to show
+    label:str|None=None, # label of the colour bar, with unit
+    best:str|None=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
     "Return a grid with a number for each head, layers x heads"
     table = _of_frame(frame)
@@ -704,12 +710,12 @@ def _samples(frame, view, by, value, log, whiskers):
 
 # %% ../../nbs/10_views/01_curves.ipynb #064
 def gradient_boxes(
-    frame,            # tidy: `by` and `value`, one row per value
-    value='gradient', # column of values
-    by='method',      # column with one box per level, such as 'method' or 'layer'
-    whiskers=(5, 95), # percentiles at the ends of the whiskers; (0, 100): lowest and highest value
-    log=None,         # logarithmic axis? None: if values are non-negative and the whiskers span two decades
-    label=None,       # axis label, with unit
+    frame:pd.DataFrame,               # tidy: `by` and `value`, one row per value
+    value:str='gradient',             # column of values
+    by:str='method',                  # column with one box per level, such as 'method' or 'layer'
+    whiskers:Sequence[float]=(5, 95), # percentiles at the ends of the whiskers; (0, 100): lowest and highest value
+    log:bool|None=None, # logarithmic axis? None: if values are non-negative and the whiskers span two decades
+    label:str|None=None,              # axis label, with unit
 ) -> Boxes:
     "Return the distribution of `value` for each level of `by` as boxes"
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
@@ -798,11 +804,11 @@ def _table_of(source, measures, by, kwargs):
 
 # %% ../../nbs/10_views/01_curves.ipynb #071
 def metric_table(
-    source,         # a `ResultTable`, a tidy frame (method, seed, metrics), or a frame with methods as its index
-    measures=None,  # numeric columns, in order; None: all. For frames only, like the following arguments
-    by='method',    # column or columns that name the rows
-    title='Results', # title of the figure
-    **kwargs,       # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
+    source, # a `ResultTable`, a tidy frame (method, seed, metrics), or a frame with methods as its index
+    measures:Names|None=None, # numeric columns, in order; None: all. For frames only, like the following arguments
+    by:Names='method',        # column or columns that name the rows
+    title:str='Results',      # title of the figure
+    **kwargs,                 # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
 ) -> MetricTable:
     "Return a table of methods x metrics: mean ± standard deviation over seeds, best in bold, significance marks"
     table = _table_of(source, measures, by, kwargs)

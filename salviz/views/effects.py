@@ -6,12 +6,14 @@
 __all__ = ['Forest', 'forest', 'Pairs', 'pairs', 'EffectBars', 'bars']
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-3
+from typing import Literal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Names, PositiveFloat, Probability
 from ..core.names import methods_words
 from .curves import Chart, about, bands, by_seed, ends_of, plain_series_name, spread
 
@@ -109,13 +111,13 @@ def _chosen_groups(rows, groups):
 def forest(
     # one effect per row: name, mean, low, high, word (verdict); optionally title, group, smallest (effect of interest),
     # detectable (effect), rule ('better', or 'no harm', for which -smallest is the threshold)
-    frame,
-    scaled=True,       # divide each effect by its smallest effect of interest? False: all effects have the same unit
-    groups=None,       # groups to draw, in order; None: all
-    limit=None,        # end of the axis on both sides; None: automatic
-    title='Effects',   # title of the figure
-    confidence=.95,    # confidence level of the intervals
-    power=.8,          # power for the detectable effects
+    frame:pd.DataFrame,
+    scaled:bool=True, # divide each effect by its smallest effect of interest? False: all effects have the same unit
+    groups:Names|None=None,        # groups to draw, in order; None: all
+    limit:PositiveFloat|None=None, # end of the axis on both sides; None: automatic
+    title:str='Effects',           # title of the figure
+    confidence:Probability=.95,    # confidence level of the intervals
+    power:Probability=.8,          # power for the detectable effects
 ) -> Forest:
     "Return a forest plot: effects with intervals, smallest effects of interest, detectable effects and verdicts"
     rows, chosen = _chosen_groups(_effect_rows(frame), groups)
@@ -203,15 +205,16 @@ def _joined(frame, columns):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-16
 def pairs(
-    frame,           # such as `Study.results()`: method, `rows`, `value`, optionally seed; or published numbers
-    value='validation_accuracy', # column of the metric
-    rows='task',     # column with one row per level; a list: one row per combination
-    sides=None,      # the first and the second method; None: in the order of the frame
-    between='method',# column of the two sides
-    band='deviation',# 'deviation', 'interval' (95 %, of the mean) or 'range', see `salviz.views.curves.bands`
+    frame:pd.DataFrame, # such as `Study.results()`: method, `rows`, `value`, optionally seed; or published numbers
+    value:str='validation_accuracy',                            # column of the metric
+    rows:Names='task', # column with one row per level; a list: one row per combination
+    sides:Sequence|None=None, # the first and the second method; None: in the order of the frame
+    between:str='method',                                       # column of the two sides
+    # 'deviation', 'interval' (95 %, of the mean) or 'range', see `salviz.views.curves.bands`
+    band:Literal['deviation', 'interval', 'range']='deviation',
     deviation:str=None, # column of published deviations, for a frame without seeds
-    slopes=False,    # lines between two axes? False: dots on one axis
-    label:str=None,  # axis label, with unit
+    slopes:bool=False,                                          # lines between two axes? False: dots on one axis
+    label:str=None,                                             # axis label, with unit
 ) -> Pairs:
     "Return `value` for two methods, paired row by row"
     keys = [rows] if isinstance(rows, str) else list(rows)
@@ -252,13 +255,14 @@ class EffectBars(Chart):
     x_label:str
 
 def bars(
-    frame,           # such as `Study.results()`: `rows`, `by`, `value`, optionally seed
-    value='validation_accuracy', # column of the metric
-    rows='task',     # column with one group of bars per level; a list: one group per combination
-    by='method',     # column with one bar per level in each group
-    band='interval', # 'interval', 'deviation' or 'range', see `salviz.views.curves.bands`
+    frame:pd.DataFrame, # such as `Study.results()`: `rows`, `by`, `value`, optionally seed
+    value:str='validation_accuracy',                           # column of the metric
+    rows:Names='task', # column with one group of bars per level; a list: one group per combination
+    by:str='method',                                           # column with one bar per level in each group
+    # 'interval', 'deviation' or 'range', see `salviz.views.curves.bands`
+    band:Literal['deviation', 'interval', 'range']='interval',
     deviation:str=None, # column of published deviations, for a frame without seeds
-    label:str=None,  # axis label, with unit
+    label:str=None,                                            # axis label, with unit
 ) -> EffectBars:
     "Return `value` as groups of bars from zero, with intervals"
     keys = [rows] if isinstance(rows, str) else list(rows)

@@ -10,6 +10,8 @@ __all__ = ['Units', 'Map', 'telling_entry', 'chosen_map', 'MapPanels', 'Attentio
            'Continuation', 'continuation', 'MaskedPairs', 'masked_pairs', 'PatchAttention', 'patch_attention']
 
 # %% ../../nbs/10_views/02_maps.ipynb #003
+from os import PathLike
+from collections.abc import Sequence
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -20,12 +22,13 @@ from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Head, Layer, Names, PositiveFloat, PositiveInt
 from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
                                _check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
                                method_title, methods_of, not_finite, custom_patterns, pattern_name, robust_limit,
                                shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
                                word_fractions, word_tokens)
+from ..core.snapshots import Snapshot
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
 # units are tokens or words; `ids` [n]: number of each token's unit; `shown`: bool [units]
@@ -334,15 +337,16 @@ def _heads_of_panels(maps) -> tuple: # (description, description with the letter
 
 # %% ../../nbs/10_views/02_maps.ipynb #021
 def attention_map(
-    snapshot,
-    layer=None,       # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
-    head=None,        # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
-    what='attention', # 'attention', 'attribution' or 'target'
-    words=False,      # pool tokens into words?
-    special=True,     # include special tokens?
-    overlays=None,    # some of 'candidates', 'discarded', 'saliency'; None: the recorded regions
-    limit=None,       # end of the colour scale; None: from the values
-    mean_of=None,     # (layer, head) pairs to average, instead of layer and head
+    snapshot:Snapshot,
+    # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
+    layer:Layer|None=None,
+    head:Head|None=None, # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
+    what:str='attention',              # 'attention', 'attribution' or 'target'
+    words:bool=False,                  # pool tokens into words?
+    special:bool=True,                 # include special tokens?
+    overlays:Names|None=None,          # some of 'candidates', 'discarded', 'saliency'; None: the recorded regions
+    limit:PositiveFloat|None=None,     # end of the colour scale; None: from the values
+    mean_of:Sequence[tuple]|None=None, # (layer, head) pairs to average, instead of layer and head
 ) -> AttentionMap:
     "Return the attention, attribution or pattern target of one head, a mean of heads, or several heads on one scale"
     name, requested = 'attention_map', tuple(overlays or ())
@@ -450,12 +454,12 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
 
 # %% ../../nbs/10_views/02_maps.ipynb #029s
 def triptych(
-    snapshot,
-    layer=None, head=None, # as in `attention_map`
-    words=False,  # pool tokens into words?
-    special=True, # include special tokens?
-    beside=None,  # 'attribution' or 'saliency'; None: attribution if it was recorded
-    mean_of=None, # as in `attention_map`
+    snapshot:Snapshot,
+    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`
+    words:bool=False,                           # pool tokens into words?
+    special:bool=True,                          # include special tokens?
+    beside:str|None=None,                       # 'attribution' or 'saliency'; None: attribution if it was recorded
+    mean_of:Sequence[tuple]|None=None,          # as in `attention_map`
 ) -> Triptych:
     "Return attention, an explanation and their difference"
     m = chosen_map(snapshot, layer, head, 'attention', 'triptych', mean_of)
@@ -493,10 +497,10 @@ class PatternResidual(MapPanels):
     fraction:float  # fraction of attention on the pattern, mean over the rows that it guides
 
 def pattern_residual(
-    snapshot,
-    layer=None, head=None, # a guided head; None: the choice of `telling_entry`
-    words=False,  # pool tokens into words?
-    special=True, # include special tokens?
+    snapshot:Snapshot,
+    layer:Layer|None=None, head:Head|None=None, # a guided head; None: the choice of `telling_entry`
+    words:bool=False,                           # pool tokens into words?
+    special:bool=True,                          # include special tokens?
 ) -> PatternResidual:
     "Return pattern target, attention and residual of a guided head (attention guidance)"
     name = 'pattern_residual'
@@ -558,13 +562,13 @@ def _same_tokens(view, snapshots):
 
 # %% ../../nbs/10_views/02_maps.ipynb #036
 def compared(
-    snapshot_a, snapshot_b, # with the same tokens
-    layer=None, head=None,  # as in `attention_map`; None: the choice for B
-    what='attention',       # 'attention' or 'attribution'
-    words=False,  # pool tokens into words?
-    special=True, # include special tokens?
-    names=None,   # names of the two sides; None: the differing parts (method, seed, step)
-    mean_of=None, # as in `attention_map`
+    snapshot_a:Snapshot, snapshot_b:Snapshot,   # with the same tokens
+    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`; None: the choice for B
+    what:str='attention',                       # 'attention' or 'attribution'
+    words:bool=False,                           # pool tokens into words?
+    special:bool=True,                          # include special tokens?
+    names:Names|None=None,                      # names of the two sides; None: the differing parts (method, seed, step)
+    mean_of:Sequence[tuple]|None=None,          # as in `attention_map`
 ) -> Compared:
     "Return the same map in two runs or at two steps, and the difference from A to B"
     name, sides = 'compared', (snapshot_a, snapshot_b)
@@ -621,14 +625,15 @@ def _at_steps(run, probe, steps, name, most):
 
 # %% ../../nbs/10_views/02_maps.ipynb #040
 def evolution(
-    run,          # a `Run` or a list of snapshots
-    probe=0,      # number of the probe example
-    steps=None,   # recorded steps (negative: from the last); None: all with the evidence, at most `most`
-    layer=None, head=None, # as in `attention_map`; None: the choice for the last step
-    what='attention',      # 'attention', 'attribution' or 'target'
-    words=False,  # pool tokens into words?
-    special=True, # include special tokens?
-    most=8,       # maximum number of steps if `steps` is None
+    run:'Run|str|PathLike|Sequence[Snapshot]',  # a `Run` or a list of snapshots
+    probe:int=0,                                # number of the probe example
+    # recorded steps (negative: from the last); None: all with the evidence, at most `most`
+    steps:Sequence[int]|None=None,
+    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`; None: the choice for the last step
+    what:str='attention',                       # 'attention', 'attribution' or 'target'
+    words:bool=False,                           # pool tokens into words?
+    special:bool=True,                          # include special tokens?
+    most:PositiveInt=8,                         # maximum number of steps if `steps` is None
 ) -> Evolution:
     "Return one map over the steps of a run, on one scale"
     name = 'evolution'
@@ -678,11 +683,11 @@ def _pooled(
 
 # %% ../../nbs/10_views/02_maps.ipynb #045
 def head_grid(
-    snapshot,
-    what='attention', # 'attention', 'attribution' or 'target'
-    layers=None,      # layers of the model; None: all recorded layers
-    heads=None,       # numbers of heads; None: all
-    scale='shared',   # 'shared': one scale for all heads; 'own': each head is divided by its maximum
+    snapshot:Snapshot,
+    what:str='attention',               # 'attention', 'attribution' or 'target'
+    layers:int|Sequence[int]|None=None, # layers of the model; None: all recorded layers
+    heads:int|Sequence[int]|None=None,  # numbers of heads; None: all
+    scale:str='shared',                 # 'shared': one scale for all heads; 'own': each head is divided by its maximum
 ) -> HeadGrid:
     "Return a grid of layers × heads with a small map of each head"
     name, evidence = 'head_grid', _evidence('head_grid', what)
@@ -770,12 +775,13 @@ def _how_many_sentences(sources):
 
 # %% ../../nbs/10_views/02_maps.ipynb #049
 def coloured_sentences(
-    sources,       # a snapshot, a (labels, values) pair, or a list of these
-    words=True,    # colour words (sums over pieces) instead of tokens? For snapshots only
-    names=None,    # a heading (or None) for each sentence; None: differing parts, label and prediction of the snapshots
-    limit=None,    # value at the ends of the scale; None: the largest magnitude of all sentences
-    evidence=None, # name of the evidence of a snapshot, such as 'method_saliency'; None: its saliency
-    unit=None,     # label of the colour bar; None: from the snapshot, or else 'saliency'
+    sources,                       # a snapshot, a (labels, values) pair, or a list of these
+    words:bool=True,               # colour words (sums over pieces) instead of tokens? For snapshots only
+    # a heading (or None) for each sentence; None: differing parts, label and prediction of the snapshots
+    names:str|Sequence[str|None]|None=None,
+    limit:PositiveFloat|None=None, # value at the ends of the scale; None: the largest magnitude of all sentences
+    evidence:str|None=None,        # name of the evidence of a snapshot, such as 'method_saliency'; None: its saliency
+    unit:str|None=None,            # label of the colour bar; None: from the snapshot, or else 'saliency'
 ) -> ColouredSentences:
     "Return sentences coloured by saliency on one scale"
     name = 'coloured_sentences'
@@ -822,10 +828,10 @@ def _heading_of(written, g):
 
 # %% ../../nbs/10_views/02_maps.ipynb #clm2s
 def continuation(
-    snapshot,     # with a continuation by a causal language model, see `explore` with generate
-    tokens=None,  # numbers of the generated tokens, from 0; None: all of them
-    words=False,  # colour words (sums over pieces) instead of tokens?
-    limit=None,   # saliency at the ends of the scale; None: the largest magnitude
+    snapshot:Snapshot,              # with a continuation by a causal language model, see `explore` with generate
+    tokens:Sequence[int]|None=None, # numbers of the generated tokens, from 0; None: all of them
+    words:bool=False,               # colour words (sums over pieces) instead of tokens?
+    limit:PositiveFloat|None=None,  # saliency at the ends of the scale; None: the largest magnitude
 ) -> Continuation:
     "Return the generated tokens, each with the saliency of the text before it"
     name, written = 'continuation', snapshot.info.get('continuation')
@@ -875,8 +881,8 @@ def _pair_words(snapshot, view, distinct):
 
 # %% ../../nbs/10_views/02_maps.ipynb #052s
 def masked_pairs(
-    snapshots,  # a snapshot or a list of them
-    names=None, # a heading for each; None: differing parts, label and predictions
+    snapshots:Snapshot|Sequence[Snapshot], # a snapshot or a list of them
+    names:Names|None=None,                 # a heading for each; None: differing parts, label and predictions
 ) -> MaskedPairs:
     """Return sentences coloured by the saliency that ranks words, with the replacing words of the masked copy
     (saliency guided training)"""
@@ -943,13 +949,14 @@ def _off_grid(first, outside, letters):
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat3
 def patch_attention(
-    snapshot,      # snapshot of an image from a vision transformer
-    layer=None,    # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
-    head=None,     # a number, a list of numbers, 'mean', 'rollout', or None
-    patch=None,    # (row, column) of the query patch, or a list of them; None: [CLS], or else the first patch
-    mean_of=None,  # (layer, head) pairs to average, instead of layer and head
-    limit=None,    # end of the colour scale; None: from the values
-    on_image=False,# blend the colours with the image? They then differ from the scale
+    snapshot:Snapshot,                   # snapshot of an image from a vision transformer
+    layer:Layer|Sequence[int]|None=None, # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
+    head:Head|None=None,                 # a number, a list of numbers, 'mean', 'rollout', or None
+    # (row, column) of the query patch, or a list of them; None: [CLS], or else the first patch
+    patch:Sequence|None=None,
+    mean_of:Sequence[tuple]|None=None,   # (layer, head) pairs to average, instead of layer and head
+    limit:PositiveFloat|None=None,       # end of the colour scale; None: from the values
+    on_image:bool=False,                 # blend the colours with the image? They then differ from the scale
 ) -> PatchAttention:
     "Return the attention (or rollout) from [CLS] or patches of an image to each patch, for one or several heads"
     name, grid = 'patch_attention', snapshot.info.get('patches')

@@ -6,13 +6,14 @@
 __all__ = ['SaliencyGrid', 'saliency_grid']
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-3
+from collections.abc import Sequence
 import re
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Names, PositiveInt
 from ..core.names import listed, methods_words
 from ..metrics.tasks import modalities
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
@@ -168,15 +169,15 @@ def _scaled(columns, items, scale, magnitude):
 def saliency_grid(
     # snapshots with saliency of images, series or texts; or {training: {saliency method: [a map for each input]}}
     source,
-    names=None,      # names of the snapshots' trainings; for given maps, names of the inputs
-    inputs=None,     # for given maps: images, series [time, features] or lists of words
-    modality='image',# for given maps: 'image', 'series' or 'text'
-    trainings=None,  # trainings to show, in order; None: all
-    methods=None,    # saliency methods to show, in order; None: all
-    items=None,      # numbers of the inputs to show, from 0; None: all
-    scale='own',     # 'own': each map is divided by its largest magnitude; 'shared': one scale for all maps
-    magnitude=False, # show absolute values?
-    page=1,          # page number, 1 or 2
+    names:Names|None=None,         # names of the snapshots' trainings; for given maps, names of the inputs
+    inputs=None,                   # for given maps: images, series [time, features] or lists of words
+    modality:str='image',          # for given maps: 'image', 'series' or 'text'
+    trainings:Names|None=None,     # trainings to show, in order; None: all
+    methods:Names|None=None,       # saliency methods to show, in order; None: all
+    items:Sequence[int]|None=None, # numbers of the inputs to show, from 0; None: all
+    scale:str='own', # 'own': each map is divided by its largest magnitude; 'shared': one scale for all maps
+    magnitude:bool=False,          # show absolute values?
+    page:PositiveInt=1,            # page number, 1 or 2
 ) -> SaliencyGrid:
     "Return a grid of inputs (rows) by trainings and saliency methods (columns) on one colour scale"
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))

@@ -6,12 +6,14 @@
 __all__ = ['over_setting', 'DifferenceGrid', 'difference_grid', 'distribution']
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-3
+from typing import Literal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, Names
 from ..core.names import listed, methods_words
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
@@ -38,13 +40,14 @@ def _line_over(rows, x, levels, value, band):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7
 def over_setting(
-    frame,             # such as `Study.results()`: the columns `by`, `x`, `value`, optionally seed
-    x,                 # numeric setting on the horizontal axis: rows of data, p, shots
-    value='validation_accuracy', # column of the metric
-    by='method',       # column with one line per level
-    band='interval',   # 'interval' (95 %, of the mean), 'deviation' or 'range', see `salviz.views.curves.bands`
-    log=None,          # logarithmic axis? None: if the setting is positive and spans a decade
-    label=None,        # label of the vertical axis, with unit
+    frame:pd.DataFrame, # such as `Study.results()`: the columns `by`, `x`, `value`, optionally seed
+    x:str, # numeric setting on the horizontal axis: rows of data, p, shots
+    value:str='validation_accuracy',                           # column of the metric
+    by:str='method',                                           # column with one line per level
+    # 'interval' (95 %, of the mean), 'deviation' or 'range', see `salviz.views.curves.bands`
+    band:Literal['deviation', 'interval', 'range']='interval',
+    log:bool|None=None, # logarithmic axis? None: if the setting is positive and spans a decade
+    label:str|None=None,                                       # label of the vertical axis, with unit
 ) -> Curves:
     "Return `value` over the setting `x`, one line per level of `by`, with a band over seeds"
     checked = checked_frame(frame, 'over_setting', [by, x], value)
@@ -161,11 +164,11 @@ def _chosen_cells(grid, x, y, column, xs, ys):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11s
 def difference_grid(
-    frame,                       # such as `Study.results()`: method, `x`, `y`, seed, `value`, including the baseline
-    x='p', y='q',                # settings of columns and rows (rows increase upwards)
-    value='validation_accuracy', # column to show
-    compare_to=None,             # method of the baseline; None: the rows without `x` and `y`
-    chosen_by=None,              # validation column whose best cell is framed; None: the one that matches `value`
+    frame:pd.DataFrame, # such as `Study.results()`: method, `x`, `y`, seed, `value`, including the baseline
+    x:str='p', y:str='q',            # settings of columns and rows (rows increase upwards)
+    value:str='validation_accuracy', # column to show
+    compare_to:str|float|None=None,  # method of the baseline; None: the rows without `x` and `y`
+    chosen_by:str|None=None,         # validation column whose best cell is framed; None: the one that matches `value`
 ) -> DifferenceGrid:
     "Return differences of `value` from a baseline over two settings, with ties and the cell chosen by validation"
     checked = checked_frame(frame, 'difference_grid', ['method', x, y], value)
@@ -219,12 +222,12 @@ def _difference_words(names, values, chosen, levels, counts):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-14
 def distribution(
-    frame,             # such as `Study.results()`: `rows`, `value`; one row per run
-    value='validation_accuracy', # column of the metric
-    rows='method',     # column with one box per level; a list: one per combination, such as ['task', 'method']
-    whiskers=(0, 100), # percentiles at the ends of the whiskers
-    label=None,        # axis label, with unit
-    settings=None,     # columns over which values vary, for the caption; None: described as settings and seeds
+    frame:pd.DataFrame,                # such as `Study.results()`: `rows`, `value`; one row per run
+    value:str='validation_accuracy',   # column of the metric
+    rows:Names='method', # column with one box per level; a list: one per combination, such as ['task', 'method']
+    whiskers:Sequence[float]=(0, 100), # percentiles at the ends of the whiskers
+    label:str|None=None,               # axis label, with unit
+    settings:Names|None=None, # columns over which values vary, for the caption; None: described as settings and seeds
 ) -> Boxes:
     "Return the distribution of `value` over all settings and seeds, one box with points for each level of `rows`"
     columns = [rows] if isinstance(rows, str) else list(rows)
