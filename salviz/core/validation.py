@@ -20,7 +20,7 @@ from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Interval, MaxLen, MinLen
+from annotated_types import Ge, Interval, MinLen
 
 # %% ../../nbs/01_core/05_validation.ipynb #a01
 PositiveInt = Annotated[int, Ge(1)]
@@ -143,20 +143,22 @@ def _listed(words) -> str:
     *others, last = dict.fromkeys(words)
     return f'{", ".join(others)} or {last}' if others else last
 
+def _number_words(x): return f'{x:,}' if isinstance(x, int) else f'{x:g}'
+
 def _range_words(kind, bounds) -> str:
     "An integer or a number within `bounds`, in words"
     bounds = {name: y for name, y in bounds.items() if y not in (math.inf, 2**63)}
     noun, low = kind.split()[-1], next((name for name in ('ge', 'gt') if name in bounds), None)
     high = next((name for name in ('le', 'lt') if name in bounds), None)
     if low and high:
-        excluded = [f'{bounds[name]:g}' for name in (low, high) if name in ('gt', 'lt')]
+        excluded = [f'{_number_words(bounds[name])}' for name in (low, high) if name in ('gt', 'lt')]
         ends = f' ({" and ".join(excluded)} excluded)' if excluded else ''
-        return f'{kind} between {bounds[low]:g} and {bounds[high]:g}{ends}'
+        return f'{kind} between {_number_words(bounds[low])} and {_number_words(bounds[high])}{ends}'
     is_positive = (low, bounds.get(low)) == ('gt', 0) or noun == 'integer' and (low, bounds.get(low)) == ('ge', 1)
     if is_positive: return f'a positive {noun}'
     if (low, bounds.get(low)) == ('ge', 0): return f'a non-negative {noun}'
     words = dict(ge='at least', gt='above', le='at most', lt='below')
-    return ' '.join([kind, *(f'{words[name]} {bounds[name]:g}' for name in (low, high) if name)])
+    return ' '.join([kind, *(f'{words[name]} {_number_words(bounds[name])}' for name in (low, high) if name)])
 
 def _bounded_words(base, constraints) -> str:
     "What `Annotated[base, *constraints]` allows, in words"

@@ -49,7 +49,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
          (lambda d: salviz.view_for(None), 'view_for: snapshot must be a Snapshot'),
          (lambda d: salviz.discard_region('run'), 'discard_region: snapshot must be a Snapshot'),
          (lambda d: salviz.train_tokenizer(['a b'], vocab_size=10**12),
-          'train_tokenizer: vocab_size must be an integer between 1 and 10000000, got 1000000000000'),
+          'train_tokenizer: vocab_size must be an integer between 1 and 10,000,000, got 1000000000000'),
          (lambda d: salviz.load_rationales(3), 'load_rationales: source must be a path'),
          (lambda d: salviz.subset(d['data'], 8, seed='1'),
           "subset: seed must be a non-negative integer, got '1'"),
