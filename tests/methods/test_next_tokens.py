@@ -204,9 +204,9 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
     with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,
               ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
-    with pytest.raises(ValueError, match="places='last' does nothing with attribution='attention'"):
+    with pytest.raises(ValueError, match="places='last' has no effect with attribution='attention'"):
         ADDrop(attribution='attention', variant=ADDropVariant(places='last'))
-    with pytest.raises(ValueError, match="score='log_probability' is for classes"):
+    with pytest.raises(ValueError, match="score='log_probability' is for classification"):
         train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
               **quick)
     with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):
