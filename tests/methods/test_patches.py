@@ -228,9 +228,9 @@ def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
 
 @pytest.mark.parametrize('model, data, given, said', [
     (lambda: small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), 'pixel_values', dict(unit='patch'),
-     "unit='patch' is for vision transformers; DigitCNN reads no patches"),
+     "unit='patch' is for vision transformers; DigitCNN has no patches"),
     (vision, 'pixel_values', dict(unit='patch', mask_fraction=.1),
-     'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; choose at least 0.167')])
+     'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; use at least 0.167')])
 def test_patches_that_are_not_there_cannot_be_masked(model, data, given, said):
     with pytest.raises(ValueError, match=said):
         SaliencyGuided.from_args(given).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
