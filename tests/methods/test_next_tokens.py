@@ -194,8 +194,8 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
     quick = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
     two_sided = BertLMHeadModel(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=16, num_hidden_layers=1,
                                            num_attention_heads=2, intermediate_size=16))
-    said = 'BertLMHeadModel sees the tokens that it is asked to predict.*is_decoder=True'
-    with pytest.raises(ValueError, match=said):
+    message = 'BertLMHeadModel attends to the tokens that it must predict.*is_decoder=True'
+    with pytest.raises(ValueError, match=message):
         train(two_sided, tiny_tokenizer, tiny_data, **quick)
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=2, max_length=64)
     paired = datasets.DatasetDict({k: d.add_column('text_pair', list(d['text'])) for k, d in tiny_data.items()})
