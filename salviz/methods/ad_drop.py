@@ -166,7 +166,7 @@ def _refuse_idle(method):
 class _Attributing(Method):
     "First pass of AD-DROP: computes the attribution"
     def explained(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Callable[..., torch.Tensor]:
-        "Return what the attribution differentiates, as a function of (outputs, rows)"
+        "Return the score that the attribution differentiates, as a function of (outputs, rows)"
         task, labels, variant = tasks[task_of(model)], batch.get('labels'), self.variant
         if variant.places == 'last':
             labels = last_queried(labels if labels is not None else task.unlabelled(batch))

@@ -72,7 +72,7 @@ def _word_table(
     saliency:torch.Tensor, # [batch, n]
     word_ids:torch.Tensor, # int64 [batch, n], -1 for special tokens and pads
     segments:torch.Tensor, # int64 [batch, n], 0 or 1; -1 for special tokens and pads
-) -> dict: # column [batch, n]: word of each token, n where there is none; the other entries are [batch, words]
+) -> dict: # column [batch, n]: word of each token, n for tokens without a word; other entries [batch, words]
     "Return one column for each maskable word: `first` token, number of `pieces`, `block`, and summed `saliency`"
     n, position = word_ids.shape[1], torch.arange(word_ids.shape[1], device=word_ids.device).expand_as(word_ids)
     before = lambda x: torch.cat([x[:, :1] - 1, x[:, :-1]], 1)

@@ -22,15 +22,15 @@ def test_processes_are_started_with_the_same_words_and_share_the_threads(monkeyp
     assert command[command.index('--nproc_per_node') + 1] == '2' and env['ACCELERATE_USE_CPU'] == 'true'
     assert env['OMP_NUM_THREADS'] == '3'
 
-def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, capsys):
+def test_batch_that_cannot_be_divided_raises_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
-    for words, message in ((['--processes', '3'], 'cannot be shared by 3 processes; take a multiple of 3'),
+    for words, message in ((['--processes', '3'], 'cannot be divided among 3 processes; use a multiple of 3'),
                            (['--processes', '2', '--data', 'nosuch.csv'], 'there is no file nosuch.csv'),
                            (['--processes', '2', '--method', 'Nosuch'], "unknown method 'Nosuch'")):
         assert main(['train', *words]) == 2
         assert message in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    assert main(['train', '--processes', '4']) == 2 and 'there are 2 GPUs here' in capsys.readouterr().err
+    assert main(['train', '--processes', '4']) == 2 and 'this machine has 2 GPUs' in capsys.readouterr().err
 
 @pytest.mark.slow
 def test_two_processes_of_the_command_line_make_one_run(tmp_path):
