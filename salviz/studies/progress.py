@@ -87,8 +87,7 @@ class StudyProgress:
         return {state: int((self.cells['state'] == state).sum()) for state in _states}
 
     @property
-    def left(self) -> int:
-        "Return the number of trials that remain to be trained, including running ones"
+    def left(self) -> int: # number of trials that remain to be trained, including running ones
         return sum(self.counts[state] for state in ('running', 'failed', 'interrupted', 'missing'))
 
     @property
