@@ -24,13 +24,13 @@ def test_processes_get_the_same_arguments_and_share_the_threads(monkeypatch):
 
 def test_invalid_arguments_raise_before_any_process_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
-    for words, message in ((['--processes', '3'], 'cannot be shared by 3 processes; take a multiple of 3'),
+    for words, message in ((['--processes', '3'], 'cannot be divided among 3 processes; use a multiple of 3'),
                            (['--processes', '2', '--data', 'nosuch.csv'], 'nosuch.csv does not exist'),
                            (['--processes', '2', '--method', 'Nosuch'], "unknown method 'Nosuch'")):
         assert main(['train', *words]) == 2
         assert message in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    assert main(['train', '--processes', '4']) == 2 and 'there are 2 GPUs here' in capsys.readouterr().err
+    assert main(['train', '--processes', '4']) == 2 and 'this machine has 2 GPUs' in capsys.readouterr().err
 
 @pytest.mark.slow
 def test_two_processes_write_one_run(tmp_path):

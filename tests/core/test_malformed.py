@@ -70,7 +70,7 @@ def test_the_wrong_kind_of_thing_is_named_with_what_is_due(call, said, make_tiny
 def test_a_model_without_anything_to_train_is_refused_before_there_is_a_folder(
     make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     model = make_tiny_bert().requires_grad_(False)
-    with pytest.raises(ValueError, match='model has no parameter to train, all are frozen'):
+    with pytest.raises(ValueError, match='all parameters of model are frozen'):
         salviz.train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
 

@@ -368,18 +368,18 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('name,given,says', [
-    ('mine', lambda b, n: torch.tensor(1.), 'must have one entry for each of the'),
+    ('mine', lambda b, n: torch.tensor(1.), 'must have one entry per example'),
     ('mine', lambda b, n: .5, 'must be a tensor'),
-    ('mine', lambda b, n: torch.ones(b + 1, n), 'must have one entry for each'),
-    ('mine', lambda b, n: {0: torch.ones(b, 2), 1: torch.ones(b, 3)}, 'must have one shape in all layers'),
-    ('mine', lambda b, n: {}, 'is a dict without any layer'),
+    ('mine', lambda b, n: torch.ones(b + 1, n), 'must have one entry per example'),
+    ('mine', lambda b, n: {0: torch.ones(b, 2), 1: torch.ones(b, 3)}, 'must have the same shape in all layers'),
+    ('mine', lambda b, n: {}, 'is an empty dict'),
     ('mine', lambda b, n: torch.ones(b, n, dtype=torch.complex64), 'is complex'),
-    ('attention (old)', lambda b, n: torch.ones(b, n), 'would be taken for the attention'),
-    ('attention', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'),
-    ('probabilities', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'),
-    ('', lambda b, n: torch.ones(b), 'must be called by a string'),
-    ('__metadata__', lambda b, n: torch.ones(b), 'must be called by a string'),
-    ('\ud800', lambda b, n: torch.ones(b), 'has half a surrogate pair')])
+    ('attention (old)', lambda b, n: torch.ones(b, n), 'would be confused with the attention'),
+    ('attention', lambda b, n: torch.ones(b, n), 'has the name of an array that the recorder writes'),
+    ('probabilities', lambda b, n: torch.ones(b, n), 'has the name of an array that the recorder writes'),
+    ('', lambda b, n: torch.ones(b), 'must have a non-empty string'),
+    ('__metadata__', lambda b, n: torch.ones(b), 'must have a non-empty string'),
+    ('\ud800', lambda b, n: torch.ones(b), 'has an unpaired surrogate')])
 def test_unsupported_evidence_raises_with_method_and_name(name, given, says, tmp_path, tiny_bert,
                                                                     tiny_tokenizer, tiny_data):
     class Shows(Method):

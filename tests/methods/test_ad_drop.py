@@ -37,7 +37,7 @@ ROUNDS = 'llama', 'mistral', 'modernbert', 'gpt2' # take the softmax in float32 
 
 
 def close_to(kind):
-    "How far two ways to the same numbers of `tiny(kind)` may be apart, by the dtype in which it rounds"
+    "Tolerances for comparing two computations with `tiny(kind)`, by the dtype in which it rounds"
     return dict(rtol=1e-8, atol=1e-11) if kind in DOUBLE else dict(rtol=1e-3, atol=1e-5)
 
 
@@ -74,8 +74,10 @@ def tiny(kind, dropout=0.):
 
 
 def examples():
-    """Three sentences of 7, 3 and 5 tokens; first and last token are special. No token twice: a Llama's values know no
-    positions, so the same token twice ties in theory, and which of the two comes first is then up to the processor"""
+    """Return three sentences of 7, 3 and 5 tokens; the first and last token are special
+
+    No token occurs twice: Llama's values do not depend on positions, so a repeated token would tie in theory, and the
+    processor's rounding would decide which of the two comes first."""
     g = torch.Generator().manual_seed(3)
     return [dict(ids=5 + torch.randperm(55, generator=g)[:n], example_id=10 + i, label=i)
             for i, n in enumerate(LENGTHS)]
@@ -106,7 +108,7 @@ def reference_region(row, p, region='high'):
     "Eq. 6 for one row of real keys: the indices of the candidate discard region"
     n = len(row)
     if region == 'low_released': return reference_released_low(row, p)
-    k = int(n*(1 - Fraction(str(p)))) # kept for certain
+    k = int(n*(1 - Fraction(str(p)))) # never dropped
     if n == 0 or k == n: return set()
     ordered = sorted(row, reverse=region == 'low')
     threshold = ordered[k]
@@ -114,13 +116,13 @@ def reference_region(row, p, region='high'):
 
 
 def reference_released_low(row, p):
-    "The low region of the released code: what is strictly below the entry that floor(pn) others precede"
+    "The low region of the released code: values strictly below the entry at index floor(pn) of the sorted row"
     entry = sorted(row)[int(len(row)*Fraction(str(p)))] if row else None
     return {j for j, b in enumerate(row) if b < entry}
 
 
 def reference_drop(candidates, n, q, u):
-    "Eq. 7 for one row: the dropped ones among `candidates`, and none if nothing would be left"
+    "Eq. 7 for one row: the dropped `candidates`; none if no key would be left"
     dropped = {j for j in candidates if u[j] < q}
     return set() if len(dropped) == n else dropped
 
@@ -165,7 +167,7 @@ def reference_plan(model, rows, p, q, progress, causal, target='pseudo', region=
 @pytest.mark.parametrize('region', ['high', 'low', 'low_released'])
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('p', [.1, .2, .3, .4, .5, .6, .7, .8, .9])
-def test_the_region_is_that_of_equation_six_with_ties_negatives_and_rows_of_any_length(p, dtype, region):
+def test_region_follows_equation_six_with_ties_negatives_and_any_row_length(p, dtype, region):
     g = torch.Generator().manual_seed(int(p*10))
     b = torch.randint(-3, 4, (2, 3, 12, 12), generator=g).to(dtype) / 2
     allowed = torch.rand(2, 1, 12, 12, generator=g) < .7
@@ -176,7 +178,7 @@ def test_the_region_is_that_of_equation_six_with_ties_negatives_and_rows_of_any_
 
 
 @pytest.mark.parametrize('p', [.1, .2, .3, .4, .5, .6, .7, .8, .9, .001, .999])
-def test_without_ties_the_region_has_exactly_the_exact_number_of_positions(p):
+def test_region_size_without_ties_equals_exact_arithmetic(p):
     for n in range(1, 200):
         size = discard_candidates(torch.randperm(n)[None].double(), torch.ones(1, n, dtype=torch.bool), p).sum().item()
         assert size == n - int(n*(1 - Fraction(str(p))))
@@ -184,7 +186,7 @@ def test_without_ties_the_region_has_exactly_the_exact_number_of_positions(p):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('p', [.1, .29, .3, .5, .7, .8, .9, .001, .999])
-def test_the_released_low_region_has_the_share_rounded_down_and_keeps_what_ties(p):
+def test_released_low_region_rounds_its_size_down_and_keeps_ties(p):
     for n in range(1, 200):
         row, allowed = torch.randperm(n)[None].double(), torch.ones(1, n, dtype=torch.bool)
         size = discard_candidates(row, allowed, p, 'low_released').sum().item()
@@ -194,12 +196,12 @@ def test_the_released_low_region_has_the_share_rounded_down_and_keeps_what_ties(
     assert not discard_candidates(torch.zeros(3, 9), torch.ones(9, dtype=torch.bool), p, 'low_released').any()
 
 
-def test_an_unknown_region_is_refused_by_name():
+def test_unknown_region_raises():
     with pytest.raises(ValueError, match="^region must be one of 'high', 'low', 'low_released', got 'middle'$"):
         discard_candidates(torch.zeros(1, 3), torch.ones(3, dtype=torch.bool), .3, 'middle')
 
 
-def test_attributions_at_forbidden_keys_do_not_matter():
+def test_attributions_at_forbidden_keys_have_no_effect():
     b, allowed = torch.randn(4, 9, 9).double(), torch.rand(4, 9, 9) < .6
     for junk in (1e9, -1e9, float('nan'), float('inf')):
         assert torch.equal(discard_candidates(torch.where(allowed, b, junk), allowed, .4),
@@ -218,7 +220,7 @@ def test_torch_and_numpy_agree_on_the_region():
                                                              region=region)).all()
 
 
-def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
+def test_only_candidates_below_q_are_dropped_and_no_row_loses_all_keys():
     g = torch.Generator().manual_seed(1)
     candidates, allowed, u = torch.rand(50, 4, 6,
                                         generator=g) < .8, torch.rand(50, 4, 6,
@@ -238,7 +240,7 @@ def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
 @pytest.mark.parametrize('kwargs', [dict(), dict(target='gold', p=.6, q=.7), dict(region='low', p=.5, q=.5),
                                     dict(protect_special=True, p=.5, q=.9),
                                     dict(region='low_released', p=.7, q=.5)], ids=str)
-def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_alone(kind, side, kwargs):
+def test_plan_of_a_padded_batch_follows_the_equations_for_each_sentence(kind, side, kwargs):
     model, rows = tiny(kind), examples()
     batch, method = collate(rows, side), ADDrop.from_args(dict(cross_tuning=False, first_pass='eval', **kwargs))
     plan = method.plan(model, batch, EVEN)
@@ -256,7 +258,7 @@ def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_al
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('first_pass', ['eval', 'train'])
-def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, first_pass):
+def test_plan_of_an_example_does_not_depend_on_batch_or_padding(kind, side, first_pass):
     model, rows = tiny(kind), examples()
     method = ADDrop(p=.5, q=.5, cross_tuning=False,
                     variant=ADDropVariant(first_pass=first_pass)) # these models have no dropout
@@ -271,7 +273,7 @@ def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side,
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left')])
-def test_pads_are_never_attributed_dropped_or_shown(kind, side):
+def test_padding_is_never_attributed_dropped_or_shown(kind, side):
     batch = collate(examples(), side, 9)
     plan = ADDrop(p=.9, q=.9, cross_tuning=False).plan(tiny(kind), batch, EVEN)
     real = batch['attention_mask'].bool()
@@ -281,7 +283,7 @@ def test_pads_are_never_attributed_dropped_or_shown(kind, side):
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left')])
-def test_recorded_draws_are_exactly_the_positions_that_the_main_pass_drops(kind, side):
+def test_recorded_positions_are_exactly_those_that_the_main_pass_drops(kind, side):
     model, batch = tiny(kind), collate(examples(), side, 8)
     plan = ADDrop(p=.9, q=.9, cross_tuning=False).plan(model, batch, EVEN)
     with observe(model, drop=plan.drop) as maps:
@@ -294,7 +296,7 @@ def test_recorded_draws_are_exactly_the_positions_that_the_main_pass_drops(kind,
         torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
-def test_rows_without_any_gradient_are_one_big_tie_and_still_keep_a_key():
+def test_rows_without_gradient_tie_completely_and_keep_a_key():
     model, batch = tiny('bert'), collate(examples())
     plan = ADDrop(p=.1, q=.99, cross_tuning=False).plan(model, batch, EVEN)
     region, dropped = own(plan.evidence['discard_candidates'][2], batch, 1), own(plan.drop[2], batch, 1)
@@ -305,20 +307,21 @@ def test_rows_without_any_gradient_are_one_big_tie_and_still_keep_a_key():
 
 
 def reference_read(model, r, target):
-    """Which queries of each layer the score of one sentence reads, without any gradient: {layer: {query}}. A query may
-    attend to nothing but the first token, in all heads, and the score moves or it does not"""
-    n, told = len(r['ids']), {}
+    """Return which queries of each layer the score of one sentence depends on, without gradients: {layer: {query}}
+
+    A query is restricted to the first token in all heads; it is read if that changes the score."""
+    n, read = len(r['ids']), {}
     with torch.no_grad():
         score = lambda: model(input_ids=r['ids'][None]).logits[0, target].item()
-        there = score()
+        original = score()
         for l in range(model.config.num_hidden_layers):
-            told[l] = set()
+            read[l] = set()
             for i in range(n):
                 row = torch.zeros(1, 4, n, n, dtype=torch.bool)
                 row[0, :, i, 1:] = True
                 with observe(model, layers=[], drop={l: row}):
-                    if score() != there: told[l].add(i)
-    return told
+                    if score() != original: read[l].add(i)
+    return read
 
 
 @pytest.mark.sample(2)
@@ -326,8 +329,7 @@ def reference_read(model, r, target):
 @pytest.mark.parametrize('kwargs', [dict(), dict(region='low'), dict(region='low_released', p=.6), dict(q=1., p=.6),
                                     dict(protect_special=True, p=.5, q=.9),
                                     dict(attribution='integrated_gradients', steps=3)], ids=str)
-def test_left_out_rows_are_those_that_the_score_does_not_depend_on_and_the_others_are_as_the_equations_say(kind, side,
-                                                                                                      kwargs):
+def test_left_out_rows_are_unread_and_the_others_follow_the_equations(kind, side, kwargs):
     model, rows = tiny(kind), examples()
     batch, options = collate(rows, side, 9), dict(first_pass='eval', target='gold', cross_tuning=False) | kwargs
     if 'steps' in options: del options['first_pass']
@@ -338,7 +340,7 @@ def test_left_out_rows_are_those_that_the_score_does_not_depend_on_and_the_other
     many = 0
     for i, r in enumerate(rows):
         n, read = len(r['ids']), reference_read(model, r, r['label'])
-        if kind == 'gpt2': read[0].add(0) # it looks at one key, so its row cannot be moved
+        if kind == 'gpt2': read[0].add(0) # it attends to a single key, so its row cannot change
         assert read[max(read)] == {0 if kind == 'bert' else n - 1}
         for l, of in read.items():
             was, now = (own(x.evidence['discard_candidates'][l], batch, i) for x in (tie, plan))
@@ -349,16 +351,16 @@ def test_left_out_rows_are_those_that_the_score_does_not_depend_on_and_the_other
             many += int(was[:, unread].sum())
     assert many > 0 or options.get('region') == 'low_released'
     logits = []
-    for x in (tie, plan): # nobody reads what the one drops and the other does not
+    for x in (tie, plan): # the score does not depend on the rows in which they differ
         with observe(model, layers=[], drop=x.drop), torch.no_grad():
             logits.append(model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits)
     torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-12)
 
 
-def test_a_row_of_one_head_alone_that_has_no_attribution_is_not_left_out():
+def test_zero_row_of_a_single_head_is_not_left_out():
     b, allowed = torch.randn(2, 3, 4, 4).double(), torch.ones(4, 4, dtype=torch.bool)
     b[:, 1] = 0.          # a head without any effect
-    b[0, :, 2] = 0.       # a query that nobody reads
+    b[0, :, 2] = 0.       # an unread query
     b[1, 0, 3] = b[1, 2, 3] = 0.
     batch = dict(is_special=torch.zeros(2, 4, dtype=torch.bool))
     tie, out = (ADDrop(variant=ADDropVariant(unread_rows=how)).candidates(b, allowed, batch)
@@ -369,7 +371,7 @@ def test_a_row_of_one_head_alone_that_has_no_attribution_is_not_left_out():
     assert torch.equal(read_queries(b, allowed)[..., 0], ~left.any(1, keepdim=True))
 
 
-def test_special_tokens_are_candidates_unless_they_are_protected():
+def test_special_tokens_are_candidates_unless_protected():
     model, batch = tiny('bert'), collate(examples())
     special = batch['is_special'][:, None, None, :]
     for protect in (False, True):
@@ -379,14 +381,14 @@ def test_special_tokens_are_candidates_unless_they_are_protected():
         assert any((x & special).any() for x in plan.evidence['discard_candidates'].values()) != protect
 
 
-def test_only_the_named_layers_are_observed_and_dropped_from():
+def test_only_the_chosen_layers_are_observed_and_dropped_from():
     model, batch = tiny('bert'), collate(examples())
     for layers, expected in ((0, [0]), ([-1], [2]), ([2, 0], [0, 2]), (None, [0, 1, 2])):
         plan = ADDrop(layers=layers, cross_tuning=False).plan(model, batch, EVEN)
         assert sorted(plan.drop) == expected and all(sorted(x) == expected for x in plan.shown().values())
 
 
-def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_back_to_its_pseudo_label():
+def test_gold_target_explains_the_gold_class_and_falls_back_to_the_pseudo_label():
     model, batch = tiny('bert'), collate(examples())
     batch['labels'] = (model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.argmax(-1)
                        + 1) % 3
@@ -406,7 +408,7 @@ def path(attribution, steps): return dict(steps=steps) if attribution == 'integr
 
 @pytest.mark.parametrize('attribution, first_pass',
                          [(a, f) for a in KINDS for f in ('train', 'eval') if (a, f) != ('random', 'eval')])
-def test_a_plan_leaves_no_trace(attribution, first_pass):
+def test_plan_does_not_change_model_batch_or_random_state(attribution, first_pass):
     model, batch = tiny('bert', dropout=.3), collate(examples())
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -422,7 +424,7 @@ def test_a_plan_leaves_no_trace(attribution, first_pass):
 
 @pytest.mark.parametrize('attribution, bad_pass',
                          [('gradient', 1), ('attention', 1), *[('integrated_gradients', n) for n in (1, 2, 5)]])
-def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
+def test_failed_plan_does_not_change_the_model(attribution, bad_pass):
     model, batch, passes = tiny('bert', dropout=.3), collate(examples()), []
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -438,7 +440,7 @@ def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
     assert same(before, state(model))
 
 
-def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
+def test_dropout_of_the_first_pass_depends_on_seed_and_step_only():
     model, batch = tiny('bert', dropout=.3), collate(examples())
     def look(step, seed, first_pass='train'):
         method, progress = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass=first_pass)), Progress(
@@ -451,7 +453,7 @@ def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
     assert torch.equal(look(1, 0, 'eval'), look(2, 9, 'eval')) and not torch.equal(look(1, 0, 'eval'), first)
 
 
-def test_the_share_of_dropped_positions_is_p_times_q():
+def test_fraction_of_dropped_positions_is_p_times_q():
     rows = [dict(ids=torch.randint(5, 60, (20,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0)
             for i in range(16)]
     plan = ADDrop(p=.5, q=.4, layers=0, cross_tuning=False).plan(tiny('bert'), collate(rows), EVEN)
@@ -459,7 +461,7 @@ def test_the_share_of_dropped_positions_is_p_times_q():
     assert abs(plan.drop[0].double().mean().item() - .2) < .01
 
 
-def test_odd_epochs_are_plain_fine_tuning_and_even_ones_drop():
+def test_odd_epochs_are_plain_fine_tuning_and_even_epochs_drop():
     model, batch, method = tiny('bert'), collate(examples()), ADDrop()
     for epoch in (1, 3):
         assert method.plan(model, batch, Progress(epoch=epoch)) == Plan()
@@ -470,7 +472,7 @@ def test_odd_epochs_are_plain_fine_tuning_and_even_ones_drop():
     assert ADDrop(cross_tuning=False).plan(model, batch, Progress(epoch=1)).drop
 
 
-def test_what_cannot_work_is_refused_before_training():
+def test_check_raises_for_too_few_epochs_unknown_layers_and_unobservable_models():
     model = tiny('bert')
     for epochs in (1, 1.5):
         with pytest.raises(ValueError, match='ADDrop: cross_tuning needs at least 2 epochs'):
@@ -490,7 +492,7 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(reading='literal'), "reading must be one of 'paper', 'standard'"),
     (dict(random_form='rows'), "random_form must be one of 'region', 'positions'"),
     (dict(attribution='integrated_gradients', nodes=21),
-     'nodes must be None .each step. or a whole number from 1 to steps=20, whose sum they stand for, got 21'),
+     'nodes must be None .every step. or an integer from 1 to steps=20, got 21'),
     (dict(attribution='integrated_gradients', nodes=True), 'nodes must be None .* got True'),
     (dict(attribution_dtype='float16'), "attribution_dtype must be one of 'float32', 'bfloat16', got 'float16'"),
     (dict(q=1.2), 'q must be'), (dict(q=0), 'q must be above 0 and at most 1'), (dict(q=True), 'q must be'),
@@ -502,7 +504,7 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(cross_tuning='yes'), 'cross_tuning must be True or False'),
     (dict(protect_special=None), 'protect_special must be True or False'),
     (dict(unread_rows='drop'), "unread_rows must be one of 'tie', 'left_out', got 'drop'")])
-def test_arguments_out_of_range_are_refused(kwargs, message):
+def test_invalid_arguments_raise(kwargs, message):
     with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop.from_args(kwargs)
 
 
@@ -519,41 +521,41 @@ IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradi
 
 @pytest.mark.parametrize('attribution', KINDS)
 @pytest.mark.parametrize('name', IDLE)
-def test_an_option_that_its_attribution_does_not_read_is_refused_and_one_that_it_reads_is_not(name, attribution):
+def test_option_without_effect_on_the_attribution_raises(name, attribution):
     value, readers = IDLE[name]
     make = lambda: ADDrop.from_args(dict(attribution=attribution, **{name: value}))
     if attribution in readers: assert getattr(make(), name) == value
     else:
-        message = (f"^ADDrop: {name}={value!r} does nothing with attribution='{attribution}' .*; leave it out, or take "
+        message = (f"^ADDrop: {name}={value!r} has no effect with attribution='{attribution}' .*; leave it out, or use "
                    f"attribution='{readers[0]}'")
         with pytest.raises(ValueError, match=message) as refused: make()
         assert all(repr(r) in str(refused.value) for r in readers)
 
 
-def test_the_map_after_dropout_is_refused_in_a_first_pass_that_drops_nothing_out():
+def test_after_dropout_raises_with_a_first_pass_in_eval_mode():
     with pytest.raises(ValueError,
-                       match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take "
+                       match="ADDrop: after_dropout=True has no effect with first_pass='eval'.*or use "
                        "first_pass='train'"):
         ADDrop(variant=ADDropVariant(after_dropout=True, first_pass='eval'))
     with pytest.raises(ValueError, match="ADDrop: after_dropout must be True or False, got 'yes'"):
         ADDrop(variant=ADDropVariant(after_dropout='yes'))
 
 
-def test_a_label_anew_at_each_step_is_refused_where_no_step_predicts_one():
-    anew = dict(attribution='integrated_gradients', pseudo_label='each_step')
-    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' does nothing with target='gold' .gold"):
-        ADDrop.from_args(dict(**anew, target='gold'))
-    with pytest.raises(ValueError, match="ADDrop: first_pass='eval' does nothing with pseudo_label='each_step' .there"):
-        ADDrop.from_args(dict(**anew, first_pass='eval'))
+def test_label_at_each_step_raises_where_the_steps_predict_no_label():
+    each_step = dict(attribution='integrated_gradients', pseudo_label='each_step')
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no effect with target='gold' .gold"):
+        ADDrop.from_args(dict(**each_step, target='gold'))
+    with pytest.raises(ValueError, match="first_pass='eval' has no effect with pseudo_label='each_step' .there"):
+        ADDrop.from_args(dict(**each_step, first_pass='eval'))
     with pytest.raises(ValueError, match="ADDrop: pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
         ADDrop(variant=ADDropVariant(pseudo_label='gold'))
     regression = head(BertForSequenceClassification, 1)
-    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no meaning in a regression, whose"):
-        ADDrop.from_args(anew).check(regression, None, None, 2)
-    ADDrop.from_args(anew).check(tiny('bert'), None, None, 2)
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' does not apply to regression, whose"):
+        ADDrop.from_args(each_step).check(regression, None, None, 2)
+    ADDrop.from_args(each_step).check(tiny('bert'), None, None, 2)
 
 
-def test_the_region_agrees_with_the_golden_vectors():
+def test_region_agrees_with_the_golden_vectors():
     cases = json.loads((Path(__file__).parents[1]/'golden.json').read_text())['discard_candidates']
     assert len(cases) > 10
     for case in cases:
@@ -593,7 +595,7 @@ def draw(r, heads, l, progress=EVEN):
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama'])
 @pytest.mark.parametrize('kwargs', [dict(reading='paper'), dict(reading='standard', region='low'),
                                     dict(reading='paper', target='gold')], ids=str)
-def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_sentence_alone(kind, kwargs):
+def test_region_of_integrated_gradients_follows_equation_three_for_each_sentence(kind, kwargs):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
     plan = ADDrop.from_args(dict(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval',
@@ -605,7 +607,7 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
         seen = torch.ones(n, n, dtype=torch.bool)
         for l in plan.drop:
             b = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 4, kwargs['reading'])
-            # ties of float32 are broken by its own rounding
+            # float32 ties are broken by rounding
             ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b, **near)
             seen = seen if kind == 'bert' else seen.tril()
@@ -615,7 +617,7 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('attribution', KINDS)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
-def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer_ones(kind, attribution):
+def test_plan_without_padding_equals_the_plan_in_a_padded_batch(kind, attribution):
     model, rows = tiny(kind), [dict(ids=torch.arange(6 + i, 11 + i), example_id=i, label=i % 3) for i in range(3)]
     how = dict(p=.5, q=.5, cross_tuning=False, attribution=attribution, **path(attribution, 3),
                **(dict(first_pass='eval') if attribution != 'random' else {}))
@@ -632,13 +634,13 @@ def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer
 
 
 @pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients', 'attention'])
-def test_the_first_pass_is_freed_before_the_second_begins(attribution):
+def test_memory_of_the_first_pass_is_freed_before_the_second_begins(attribution):
     model, batch, seen = tiny('bert', dropout=.1), collate(examples()), []
     model.train()
     hooks = [m.register_forward_hook(
         lambda m, args, output: seen.append(weakref.ref(output[0] if isinstance(output, tuple) else output)))
              for m in [*model.bert.encoder.layer, *(o.attention.self for o in model.bert.encoder.layer)]]
-    gc.disable() # what only a collector would free counts as kept
+    gc.disable() # references that only the garbage collector would free count as alive
     try:
         plan = ADDrop.from_args(dict(cross_tuning=False, attribution=attribution,
                                      **path(attribution, 3))).plan(model, batch, EVEN)
@@ -649,7 +651,7 @@ def test_the_first_pass_is_freed_before_the_second_begins(attribution):
 
 
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_sentence_alone(reading):
+def test_nodes_give_the_weighted_sum_at_the_gauss_points_for_each_sentence(reading):
     model, rows = tiny('bert'), examples()
     batch, rule = collate(rows), discrete_gauss(9, 3)
     plan = ADDrop(p=.5, q=.5, steps=9, cross_tuning=False, attribution='integrated_gradients',
@@ -669,22 +671,23 @@ def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_
                           dict(rtol=1e-6, atol=1e-9))
 
 
-def test_nodes_agreement_is_how_far_the_rule_is_from_the_sum():
+def test_nodes_agreement_compares_the_rule_with_the_full_sum():
     model, batch = tiny('bert'), collate(examples())
     make = lambda nodes: ADDrop(p=.5, steps=8, cross_tuning=False, attribution='integrated_gradients',
                                 variant=ADDropVariant(nodes=nodes, first_pass='eval'))
     rule, whole = (make(n).plan(model, batch, EVEN).evidence for n in (2, None))
-    said = make(2).nodes_agreement(model, batch, EVEN)
+    result = make(2).nodes_agreement(model, batch, EVEN)
     off = [((rule['attention_attribution'][l] - x).norm()/x.norm()).item()
            for l, x in whole['attention_attribution'].items()]
     a, b = (np.concatenate([x.numpy().ravel() for x in o['discard_candidates'].values()]) for o in (rule, whole))
-    np.testing.assert_allclose([said['relative_difference'], said['same_region']], [max(off), (a & b).sum()/b.sum()])
-    assert 0 < said['same_region'] < 1
+    np.testing.assert_allclose([result['relative_difference'], result['same_region']],
+                               [max(off), (a & b).sum()/b.sum()])
+    assert 0 < result['same_region'] < 1
     assert make(8).nodes_agreement(model, batch, EVEN) == dict(relative_difference=0., same_region=1.)
 
 
 @pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients', 'attention'])
-def test_the_first_pass_alone_runs_in_bfloat16(attribution):
+def test_only_the_first_pass_runs_in_bfloat16(attribution):
     model, batch, dtypes = tiny('bert').float(), collate(examples()), []
     hook = model.bert.encoder.layer[2].output.dense.register_forward_hook(
         lambda m, args, output: dtypes.append(output.dtype))
@@ -699,7 +702,7 @@ def test_the_first_pass_alone_runs_in_bfloat16(attribution):
     assert all(x.dtype == torch.float32 for x in plan.shown()['attention_attribution'].values())
 
 
-def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_from_the_nodes():
+def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass():
     model, batch = tiny('bert'), collate(examples())
     inputs = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     there = model(**inputs).logits.argmax(-1)
@@ -712,13 +715,13 @@ def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_
     assert all(torch.equal(b, look(target='gold')[l]) for l, b in look().items())
 
 
-def largest_logit(outputs): return outputs.logits[0].max() # that of the class that is ahead in this very pass
+def largest_logit(outputs): return outputs.logits[0].max() # logit of the class that this pass predicts
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left'), ('albert', 'right')])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_a_label_anew_at_each_step_is_that_of_the_pass_of_this_step_for_each_sentence_alone(kind, side, reading):
+def test_label_at_each_step_is_the_prediction_of_that_step_for_each_sentence(kind, side, reading):
     model, rows = tiny(kind), examples()
     batch = collate(rows, side)
     how = dict(p=.5, q=.5, steps=4, cross_tuning=False, attribution='integrated_gradients', reading=reading)
@@ -735,17 +738,17 @@ def test_a_label_anew_at_each_step_is_that_of_the_pass_of_this_step_for_each_sen
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), dict(rtol=0, atol=0))
 
 
-def test_a_label_anew_at_each_step_moves_the_regions_of_those_sentences_whose_label_changes_and_of_no_others():
+def test_label_at_each_step_changes_regions_only_where_the_label_changes():
     model, rows = tiny('bert'), examples()
     batch = collate(rows)
     how = dict(p=.5, steps=6, cross_tuning=False, attribution='integrated_gradients')
     def look(**o): return ADDrop.from_args(dict(**how, **o)).plan(model, batch, EVEN)
-    once, anew, moved = look(first_pass='eval'), look(pseudo_label='each_step'), []
+    fixed, each_step, moved = look(first_pass='eval'), look(pseudo_label='each_step'), []
     for i, r in enumerate(rows):
-        for l in once.drop:
+        for l in fixed.drop:
             passes = [scaled_pass(model, dict(input_ids=r['ids'][None]), l, k/6)[0] for k in range(1, 7)]
             labels = {outputs.logits.argmax().item() for outputs in passes}
-            a, b = (own(o.evidence['attention_attribution'][l], batch, i) for o in (once, anew))
+            a, b = (own(o.evidence['attention_attribution'][l], batch, i) for o in (fixed, each_step))
             assert torch.equal(a, b) == (len(labels) == 1)
             moved.append(len(labels) > 1)
     assert 0 < sum(moved) < len(moved)
@@ -753,7 +756,7 @@ def test_a_label_anew_at_each_step_moves_the_regions_of_those_sentences_whose_la
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
-def test_at_gauss_points_the_label_is_that_of_each_point(reading):
+def test_each_gauss_point_has_its_own_label(reading):
     model, rows = tiny('bert'), examples()
     batch, rule = collate(rows), discrete_gauss(9, 3)
     how = dict(p=.5, steps=9, cross_tuning=False, attribution='integrated_gradients', reading=reading,
@@ -771,21 +774,21 @@ def test_at_gauss_points_the_label_is_that_of_each_point(reading):
     assert same == dict(relative_difference=0., same_region=1.)
 
 
-def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
+def test_nodes_agreement_uses_the_region_of_the_method():
     model, batch = tiny('bert'), collate(examples())
     how = dict(p=.5, steps=8, cross_tuning=False, first_pass='eval', attribution='integrated_gradients',
                protect_special=True)
     rule, whole = (ADDrop.from_args(dict(**how, nodes=n)).plan(model, batch, EVEN).evidence['discard_candidates']
                    for n in (2, None))
     a, b = (torch.cat([x.flatten() for x in o.values()]) for o in (rule, whole))
-    told = ADDrop.from_args(dict(**how, nodes=2)).nodes_agreement(model, batch, EVEN)
-    assert told['same_region'] == pytest.approx(((a & b).sum()/b.sum()).item(), rel=1e-6)
+    result = ADDrop.from_args(dict(**how, nodes=2)).nodes_agreement(model, batch, EVEN)
+    assert result['same_region'] == pytest.approx(((a & b).sum()/b.sum()).item(), rel=1e-6)
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'albert', 'modernbert'])
 @pytest.mark.parametrize('region', ['high', 'low'])
-def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
+def test_attention_as_attribution_drops_the_positions_with_most_attention(kind, region):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
     plan = ADDrop(p=.4, q=.7, cross_tuning=False, attribution='attention',
@@ -796,7 +799,7 @@ def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
             ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, A[0].detach(), **close_to(kind))
             check_against(plan, batch, i, l, ours, A[0, :1] > 0, .4, .7, draw(r, 4, l), dict(rtol=0, atol=0), region)
-    if region == 'high': # whatever a row keeps for certain has less attention than its candidates
+    if region == 'high': # positions outside the region have less attention than the candidates
         A, chosen = plan.shown()['attention_attribution'][0][0, 0], plan.evidence['discard_candidates'][0][0, 0]
         assert all(a[c].min() >= a[~c].max() for a, c in zip(A, chosen) if c.any() and not c.all())
 
@@ -804,7 +807,7 @@ def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('attribution', ['gradient', 'attention'])
 @pytest.mark.parametrize('after', [False, True])
-def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribution):
+def test_region_uses_attention_before_or_after_dropout(after, attribution):
     model, rows = tiny('bert'), examples()
     batch = collate(rows)
     noise = attention_dropout(model, .3, (3, 4, 7, 7), pass_seed(EVEN.seed, EVEN.step))
@@ -831,7 +834,7 @@ EVERY = ('bert', 'albert', 'distilbert', 'deberta', 'modernbert', 'gpt2', 'llama
 
 @pytest.mark.parametrize('kind, side', [(k, 'right') for k in EVERY] + [('llama', 'left'), ('mistral', 'left'),
                                                                         ('bert', 'left')])
-def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
+def test_attendable_predicts_the_mask_without_a_forward_pass(kind, side):
     model, batch = tiny(kind), collate(examples(), side, 9)
     check_sight(model)
     real = batch['attention_mask'].bool()
@@ -845,7 +848,7 @@ def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
 
 @pytest.mark.parametrize('kind', EVERY)
 @pytest.mark.parametrize('p', [.3, .8])
-def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_costs_no_pass(kind, p):
+def test_random_region_has_the_exact_size_in_every_row_and_needs_no_forward_pass(kind, p):
     model, rows = tiny(kind), examples() + [dict(ids=torch.arange(5, 45), example_id=77, label=0)]
     batch, passes = collate(rows), []
     with torch.no_grad(), observe(model) as maps:
@@ -862,7 +865,7 @@ def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_c
 
 
 @pytest.mark.parametrize('form', ['region', 'positions'])
-def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example_alone(form):
+def test_random_drops_have_the_right_rate_and_depend_only_on_seed_step_and_example(form):
     rows = [dict(ids=torch.randint(5, 60, (24,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0)
             for i in range(24)]
     model, method = tiny('bert'), ADDrop(p=.5, q=.4, cross_tuning=False, attribution='random',
@@ -874,7 +877,7 @@ def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example
     assert abs(dropped[region].double().mean().item() - .4) < .01
     sizes = region.sum(-1).double()
     if form == 'region': assert (sizes == 12).all()
-    else: assert abs(sizes.var().item() - 24*.5*.5) < .8 # every position for itself
+    else: assert abs(sizes.var().item() - 24*.5*.5) < .8 # every position independently
     neighbours = (dropped[..., 1:] & dropped[..., :-1]).double().mean().item()
     assert abs(neighbours - (.04 if form == 'positions' else .04*(12*11/(24*23))/.25)) < .005
     few = method.plan(model, collate([rows[7], rows[2]], 'left', 31), EVEN)
@@ -887,7 +890,7 @@ def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example
     assert not torch.equal(plan.evidence['discard_candidates'][1], region)
 
 
-def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained():
+def test_recorded_ranks_of_random_numbers_reproduce_the_region_in_training():
     rows = examples() + [dict(ids=torch.arange(5, 45), example_id=77, label=0)]
     batch = collate(rows)
     plan = ADDrop(p=.3, cross_tuning=False, attribution='random').plan(tiny('gpt2'), batch, EVEN)
@@ -897,7 +900,7 @@ def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained()
         assert torch.equal(seen, (plan.shown()['attention_attribution'][l] > 0) | seen) and seen[0, 0].sum() == 7*8/2
 
 
-def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
+def test_random_attributions_of_a_row_are_distinct_even_where_uniform_numbers_tie():
     batch = dict(input_ids=torch.ones(1, 512, dtype=torch.int64), attention_mask=torch.ones(1, 512, dtype=torch.int64),
                  example_id=torch.tensor([3]))
     draws, numbers = drop_uniform(batch, 2, seed=0, step=1,
@@ -909,7 +912,7 @@ def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
     assert short.dtype == torch.int32 and torch.equal(short.argsort(-1), numbers[..., :128, :128].argsort(-1))
 
 
-def test_protected_special_tokens_are_never_dropped_at_random_either():
+def test_random_attribution_never_drops_protected_special_tokens():
     batch = collate(examples())
     for form in ('region', 'positions'):
         plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random',
@@ -917,22 +920,21 @@ def test_protected_special_tokens_are_never_dropped_at_random_either():
         assert plan.drop[0].any() and not (plan.drop[0] & batch['is_special'][:, None, None, :]).any()
 
 
-def test_a_model_that_lets_queries_see_otherwise_is_refused():
+def test_random_attribution_raises_for_unsupported_attention_masks():
     odd = tiny('modernbert')
     odd.config.layer_types = ['chunked_attention', *odd.config.layer_types[1:]]
-    with pytest.raises(ValueError, match="attribution='random' does not know what chunked_attention of ModernBert"):
+    with pytest.raises(ValueError, match="attribution='random' does not support layers of type chunked_attention .Mod"):
         attendable(odd, collate(examples()), [0])
     wrong = tiny('gpt2')
     for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same
     with pytest.raises(ValueError,
-                       match="attribution='random' cannot tell without a pass what GPT2ForSequenceClassification lets "
-                       "a "
-                       "query see"):
+                       match="attribution='random' cannot predict the attention mask of GPT2ForSequenceClassification "
+                       'without a forward pass'):
         ADDrop(attribution='random').check(wrong, None, None, 2)
     ADDrop(attribution='random').check(tiny('mistral'), None, None, 2)
 
 
-def test_all_of_the_region_is_dropped_with_probability_one_and_a_whole_row_never():
+def test_q_of_one_drops_the_whole_region_but_never_a_whole_row():
     plan = ADDrop(p=.4, q=1, cross_tuning=False, attribution='random').plan(tiny('gpt2'), collate(examples()), EVEN)
     for l, dropped in plan.drop.items():
         region, first = plan.evidence['discard_candidates'][l], torch.zeros(7, 1, dtype=torch.bool)
@@ -960,7 +962,7 @@ def each_gradient(model, inputs, score, layers):
 
 @pytest.mark.parametrize('target', ['pseudo', 'gold'])
 @pytest.mark.parametrize('first_pass', ['train', 'eval'])
-def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(target, first_pass):
+def test_regression_attributes_minus_the_squared_error_against_the_gold_score(target, first_pass):
     model, rows = head(BertForSequenceClassification, 1), examples()
     batch = collate(rows)
     batch['labels'] = torch.tensor([2.5, -1., .3]).double()
@@ -984,7 +986,7 @@ def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(
     assert all(found)
 
 
-def test_an_unlabelled_regression_is_attributed_by_its_number_and_integrated_gradients_take_the_gold_score():
+def test_unlabelled_regression_explains_its_number_and_integrated_gradients_the_gold_score():
     model, rows = head(BertForSequenceClassification, 1), examples()
     batch = collate(rows)
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
@@ -1011,7 +1013,7 @@ def token_score(logits, labels):
 
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('target', ['pseudo', 'gold'])
-def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_counts(side, target):
+def test_token_classification_attributes_minus_the_cross_entropy_over_labelled_tokens(side, target):
     model, rows = head(BertForTokenClassification, 4), examples()
     batch = collate(rows, side)
     batch['labels'] = torch.where(batch['is_special'], -100, batch['input_ids'] % 4)
@@ -1029,7 +1031,7 @@ def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_co
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
 
 
-def test_labels_of_tokens_too_are_taken_anew_at_each_step():
+def test_token_classification_supports_labels_at_each_step():
     model, rows = head(BertForTokenClassification, 40), examples()
     batch = collate(rows)
     how = dict(cross_tuning=False, attribution='integrated_gradients', steps=3)
@@ -1045,7 +1047,7 @@ def test_labels_of_tokens_too_are_taken_anew_at_each_step():
     assert not all(torch.allclose(a[l], b[l]) for l in a)
 
 
-def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
+def test_token_attribution_does_not_depend_on_padding_or_other_examples():
     model, rows = head(BertForTokenClassification, 4), examples()
     whole = ADDrop(cross_tuning=False, variant=ADDropVariant(first_pass='eval')).plan(model, collate(rows), EVEN)
     for i, r in enumerate(rows):
@@ -1061,7 +1063,7 @@ def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
 @pytest.mark.parametrize('kwargs', [dict(), dict(target='gold'), dict(attribution='integrated_gradients', steps=3),
                                     dict(attribution='attention'),
                                     dict(attribution='random')], ids=str)
-def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(kind, kwargs):
+def test_translation_drops_in_the_encoder_and_scores_the_real_target_tokens(kind, kwargs):
     model, rows = translator(kind), examples()
     batch = collate(rows)
     batch['labels'], batch['decoder_input_ids'] = torch.full((3, 4), -100), torch.full((3, 4), PAD)
@@ -1099,7 +1101,7 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
     assert all((cross[l] > 0)[cross.allowed(l).expand_as(cross[l])].all() for l in cross)
 
 
-def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
+def test_each_call_of_a_shared_layer_has_its_own_drop_mask():
     model, batch = tiny('albert').double(), collate(examples())
     plan = ADDrop(p=.5, q=.5, layers=[0, 2], cross_tuning=False).plan(model, batch, EVEN)
     with torch.no_grad(), observe(model, layers=list(plan.drop), drop=plan.drop) as maps:
@@ -1110,7 +1112,7 @@ def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
 
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'albert', 'modernbert', 'distilbert', 'mistral', 'deberta'])
-def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_maps_are_captured(kind):
+def test_fused_training_pass_drops_the_same_positions_as_a_pass_with_captured_maps(kind):
     model, batch = tiny(kind).double(), collate(examples())
     plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, attribution='attention',
                          variant=ADDropVariant(first_pass='eval')).plan(model, batch, EVEN), []
@@ -1130,7 +1132,7 @@ def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_ma
     all_alike(here, there, size=1024, dtype=torch.float32 if kind in ROUNDS else None)
 
 
-def test_an_unsupported_task_is_rejected_by_name():
+def test_unsupported_task_raises():
     with pytest.raises(ValueError,
                        match='ADDrop: does not support masked_lm; supported tasks: classification, '
                        'multi_label_classification, regression, token_classification, seq2seq, causal_lm, '
@@ -1140,7 +1142,7 @@ def test_an_unsupported_task_is_rejected_by_name():
 
 # The experiment of section 2.2
 
-def test_the_four_runs_of_the_prior_experiment_are_what_section_two_says():
+def test_prior_experiment_has_the_four_methods_of_section_two():
     assert isinstance(prior_method('none'), FineTuning)
     for strategy in ('random', 'high', 'low'):
         method = prior_method(strategy)
@@ -1152,10 +1154,10 @@ def test_the_four_runs_of_the_prior_experiment_are_what_section_two_says():
     with pytest.raises(ValueError, match="strategy must be one of 'none', 'random', 'high', 'low', got 'middle'"):
         prior_method('middle')
     for bad in (dict(rate=.5, p=.3), dict(rate=0), dict(rate=1.)):
-        with pytest.raises(ValueError, match='rate must lie between 0 and p'): prior_method('high', **bad)
+        with pytest.raises(ValueError, match='rate and p must satisfy 0 < rate <= p < 1'): prior_method('high', **bad)
 
 
-def test_the_same_number_of_positions_goes_at_random_high_and_low():
+def test_random_high_and_low_drop_the_same_number_of_positions():
     model, batch = tiny('bert'), collate(examples())
     gone = {s: prior_method(s).plan(model, batch, EVEN).drop[0].sum(-1) for s in ('random', 'high', 'low')}
     assert torch.equal(gone['random'], gone['high'])
@@ -1163,7 +1165,7 @@ def test_the_same_number_of_positions_goes_at_random_high_and_low():
     assert gone['random'].any()
 
 
-def test_the_released_form_of_the_prior_experiment_drops_what_the_released_code_drops():
+def test_released_form_of_the_prior_experiment_drops_as_the_released_code_does():
     methods = {s: prior_method(s, form='released') for s in ('random', 'high', 'low')}
     assert all((m.p, m.q, m.layers, m.cross_tuning) == (.3, 1, 0, False) for m in methods.values())
     assert (methods['random'].attribution, methods['random'].random_form) == ('random', 'positions')
@@ -1179,17 +1181,17 @@ def test_the_released_form_of_the_prior_experiment_drops_what_the_released_code_
     assert abs(share - .3) < 5*(.3*.7/(20*4*20*20))**.5 # independent draws
     with pytest.raises(ValueError, match="form must be one of 'equal', 'released', got 'paper'"):
         prior_method('high', form='paper')
-    with pytest.raises(ValueError, match="p=0.6 is for form='equal': the released experiment .*leave p out"):
+    with pytest.raises(ValueError, match="p=0.6 is for form='equal'; form='released' drops .*leave p out"):
         prior_method('high', p=.6, form='released')
 
 
-def test_the_prior_experiment_hands_its_form_on(monkeypatch):
+def test_prior_experiment_passes_its_form_to_every_method(monkeypatch):
     from salviz.training import trainer
     trained = []
-    class Told: train_rows, eval_rows = [dict(epoch=1., task=.5)], [dict(epoch=1., loss=.5)]
+    class FakeRun: train_rows, eval_rows = [dict(epoch=1., task=.5)], [dict(epoch=1., loss=.5)]
     def train(model, tokenizer, data, method, **settings):
         trained.append(method)
-        return Told()
+        return FakeRun()
     monkeypatch.setattr(trainer, 'train', train)
     for form in ('equal', 'released'): prior_experiment(None, None, None, strategies=('random', 'low'), form=form)
     assert [m.random_form for m in trained] == ['region', 'region', 'positions', 'region']
@@ -1197,7 +1199,7 @@ def test_the_prior_experiment_hands_its_form_on(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(
+def test_prior_experiment_trains_four_times_from_the_same_weights_and_returns_the_losses(
     tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training.trainer import train
     model, settings = tiny_bert(), dict(epochs=2, batch_size=8, learning_rate=1e-3, seed=3)
@@ -1219,7 +1221,7 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
 
 @pytest.mark.slow
 @pytest.mark.parametrize('initializer_range', [.02, 1.5], ids=['calm', 'rough'])
-def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(
+def test_run_with_nodes_compares_them_with_all_steps_before_its_first_ad_drop_epoch(
     tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
     from salviz.training.trainer import train
     method = ADDrop(p=.3, attribution='integrated_gradients', steps=6, variant=ADDropVariant(nodes=3))
@@ -1227,30 +1229,30 @@ def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of
     original, ADDrop.nodes_agreement = ADDrop.nodes_agreement, lambda self, model, batch, progress: compared.append(
         (progress.epoch, batch['example_id'].tolist())) or original(self, model, batch, progress)
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter('always')
             run = train(tiny_bert(initializer_range=initializer_range), tiny_tokenizer, tiny_data, method,
                         run_dir=tmp_path/'run', epochs=4, batch_size=8, learning_rate=1e-5,
                         probes=1, snapshots=0, progress=False)
     finally: ADDrop.nodes_agreement = original
     assert compared == [(2, list(range(8)))] # once, when the first epoch that drops begins
-    found, warned = run.state['nodes_agreement'], [str(w.message) for w in said if 'ADDrop' in str(w.message)]
+    found, warned = run.state['nodes_agreement'], [str(w.message) for w in caught if 'ADDrop' in str(w.message)]
     if initializer_range < 1: assert found['relative_difference'] < .01 and found['same_region'] > .99 and not warned
     else:
         assert found['relative_difference'] > .01 and len(warned) == 1
-        assert f"nodes=3 is {found['relative_difference']:.1%} off the sum over steps=6" in warned[0]
-        assert 'take more nodes, or leave nodes out' in warned[0]
+        assert f"nodes=3 differs by {found['relative_difference']:.1%} from the sum over steps=6" in warned[0]
+        assert 'use more nodes, or leave nodes out' in warned[0]
 
 
 @pytest.mark.slow
-def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+def test_released_options_are_recorded_and_required_to_resume(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training.trainer import train
     settings = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, probes=1, snapshots=2, progress=False)
     how = dict(attribution='integrated_gradients', steps=2, layers=0, cross_tuning=False)
     method = ADDrop.from_args(dict(**how, region='low_released', pseudo_label='each_step'))
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, **settings)
-    told = run.config['method']['args']
-    assert (told['region'], told['pseudo_label']) == ('low_released', 'each_step')
+    args = run.config['method']['args']
+    assert (args['region'], args['pseudo_label']) == ('low_released', 'each_step')
     shot = run.snapshot(-1, 0)
     assert (shot.info['args']['region'], shot.info['args']['pseudo_label']) == ('low_released', 'each_step')
     b, region = shot.arrays['attribution_ranks'][0], shot.arrays['discard_candidates'][0]

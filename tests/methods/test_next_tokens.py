@@ -194,8 +194,8 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
     quick = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
     two_sided = BertLMHeadModel(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=16, num_hidden_layers=1,
                                            num_attention_heads=2, intermediate_size=16))
-    said = 'BertLMHeadModel sees the tokens that it is asked to predict.*is_decoder=True'
-    with pytest.raises(ValueError, match=said):
+    message = 'BertLMHeadModel attends to the tokens that it must predict.*is_decoder=True'
+    with pytest.raises(ValueError, match=message):
         train(two_sided, tiny_tokenizer, tiny_data, **quick)
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=2, max_length=64)
     paired = datasets.DatasetDict({k: d.add_column('text_pair', list(d['text'])) for k, d in tiny_data.items()})
@@ -204,9 +204,9 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
     with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,
               ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
-    with pytest.raises(ValueError, match="places='last' does nothing with attribution='attention'"):
+    with pytest.raises(ValueError, match="places='last' has no effect with attribution='attention'"):
         ADDrop(attribution='attention', variant=ADDropVariant(places='last'))
-    with pytest.raises(ValueError, match="score='log_probability' is for classes"):
+    with pytest.raises(ValueError, match="score='log_probability' is for classification"):
         train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
               **quick)
     with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):

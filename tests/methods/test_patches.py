@@ -195,7 +195,7 @@ def test_a_resumed_guidance_goes_on_as_if_nothing_had_been(tmp_path):
     assert ends[0][:2] == ends[1][:2] and all(torch.equal(v, ends[1][2][k]) for k, v in ends[0][2].items())
 
 def reference_masked(x, saliency, filled, share, ranking):
-    "Whole patches of 4 by 4 pixels, lowest sum first; one loop for each"
+    "Mask whole patches of 4 by 4 pixels, lowest sum first, with loops"
     out, is_masked = x.clone(), torch.zeros(8, 12, dtype=torch.bool)
     sums = []
     for r in range(2):
@@ -211,7 +211,7 @@ def reference_masked(x, saliency, filled, share, ranking):
 
 @pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
 @pytest.mark.parametrize('kind, passes', [('vit', 'eval'), ('deit', 'eval'), ('ijepa', 'reuse')])
-def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
+def test_masked_patches_equal_a_loop(kind, passes, ranking):
     model, batch = vision(kind), batch_of()
     background = torch.full((3, 8, 12), .25, dtype=torch.float64)
     method = SaliencyGuided(.5, unit='patch', ranking=ranking, fill=background,
@@ -228,10 +228,10 @@ def test_whole_patches_are_masked_as_a_loop_masks_them(kind, passes, ranking):
 
 @pytest.mark.parametrize('model, data, given, said', [
     (lambda: small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), 'pixel_values', dict(unit='patch'),
-     "unit='patch' is for vision transformers; DigitCNN reads no patches"),
+     "unit='patch' is for vision transformers; DigitCNN has no patches"),
     (vision, 'pixel_values', dict(unit='patch', mask_fraction=.1),
-     'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; choose at least 0.167')])
-def test_patches_that_are_not_there_cannot_be_masked(model, data, given, said):
+     'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; use at least 0.167')])
+def test_masking_patches_raises_for_models_without_patches(model, data, given, said):
     with pytest.raises(ValueError, match=said):
         SaliencyGuided.from_args(given).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
     with pytest.raises(ValueError, match="unit must be one of None, 'patch'"): SaliencyGuided(unit='pixel')

@@ -23,6 +23,7 @@ from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import (
     SaliencyGuided, SaliencyGuidedVariant, consistency_loss, fill_values, mask_cells, mask_words)
 from salviz.models.nets import nets, small_net
+from salviz.models.random import keyed_uniform
 from salviz.training.step import _run_passes
 from salviz.data.signals import load_images
 from salviz.training.trainer import train
@@ -76,14 +77,14 @@ def collate(rows, side='right', length=None):
 
 
 def trainer_of(model, batch, tokenizer=None):
-    "What `prepare` needs of a trainer"
-    said = {}
+    "Return a stand-in with the attributes of a trainer that `prepare` uses"
+    run_state = {}
     return SimpleNamespace(model=model, tokenizer=tokenizer, first_batch=lambda: batch,
-                           run=SimpleNamespace(set_state=said.update, state=said))
+                           run=SimpleNamespace(set_state=run_state.update, state=run_state))
 
 
 def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
-    "One sentence (or pair) by loops: which words are low, what each is replaced by"
+    "Mask one sentence (or pair) with loops: find the low words, then the replacement of each"
     words = [] # (positions, segment)
     for i, w in enumerate(word_ids):
         if w < 0: continue
@@ -114,7 +115,7 @@ def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
 @pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
 @pytest.mark.parametrize('share', [.1, .3, .5, .7, .95])
 @pytest.mark.parametrize('side', ['right', 'left'])
-def test_the_masked_copy_is_that_of_a_loop_over_words(share, ranking, first, side):
+def test_masked_copy_equals_a_loop_over_words(share, ranking, first, side):
     for seed in range(10):
         rows = random_rows(seed)
         batch = collate(rows, side)
@@ -132,7 +133,7 @@ def test_the_masked_copy_is_that_of_a_loop_over_words(share, ranking, first, sid
         assert torch.equal(ids[batch['is_special']], batch['input_ids'][batch['is_special']])
 
 
-def test_words_of_a_pair_without_a_separator_between_them_stay_in_their_sentence():
+def test_replacements_stay_in_their_sentence_without_a_separator():
     ids, words, segments = torch.tensor([[11, 12, 13, 14]]), torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0, 0, 1, 1]])
     masked, _ = mask_words(ids, torch.tensor([[5., 6., 1., 7.]]), words, segments, .25)
     assert masked.tolist() == [[11, 12, 14, 14]]
@@ -140,7 +141,7 @@ def test_words_of_a_pair_without_a_separator_between_them_stay_in_their_sentence
     assert mask_words(ids, torch.tensor([[5., 6., 1., 7.]]), restarted, segments, .25)[0].tolist() == [[11, 12, 14, 14]]
 
 
-def test_a_separator_inside_one_segment_separates_too():
+def test_replacements_do_not_cross_a_separator_inside_a_segment():
     ids, words, segments = torch.tensor([[11, SEP, 13, 14]]), torch.tensor([[0, -1, 1, 2]]), torch.tensor(
         [[0, -1, 0, 0]])
     assert mask_words(ids, torch.tensor([[5., 0., 1., 7.]]), words, segments, .34)[0].tolist() == [[11, SEP, 14, 14]]
@@ -158,7 +159,7 @@ def test_pieces_are_repeated_or_cut_to_fill_the_slot():
 
 
 @pytest.mark.parametrize('share', [.1, .29, .3, .5, .57, .9])
-def test_the_number_of_masked_words_is_the_exact_share_rounded_down(share):
+def test_number_of_masked_words_is_the_exact_fraction_rounded_down(share):
     for n in range(1, 120):
         words = torch.arange(n)[None]
         _, masked = mask_words(words + 10, torch.randn(1, n), words, torch.zeros_like(words), share, 'mask',
@@ -166,7 +167,7 @@ def test_the_number_of_masked_words_is_the_exact_share_rounded_down(share):
         assert masked.sum().item() == int(n*Fraction(str(share)))
 
 
-def test_texts_with_one_word_or_none_stay_as_they_are():
+def test_texts_with_at_most_one_word_do_not_change():
     batch = collate([dict(ids=[CLS, SEP], word_ids=[-1, -1], segments=[-1, -1], example_id=0, label=0),
                      dict(ids=[CLS, 11, SEP], word_ids=[-1, 0, -1], segments=[-1, 0, -1], example_id=1, label=0)])
     for first in ('next', 'keep', 'mask'):
@@ -181,7 +182,7 @@ def reference_kl(a, b):
     return sum(x*math.log(x/y) for x, y in zip(p, q))
 
 
-def test_the_consistency_term_is_equation_two_for_each_example():
+def test_consistency_term_is_equation_two_for_each_example():
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(5, 4, generator=g).double(), torch.randn(5, 4, generator=g).double()
     expected = [reference_kl(x, y) for x, y in zip(a.tolist(), b.tolist())]
@@ -191,7 +192,7 @@ def test_the_consistency_term_is_equation_two_for_each_example():
     assert consistency_loss(100*a, -100*a).isfinite().all()
 
 
-def test_the_gradient_of_the_consistency_term_goes_into_both_sides_as_finite_differences_say():
+def test_gradients_of_the_consistency_term_into_both_sides_equal_finite_differences():
     g = torch.Generator().manual_seed(2)
     a, b = (torch.randn(1, 4, generator=g).double().requires_grad_() for _ in range(2))
     consistency_loss(a, b).sum().backward()
@@ -206,7 +207,7 @@ def test_the_gradient_of_the_consistency_term_goes_into_both_sides_as_finite_dif
 
 
 def reference_saliency(model, ids, c, method='gradient_norm'):
-    "Norm of the gradient of the class score for one sentence alone, or the sum of gradient times input, of each token"
+    "For each token of one sentence: norm of the gradient of the class score, or sum of gradient times input"
     x = model.get_input_embeddings().weight.detach()[torch.tensor(ids)].requires_grad_()
     score = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0, c]
     g = torch.autograd.grad(score, x)[0]
@@ -217,7 +218,7 @@ def reference_saliency(model, ids, c, method='gradient_norm'):
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'right')])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
 @pytest.mark.parametrize('named', [None, 'gradient_norm', 'input_x_gradient'])
-def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, target, named):
+def test_plan_follows_the_equations_for_each_sentence(kind, side, target, named):
     model, rows = tiny(kind), random_rows(3)
     batch = collate(rows, side)
     plan = SaliencyGuided(mask_fraction=.5, target=target, saliency=named).plan(model, batch, Progress())
@@ -237,7 +238,7 @@ def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, ta
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'gradient_norm'])
-def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, saliency):
+def test_plan_of_an_example_does_not_depend_on_batch_or_padding(kind, side, saliency):
     model, rows, method = tiny(kind), random_rows(4), SaliencyGuided(mask_fraction=.5, saliency=saliency)
     def own(plan, batch):
         return [ids[mask.bool()].tolist() for ids, mask in zip(plan.evidence['masked_input'], batch['attention_mask'])]
@@ -248,7 +249,7 @@ def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side,
         assert own(method.plan(model, batch, Progress(step=9)), batch) == [whole[i] for i in order]
 
 
-def test_an_unlabelled_example_is_explained_for_its_predicted_class():
+def test_unlabelled_example_is_explained_for_its_predicted_class():
     model, batch = tiny(), collate(random_rows(5))
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
     look = lambda target, b: SaliencyGuided(target=target).plan(model, b, Progress()).evidence['saliency']
@@ -257,7 +258,7 @@ def test_an_unlabelled_example_is_explained_for_its_predicted_class():
 
 
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
-def test_a_plan_leaves_no_trace_and_looks_in_eval_mode(saliency):
+def test_plan_runs_in_eval_mode_and_does_not_change_the_model(saliency):
     model, batch = tiny(dropout=.3), collate(random_rows(6))
     in_eval = SaliencyGuided(saliency=saliency).plan(model, batch, Progress()).evidence['saliency']
     model.train()
@@ -271,7 +272,7 @@ def test_a_plan_leaves_no_trace_and_looks_in_eval_mode(saliency):
     assert torch.equal(plan.evidence['saliency'], in_eval) and not plan.evidence['saliency'].requires_grad
 
 
-def test_a_step_has_the_gradient_of_equation_four():
+def test_step_has_the_gradient_of_equation_four():
     model, rows, weight = tiny(), random_rows(7), .7
     batch, method = collate(rows), SaliencyGuided(mask_fraction=.5, weight=weight)
     plan = method.plan(model, batch, Progress())
@@ -293,20 +294,20 @@ def test_a_step_has_the_gradient_of_equation_four():
         if a is not None: torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
 
 
-def test_what_cannot_work_is_refused_before_training():
+def test_check_raises_for_zero_saliency_and_missing_mask_token():
     data, with_mask = dict(train=[dict(input_ids=[1, 11, 12, 2])]), SimpleNamespace(mask_token_id=MASK)
     for kind in ('bert', 'llama'): SaliencyGuided().check(tiny(kind), with_mask, data, 1)
     SaliencyGuided(saliency='gradient').check(tiny('llama'), with_mask, data, 1)
     with pytest.raises(ValueError, match="SaliencyGuided: .*identically zero for BertForSequenceClassification"):
         SaliencyGuided(saliency='gradient').check(tiny(), with_mask, data, 1)
     with pytest.raises(ValueError,
-                       match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace has not; use "
-                       "'next' or 'keep'"):
+                       match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace does not have; "
+                       "use 'next' or 'keep'"):
         SaliencyGuided(variant=SaliencyGuidedVariant(first='mask')).check(tiny(), SimpleNamespace(mask_token_id=None),
                                                                           data, 1)
 
 
-def test_the_mask_token_comes_from_the_trainers_tokenizer():
+def test_mask_token_comes_from_the_tokenizer_of_the_trainer():
     model, batch, method = tiny(), collate(random_rows(8)), SaliencyGuided(mask_fraction=.9,
                                                                            variant=SaliencyGuidedVariant(first='mask'))
     with pytest.raises(ValueError, match="first='mask' needs mask_token_id"): method.plan(model, batch, Progress())
@@ -326,19 +327,19 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
     (dict(fill=True), 'fill must be'),
     (dict(fill_range='batch'), "fill_range must be one of 'feature', 'sample', got 'batch'"),
     (dict(passes='train'), "passes must be one of 'eval', 'reuse', got 'train'"),
-    (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' has the gradient at the input only"),
+    (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' only provides the gradient at the input"),
     (dict(ranking='abs'), 'ranking must be one of'),
     (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted'"),
     (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"),
     (dict(score=None), 'score must be one of')])
-def test_arguments_out_of_range_are_refused(kwargs, message):
+def test_invalid_arguments_raise(kwargs, message):
     with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided.from_args(kwargs)
 
 
 class Net(nn.Module):
-    """A tiny classifier of images ('conv', 'norm': with batch normalisation), series ('lstm') or words ('words':
-    LSTM without any normalisation)"""
+    """A tiny classifier of images ('conv', or 'norm' with batch normalisation), series ('lstm') or words ('words', an
+    LSTM without normalisation)"""
     def __init__(self, kind, dropout=0.):
         super().__init__()
         self.kind, self.config = kind, SimpleNamespace(_attn_implementation=None, pad_token_id=PAD)
@@ -370,8 +371,9 @@ class Net(nn.Module):
 
 
 def signals(kind, count=5):
-    """Random images with three channels of 4 x 5 pixels, or series with 7 times of 5 features, each with a range of
-    its own"""
+    """Return random images with three channels of 4 x 5 pixels, or series with 7 times of 5 features
+
+    Each channel or feature has a different range."""
     rng = np.random.default_rng(count)
     shape = (count, 7, 5) if kind == 'lstm' else (count, 3, 4, 5)
     scale = rng.uniform(.5, 9, (count, 1, 5) if kind == 'lstm' else (count, 3, 1, 1))
@@ -384,14 +386,14 @@ def name_of(batch): return 'values' if 'values' in batch else 'pixel_values'
 
 
 def reference_low(saliency, share, ranking):
-    "Indices (as tuples) of the floor(share · n) lowest cells of one sample, the earlier one of equals first"
+    "Indices (as tuples) of the floor(share · n) lowest values of one sample; of equal values, the earlier is lower"
     at = list(np.ndindex(*saliency.shape))
     score = {i: abs(saliency[i].item()) if ranking == 'magnitude' else saliency[i].item() for i in at}
     return set(sorted(at, key=lambda i: (score[i], at.index(i)))[:int(len(at)*Fraction(str(share)))])
 
 
 def own_values(x, i, fill_range):
-    "Values of the sample `x` among which that at `i` has its range"
+    "Values of the sample `x` that define the fill range at index `i`"
     if fill_range == 'sample': return x.flatten().tolist()
     return (x[i[0]] if x.dim() == 3 and len(i) == 3 and x.shape[0] == 3 else x[:, i[-1]]).flatten().tolist()
 
@@ -401,7 +403,7 @@ def own_values(x, i, fill_range):
 @pytest.mark.parametrize('fill_range', ['feature', 'sample'])
 @pytest.mark.parametrize('fill', ['uniform', 'mean', -2.5, 'background'])
 @pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
-def test_masked_images_and_series_are_those_of_a_loop(kind, ranking, fill, fill_range):
+def test_masked_images_and_series_equal_a_loop(kind, ranking, fill, fill_range):
     batch = signals(kind)
     x = batch[name_of(batch)]
     series, g = kind == 'lstm', torch.Generator().manual_seed(5)
@@ -448,7 +450,7 @@ def test_uniform_fills_stay_in_range_in_every_precision(dtype):
 
 
 @pytest.mark.parametrize('kind', ['conv', 'lstm'])
-def test_a_fill_belongs_to_seed_step_and_example_and_to_nothing_else(kind):
+def test_fill_depends_only_on_seed_step_and_example(kind):
     model, batch, method = Net(kind), signals(kind), SaliencyGuided(mask_fraction=.5)
     random_before = torch.get_rng_state()
     look = lambda b, **at: method.plan(model, b, Progress(**at)).evidence['masked_map']
@@ -462,7 +464,7 @@ def test_a_fill_belongs_to_seed_step_and_example_and_to_nothing_else(kind):
 
 
 def reference_map(model, name, x, c):
-    "Gradient of the logit of class `c` for one sample alone; of an image the mean over the channels, by a loop"
+    "Gradient of the logit of class `c` for one sample; for an image, the mean over the channels, in a loop"
     x = x[None].clone().requires_grad_()
     gradient, = torch.autograd.grad(model(**{name: x}).logits[0, c], x)
     if name == 'values': return gradient[0]
@@ -473,7 +475,7 @@ def reference_map(model, name, x, c):
 @pytest.mark.parametrize('kind', ['conv', 'norm', 'lstm'])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
 @pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
-def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(kind, target, ranking):
+def test_plan_for_signals_follows_the_equations_for_each_sample(kind, target, ranking):
     model, batch = Net(kind), signals(kind)
     name = name_of(batch)
     plan = SaliencyGuided(mask_fraction=.29, target=target, ranking=ranking, fill=0).plan(model, batch, Progress())
@@ -491,11 +493,11 @@ def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(
         assert {i for i in np.ndindex(*saliency.shape) if plan.evidence['is_masked_map'][b][i]} == low
         for i in np.ndindex(*x.shape):
             assert plan.evidence['masked_map'][b][i] == (0 if (i if kind == 'lstm' else i[1:]) in low else x[i])
-    assert (chosen == batch['labels'].tolist()) == (target == 'gold') # so the two targets are told apart
+    assert (chosen == batch['labels'].tolist()) == (target == 'gold') # so the two targets differ
 
 
 @pytest.mark.parametrize('kind', ['conv', 'norm', 'lstm'])
-def test_a_plan_for_signals_leaves_no_trace_and_looks_in_eval_mode(kind):
+def test_plan_for_signals_runs_in_eval_mode_and_does_not_change_the_model(kind):
     model, batch = Net(kind, dropout=.4), signals(kind)
     in_eval = SaliencyGuided().plan(model, batch, Progress()).evidence['saliency_map']
     model.train()
@@ -515,7 +517,7 @@ def test_a_plan_for_signals_leaves_no_trace_and_looks_in_eval_mode(kind):
 
 
 @pytest.mark.parametrize('kind', ['conv', 'lstm'])
-def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
+def test_step_on_signals_has_the_gradient_of_equation_four(kind):
     model, batch, weight = Net(kind), signals(kind), .7
     name, method = name_of(batch), SaliencyGuided(mask_fraction=.5, weight=weight)
     plan = method.plan(model, batch, Progress())
@@ -531,7 +533,7 @@ def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11)
 
 
-def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
+def test_lstm_masks_words_by_the_summed_gradient_of_the_paper():
     model, rows = Net('words'), random_rows(11)
     batch = collate(rows)
     plan = SaliencyGuided(mask_fraction=.5).plan(model, batch, Progress())
@@ -550,12 +552,12 @@ def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
 
 
 def log_p(logits, c):
-    "Log-probability of class `c` from the logits of one sample, written out"
+    "Log-probability of class `c`, computed from the logits of one sample"
     return logits[c] - sum(z.exp() for z in logits).log()
 
 
 def reference_of_log_p(model, batch, i):
-    "The saliency of log p of sample `i` alone, of its gold class (text: its tokens without padding)"
+    "Saliency of log p of the gold class for sample `i` (text: its tokens without padding)"
     c = batch['labels'][i].item()
     if 'input_ids' not in batch:
         name = name_of(batch)
@@ -573,7 +575,7 @@ def reference_of_log_p(model, batch, i):
 
 @pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'norm', 'lstm'])
 @pytest.mark.parametrize('passes', ['eval', 'reuse'])
-def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(kind, passes):
+def test_log_probability_score_masks_by_its_own_saliency(kind, passes):
     model, batch = case(kind)
     model.eval() # no dropout and no statistics of the batch, so both passes have the same saliency
     methods = {score: SaliencyGuided(mask_fraction=.5,
@@ -596,7 +598,7 @@ def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(k
 
 
 class Ending(nn.Module):
-    "`net` with a log_softmax as its last layer, as the released network for digits has it"
+    "`net` with a log_softmax as its last layer, as in the released network for digits"
     def __init__(self, net):
         super().__init__()
         self.net, self.config, self.salviz_task = net, net.config, net.salviz_task
@@ -608,7 +610,7 @@ class Ending(nn.Module):
 @pytest.mark.parametrize('kind', ['words', 'conv', 'lstm'])
 @pytest.mark.parametrize('passes', ['eval', 'reuse'])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
-def test_a_net_that_ends_in_log_softmax_has_one_score_and_the_steps_of_the_net_without_it(kind, passes, target):
+def test_net_ending_in_log_softmax_takes_the_same_steps_with_either_score(kind, passes, target):
     model, batch = case(kind)
     model.train()
     how = dict(mask_fraction=.5, passes=passes, target=target)
@@ -616,7 +618,7 @@ def test_a_net_that_ends_in_log_softmax_has_one_score_and_the_steps_of_the_net_w
     plain, of_logit = look(model, 'log_probability'), look(model, 'logit')
     mask = 'is_masked' if kind == 'words' else 'is_masked_map'
     assert not torch.equal(plain[0].evidence[mask], of_logit[0].evidence[mask])
-    for score in scores: # log_softmax of log-probabilities is they themselves
+    for score in scores: # log_softmax does not change log-probabilities
         ending = look(Ending(model), score)
         for k, v in plain[0].evidence.items():
             if v.is_floating_point(): torch.testing.assert_close(ending[0].evidence[k], v, rtol=1e-9, atol=1e-13)
@@ -627,8 +629,67 @@ def test_a_net_that_ends_in_log_softmax_has_one_score_and_the_steps_of_the_net_w
             if a is not None: torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-12)
 
 
-def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax():
-    from captum.attr import Saliency # by which the released code takes its gradient
+def released_colour_copy(image, gradient, share, fill, u, by_size=False):
+    """The colour branch of the released loop for one image [channels, height, width], in loops
+
+    It masks the share of the pixels with the lowest channel mean of `gradient`, in all channels. Each channel is filled
+    with its own mean, or with noise in its own range from the uniform numbers `u`."""
+    channels, height, width = image.shape
+    score = {(i, j): sum(gradient[c, i, j].item() for c in range(channels))/channels
+             for i in range(height) for j in range(width)}
+    if by_size: score = {at: abs(s) for at, s in score.items()}
+    low = sorted(score, key=score.get)[:max(1, int(height*width*share))]
+    copy = image.clone()
+    for c in range(channels):
+        values = [image[c, i, j].item() for i in range(height) for j in range(width)]
+        smallest, largest, mean = min(values), max(values), sum(values)/len(values)
+        for i, j in low:
+            copy[c, i, j] = mean if fill == 'mean' else smallest + (largest - smallest)*u[c, i, j].item()
+    return copy
+
+
+@pytest.mark.parametrize('fill', ['uniform', 'mean'])
+@pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
+@pytest.mark.parametrize('share', [.1, .5, .9])
+def test_step_on_colour_images_is_that_of_the_colour_branch_of_the_released_loop(share, ranking, fill):
+    rng, height, width = np.random.default_rng(8), 7, 7
+    net = Net('conv') # ends in a linear layer, as the released ResNet does
+    net.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten()) # without zero gradients, so without ties
+    net.head = nn.Linear(100, 3)
+    net = net.double().train()
+    scale = torch.tensor([1., 4., 9.])[None, :, None, None].double() # a different range for each channel
+    x = torch.tensor(rng.normal(size=(5, 3, height, width)))*scale + scale
+    y, example_id = torch.arange(5) % 3, torch.arange(5) + 20
+    batch = dict(pixel_values=x, labels=y, example_id=example_id)
+    method = SaliencyGuided(mask_fraction=share, ranking=ranking, fill=fill)
+    ours = step(method, net, batch)
+    u = keyed_uniform(example_id, x.shape[1:], 1, 3, saliency_guided._fill_stream) # seed and step of `step`
+    net.eval()
+    copies = []
+    for i in range(5):
+        image = x[i:i+1].clone().requires_grad_()
+        gradient, = torch.autograd.grad(net(pixel_values=image).logits[0, y[i]], image)
+        copies.append(released_colour_copy(x[i], gradient[0], share, fill, u[i].double(), ranking == 'magnitude'))
+    net.train()
+    masked = torch.stack(copies)
+    torch.testing.assert_close(ours[0].evidence['masked_map'], masked, rtol=1e-14, atol=1e-14)
+    assert torch.equal(ours[0].evidence['is_masked_map'], (masked != x).all(1))
+    assert ours[0].evidence['is_masked_map'].flatten(1).sum(1).tolist() == [int(height*width*share)]*5
+    main, other = net(pixel_values=x).logits, net(pixel_values=masked).logits
+    loss = nn.CrossEntropyLoss()(main, y)
+    loss = loss + nn.KLDivLoss(reduction='batchmean')(other.log_softmax(1), main.softmax(1))
+    torch.testing.assert_close(ours[2], loss.detach(), rtol=1e-12, atol=1e-14)
+    for a, b in zip(ours[3], torch.autograd.grad(loss, list(net.parameters()))):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+
+
+def test_preset_of_the_colour_branch_has_the_default_options():
+    assert SaliencyGuided(variant='released_colour').variant == SaliencyGuided().variant
+    assert SaliencyGuided(variant='released').variant != SaliencyGuided().variant
+
+
+def test_step_on_digits_is_the_released_one_if_the_net_ends_in_log_softmax():
+    from captum.attr import Saliency # the released code computes its gradient with it
     share, rng = .5, np.random.default_rng(4)
     net = Net('conv')
     net.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten()) # no gradient is exactly zero: no ties
@@ -656,11 +717,11 @@ def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax(
 
 
 @pytest.mark.slow
-def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_path):
+def test_run_records_the_saliency_that_it_masks_by_and_its_score(tmp_path):
     from salviz.attribution.explanations import explain
     from salviz.training.trainer import train
     digits = subset(load_images('digits'), 24, validation_size=8, test_size=8)
-    rng = np.random.default_rng(0) # over a background that is one number, the largest of a pool is decided by rounding
+    rng = np.random.default_rng(0) # noise breaks ties: on a constant background rounding would decide a maximum
     def grained(row): return dict(pixel_values=np.float32(row['pixel_values'] + rng.normal(0, .2, (1, 28, 28))))
     digits = digits.map(grained, features=digits['train'].features)
     net = small_net('digit-cnn', digits, filters=(2, 3), hidden_size=6)
@@ -676,12 +737,13 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
         assert shot.info['methods']['SaliencyGuided']['score'] == 'log_probability'
         x = torch.tensor(shot.arrays['input'].astype(np.float32))[None]
         def score(outputs, rows): return outputs.logits.log_softmax(-1)[:, shot.label]
-        asked = explain(before, dict(pixel_values=x), method='gradient', target=score).values[0].numpy()
+        expected = explain(before, dict(pixel_values=x), method='gradient', target=score).values[0].numpy()
         ours = shot.arrays['method_saliency_map']
-        np.testing.assert_allclose(ours, asked, rtol=1e-2, atol=2e-3*np.abs(asked).max()) # stored in half precision
+        close = dict(rtol=1e-2, atol=2e-3*np.abs(expected).max()) # stored in half precision
+        np.testing.assert_allclose(ours, expected, **close)
         low = {tuple(at) for at in np.argwhere(shot.arrays['is_masked_map'])}
-        threshold = max(asked[at] for at in low)
-        assert len(low) == 392 and sum(asked[at] > threshold for at in np.ndindex(28, 28)) <= 392
+        threshold = max(expected[at] for at in low)
+        assert len(low) == 392 and sum(expected[at] > threshold for at in np.ndindex(28, 28)) <= 392
         assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
     with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
         other = SaliencyGuided(mask_fraction=.5)
@@ -689,14 +751,16 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
 
 
 def case(kind, dropout=0.):
-    "A model and a batch of its own kind"
+    "Return a model and a batch that fits it"
     if kind in ('bert', 'llama'): return tiny(kind, dropout), collate(random_rows(12))
     return Net(kind, dropout), collate(random_rows(12)) if kind == 'words' else signals(kind)
 
 
 def step(method, model, batch, seed=0):
-    """One training step without the optimiser: plan, loss and gradients of the parameters, and in which mode each
-    example was read, how often (a reading may take examples of like length together)"""
+    """Run one training step without the optimiser
+
+    Return plan, outputs, loss, gradients of the parameters, and how many examples passed in each mode (a pass may group
+    examples of similar length)."""
     passes = Counter()
     method.saliency_for(model, batch) # as `check` does before training
     handle = model.register_forward_hook(lambda *a: passes.update([model.training]*len(a[2].logits)))
@@ -717,7 +781,7 @@ def step(method, model, batch, seed=0):
 @pytest.mark.sample(7)
 @pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'lstm'])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
-def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(kind, target):
+def test_without_dropout_reusing_the_training_pass_saves_a_pass_and_changes_nothing(kind, target):
     model, batch = case(kind)
     model.train()
     (a, _, loss, gradients, passes), (b, _, again, others, fewer) = (
@@ -737,7 +801,7 @@ def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(
 
 @pytest.mark.parametrize('kind', ['bert', 'words', 'conv', 'norm', 'lstm'])
 @pytest.mark.parametrize('saliency', ['input_x_gradient', None])
-def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(kind, saliency):
+def test_reused_pass_has_its_own_saliency_and_leaves_the_gradients_unchanged(kind, saliency):
     model, batch = case(kind, dropout=.4)
     model.train()
     plan, outputs, loss, gradients, _ = step(SaliencyGuided(mask_fraction=.5, saliency=saliency,
@@ -774,7 +838,7 @@ def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(k
     assert torch.equal(loss, alone.detach()) or abs(loss - alone) < 1e-14
 
 
-def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
+def test_default_saliency_is_that_of_the_paper_unless_tokens_are_normalised():
     row = dict(input_ids=[CLS, 11, 12, 13, SEP])
     expected = dict(bert='gradient_norm', gpt2='gradient_norm', llama='gradient_norm', words='gradient',
                     conv='gradient', norm='gradient', lstm='gradient')
@@ -799,22 +863,22 @@ def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
         else: assert not refused
 
 
-def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypatch):
-    asked, real = [], saliency_guided.default_saliency
+def test_default_saliency_is_determined_once_for_each_class_of_model(monkeypatch):
+    calls, real = [], saliency_guided.default_saliency
     monkeypatch.setattr(saliency_guided, 'default_saliency',
-                        lambda model, batch: asked.append(type(model)) or real(model, batch))
+                        lambda model, batch: calls.append(type(model)) or real(model, batch))
     method, words, bert, batch = SaliencyGuided(), Net('words'), tiny(), collate(random_rows(1))
     for i in range(3):
         method.plan(words, batch, Progress(step=i)); method.plan(bert, batch, Progress(step=i))
-    assert asked == [Net, BertForSequenceClassification]
+    assert calls == [Net, BertForSequenceClassification]
     SaliencyGuided(saliency='gradient').plan(words, batch, Progress())
     fresh = SaliencyGuided()
     fresh.prepare(trainer_of(words, batch))
-    assert asked == [Net, BertForSequenceClassification, Net] and fresh.chosen == {Net: 'gradient'}
+    assert calls == [Net, BertForSequenceClassification, Net] and fresh.chosen == {Net: 'gradient'}
 
 
 class Breaks(SaliencyGuided):
-    "Saliency guided training that breaks down before a step, once"
+    "Saliency guided training that raises before a step, once"
     def __init__(self, saliency=None):
         super().__init__(mask_fraction=.4, saliency=saliency)
         self.at = None
@@ -825,8 +889,8 @@ class Breaks(SaliencyGuided):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
-                                                                      monkeypatch):
+def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
+                                                                    monkeypatch):
     def trained(name, method, model=None, **kwargs):
         settings = dict(epochs=2, batch_size=8, learning_rate=1e-3, probes=1, snapshots=2, progress=False)
         return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/name, **settings, **kwargs)
@@ -842,7 +906,7 @@ def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, 
     assert [(r['step'], r['loss']) for r in run.train_rows] == [(r['step'], r['loss']) for r in whole.train_rows]
     for s in whole.snapshots():
         for k, x in s.arrays.items(): assert np.array_equal(x, run.snapshot(s.step, s.probe).arrays[k]), (s.step, k)
-    # a new run of the same method object has the default of today, and one by name is another method
+    # a new run of the same method object uses the current default; a named saliency is another method
     assert trained('new', again).state['saliency_method'] == 'gradient_norm'
     broken = Breaks()
     broken.at = 8
@@ -853,21 +917,20 @@ def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, 
 
 @pytest.mark.parametrize('kind, kwargs, message', [
     ('words', dict(fill='mean'),
-     'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see first'),
+     'fill and fill_range are for images and series; in text, low words are replaced by other words, see first'),
     ('words', dict(fill=0), 'fill and fill_range are for images and series'),
     ('words', dict(fill_range='sample'), 'fill and fill_range are for images'),
     ('words', dict(fill=torch.zeros(2)), 'fill and fill_range are for images'),
     ('conv', dict(first='mask'),
-     "first='mask' is for text; in images and series fill says what stands in for a masked value"),
+     "first='mask' is for text; for images and series use fill to choose the replacement"),
     ('lstm', dict(saliency='gradient_abs'),
-     "saliency='gradient_abs' is for the embeddings of text; for images and series use 'gradient' .with "
-     "ranking='magnitude'"),
-    ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' is for the embeddings of text"),
+     "saliency='gradient_abs' is for text; for images and series use 'gradient' .with ranking='magnitude'"),
+    ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' is for text"),
     ('conv', dict(fill=torch.zeros(3)),
-     r'fill has the shape \[3\], which does not expand to that of a sample, \[3, 4, 5\]'),
+     r'fill of shape \[3\] does not expand to the shape of a sample, \[3, 4, 5\]'),
     ('lstm', dict(fill=torch.zeros(1, 7, 5)),
-     r'fill has the shape \[1, 7, 5\], which does not expand to that of a sample, \[7, 5\]')])
-def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, kwargs, message):
+     r'fill of shape \[1, 7, 5\] does not expand to the shape of a sample, \[7, 5\]')])
+def test_check_raises_for_options_that_do_not_fit_the_data(kind, kwargs, message):
     row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
            else {k: v[0].tolist() for k, v in signals(kind).items()})
     with pytest.raises(ValueError, match='SaliencyGuided: ' + message):
@@ -877,7 +940,7 @@ def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, 
 @pytest.mark.parametrize('kind, fill',
                          [('conv', torch.ones(3, 4, 5)), ('conv', torch.ones(3, 1, 1)), ('conv', torch.ones(5)),
                           ('lstm', torch.ones(5)), ('lstm', 1), ('lstm', torch.tensor(1.))])
-def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
+def test_fill_accepts_every_shape_that_expands_to_a_sample(kind, fill):
     batch = signals(kind)
     method, row = SaliencyGuided(mask_fraction=.5, fill=fill), {k: v[0].tolist() for k, v in batch.items()}
     method.check(Net(kind), None, dict(train=[row]), 1)
@@ -889,11 +952,11 @@ def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
 
 
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
-def test_other_saliencies_rank_signals_too(saliency):
+def test_other_saliencies_rank_signals(saliency):
     model, batch = Net('lstm'), signals('lstm')
     plan = SaliencyGuided(mask_fraction=.5, saliency=saliency).plan(model, batch, Progress())
     x, m, total = batch['values'][1], 20, torch.zeros(7, 5).double()
-    for i in range(m if saliency == 'integrated_gradients' else 1): # midpoints of the way from zeros
+    for i in range(m if saliency == 'integrated_gradients' else 1): # midpoints of the path from zeros
         at = (i + .5)/m if saliency == 'integrated_gradients' else 1.
         total += reference_map(model, 'values', x*at, batch['labels'][1].item())
     expected = x*total/(m if saliency == 'integrated_gradients' else 1)
@@ -911,7 +974,7 @@ small = {'digit-cnn': dict(shape=(1, 12, 10), filters=(2, 3), hidden_size=6),
 
 @pytest.mark.parametrize('passes', ['eval', 'reuse'])
 @pytest.mark.parametrize('name', nets)
-def test_every_small_net_is_served_and_left_as_it_was(name, passes):
+def test_every_small_net_is_supported_and_not_changed(name, passes):
     model = small_net(name, num_labels=3, **small[name]).double()
     rng = np.random.default_rng(3)
     if name == 'text-lstm': batch = collate(random_rows(13))
@@ -922,14 +985,14 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
     method = SaliencyGuided(mask_fraction=.5, variant=SaliencyGuidedVariant(passes=passes))
     method.check(model, SimpleNamespace(mask_token_id=MASK), dict(train=[row]), 1)
     assert method.chosen == {type(model): 'gradient'}
-    for b in model.buffers(): # running statistics that are not those of a new net
+    for b in model.buffers(): # running statistics that differ from those of a new net
         if b.is_floating_point(): b.add_(torch.tensor(rng.uniform(-.1, .1, b.shape)))
     model.train()
     before, buffers = state(model), [b.clone() for b in model.buffers()]
     plan = method.plan(model, batch, Progress())
     assert same(before, state(model)) and same(buffers, list(model.buffers()))
     assert name != 'resnet18' or len(buffers) > 40
-    if passes == 'reuse': # the look of a recorder: the same pass, in eval mode
+    if passes == 'reuse': # as the recorder does: the same pass, in eval mode
         model.eval()
         _run_passes(model, model, batch, plan)
         model.train()
@@ -945,7 +1008,7 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
         torch.testing.assert_close(found[i, :n] if n else found[i], expected, rtol=1e-8, atol=1e-12)
 
 
-def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
+def test_batch_normalisation_has_other_statistics_in_a_reused_pass():
     model, batch = Net('norm'), signals('norm')
     model.train()
     (own, *_), (reused, *_) = (step(SaliencyGuided(mask_fraction=.5,
@@ -955,7 +1018,7 @@ def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
 
 
 @pytest.mark.parametrize('reentrant', [True, False])
-def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
+def test_reused_pass_raises_with_gradient_checkpointing(reentrant):
     model, row = tiny(), dict(input_ids=[CLS, 11, 12, 13, SEP])
     model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
     with pytest.raises(ValueError,
@@ -966,7 +1029,7 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
     method, batch = SaliencyGuided(mask_fraction=.5), collate(random_rows(14))
     method.check(model, None, dict(train=[row]), 1)
     found = []
-    for checkpointed in (True, False): # a pass of its own does not mind
+    for checkpointed in (True, False): # a separate pass works with and without
         if not checkpointed: model.gradient_checkpointing_disable()
         model.train().zero_grad()
         plan = method.plan(model, batch, Progress())
@@ -981,23 +1044,23 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
 
 
 @pytest.mark.parametrize('shape', [(2, 5, 3), (2, 1, 4, 4)])
-def test_noise_needs_to_know_whose_it_is(shape):
+def test_noise_requires_example_ids(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError,
-                       match="fill='uniform' draws for each example by its number, and example_id is None; pass") as e:
+                       match="fill='uniform' needs example_id to draw random numbers, got None; pass") as e:
         fill_values(x)
     assert '\n' not in str(e.value)
     batch = dict({'values' if len(shape) == 3 else 'pixel_values': x.double(), 'labels': torch.tensor([0, 1])})
     if len(shape) == 3: model = small_net('lstm', shape=shape[1:], num_labels=3, hidden_size=4).double()
     else: model = small_net('digit-cnn', shape=(1, 12, 10), num_labels=3, filters=(2, 3), hidden_size=4).double()
     if len(shape) == 4: batch['pixel_values'] = torch.randn(2, 1, 12, 10).double()
-    with pytest.raises(ValueError, match='example_id is None'):
+    with pytest.raises(ValueError, match='needs example_id'):
         SaliencyGuided(mask_fraction=.5).plan(model, batch, Progress())
     for fill in ('mean', 2., torch.tensor(1.)): assert fill_values(x, fill).shape == x.shape
 
 
 @pytest.mark.parametrize('steps', [1, 3, 7, 20])
-def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps):
+def test_integrated_gradients_use_the_requested_number_of_nodes(steps):
     model, batch = Net('lstm'), signals('lstm')
     method = SaliencyGuided(mask_fraction=.5, saliency='integrated_gradients',
                             variant=SaliencyGuidedVariant(steps=steps))
@@ -1010,13 +1073,13 @@ def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps)
 
 
 @pytest.mark.parametrize('steps', [0, -3, 2.5, True, None, '20'])
-def test_nodes_are_a_whole_number(steps):
+def test_steps_must_be_a_positive_integer(steps):
     with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'):
         SaliencyGuided(saliency='integrated_gradients', variant=SaliencyGuidedVariant(steps=steps))
 
 
 @pytest.mark.parametrize('saliency', [None, 'gradient', 'input_x_gradient', 'gradient_norm', 'gradient_abs'])
-def test_nodes_without_a_path_are_refused(saliency):
+def test_steps_raise_for_saliencies_without_a_path(saliency):
     twenty = SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=20))
     assert SaliencyGuided(saliency=saliency).args()['steps'] == twenty.steps == 20
     with pytest.raises(ValueError,

@@ -1,4 +1,4 @@
-"""Studies from files and from the command line, what they say of themselves while others train, and searches."""
+"""Studies from files and from the command line, their progress while others train, and searches."""
 import json
 import os
 import shutil
@@ -41,7 +41,7 @@ table = {'model': 'tiny', 'data': 'rows.jsonl', 'seeds': [0], 'measures': ['test
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory, tiny_data):
-    "A folder with a model and sentences that a file can name"
+    "A folder with a model and sentences for study files"
     home = tmp_path_factory.mktemp('designs')
     tokenizer = train_tokenizer(tiny_data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, layers=1, heads=2, hidden=16, labels=['negative', 'positive'])
@@ -59,35 +59,36 @@ def whole(home):
 
 def results(folder): return Study.open(folder).results()
 
-def test_a_file_says_how_many_processes_share_a_batch(home):
+def test_file_can_set_the_number_of_processes(home):
     (home/'shared.toml').write_text('processes = 2\n' + (home/'grid.toml').read_text())
     study = load_study(home/'shared.toml')
     assert study.processes == study.manifest['design']['processes'] == 2
     (home/'odd.toml').write_text('processes = 3\n' + (home/'grid.toml').read_text())
-    with pytest.raises(ValueError, match='a batch of 8 cannot be shared by 3 processes'): load_study(home/'odd.toml')
+    with pytest.raises(ValueError, match='a batch of 8 cannot be divided among 3 processes'):
+        load_study(home/'odd.toml')
 
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(home, whole):
+def test_two_workers_give_the_same_numbers(home, whole):
     (home/'alone.toml').write_text((home/'grid.toml').read_text())
     assert main(['study', 'run', str(home/'alone.toml')]) == 0
     pd.testing.assert_frame_equal(results(home/'alone'), results(whole), check_exact=True)
 
 @pytest.mark.slow
-def test_workers_without_a_shared_folder_give_the_same(home, whole):
+def test_workers_without_a_shared_folder_give_the_same_numbers(home, whole):
     (home/'apart.toml').write_text((home/'grid.toml').read_text())
     study = load_study(home/'apart.toml')
     with ThreadPoolExecutor(1) as pool: study.run(executor=pool, threads=1, shared=False)
     pd.testing.assert_frame_equal(results(home/'apart'), results(whole), check_exact=True)
 
 @pytest.mark.slow
-def test_a_finished_study_is_not_trained_again(home, whole, capsys):
+def test_finished_study_is_not_trained_again(home, whole, capsys):
     before = {p: p.stat().st_mtime_ns for p in whole.glob('runs/*/summary.json')}
     assert main(['study', 'run', str(home/'grid.toml')]) == 0
     assert all(p.stat().st_mtime_ns == t for p, t in before.items()) and len(before) == 6
     assert 'finished         6' in capsys.readouterr().out
 
 @pytest.mark.slow
-def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
+def test_collect_writes_csv_and_reads_archives(whole, tmp_path, capsys):
     first, *rest = sorted(p.name for p in (whole/'runs').iterdir())
     shutil.copytree(whole, tmp_path/'s', ignore=shutil.ignore_patterns(first, f'{first}.json'))
     (tmp_path/'one.tar').write_bytes(pack_run(whole, first))
@@ -99,7 +100,7 @@ def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
     assert main(['study', 'collect', str(tmp_path/'s'), '--out', str(out)]) == 2
     assert 'already exists; use --force' in capsys.readouterr().err
 
-def test_results_that_do_not_fit_on_the_disk_leave_the_old_file(whole, tmp_path, capsys):
+def test_full_disk_keeps_the_old_results_file(whole, tmp_path, capsys):
     (tmp_path/'all.csv').write_text('old')
     with full_disk(most=50):
         status = main(['study', 'collect', str(whole), '--out', str(tmp_path/'all.csv'), '--force'])
@@ -118,7 +119,7 @@ if __name__ == '__main__':
         time.sleep(600)
 '''
 
-def test_workers_end_when_their_driver_is_killed_idle_or_not(tmp_path):
+def test_workers_exit_when_their_parent_is_killed(tmp_path):
     (tmp_path/'driver.py').write_text(driver)
     process = subprocess.Popen([sys.executable, tmp_path/'driver.py'], stdout=subprocess.PIPE, text=True)
     workers = [int(pid) for pid in process.stdout.readline().split()]
@@ -131,7 +132,7 @@ def test_workers_end_when_their_driver_is_killed_idle_or_not(tmp_path):
     for pid in left: os.kill(pid, signal.SIGKILL)
     assert not left
 
-def test_status_says_who_is_at_work_and_what_is_left(whole, tmp_path, capsys):
+def test_status_reports_running_and_remaining_trials(whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path/'s')
     first, second, third = sorted(p.name for p in (tmp_path/'s'/'runs').iterdir())[:3]
     for name in (first, second): shutil.rmtree(tmp_path/'s'/'runs'/name)
@@ -144,7 +145,7 @@ def test_status_says_who_is_at_work_and_what_is_left(whole, tmp_path, capsys):
     assert cells[third]['seconds'] >= 0 and known['end'] and 'torch' not in known
     assert study_progress(tmp_path/'s').counts['running'] == 0
 
-def test_a_dead_worker_is_not_at_work(whole, tmp_path):
+def test_trial_of_a_dead_worker_is_not_running(whole, tmp_path):
     shutil.copytree(whole, tmp_path/'s')
     name = next((tmp_path/'s'/'runs').iterdir()).name
     if not (child := os.fork()): # takes the lease and is killed with it
@@ -153,25 +154,25 @@ def test_a_dead_worker_is_not_at_work(whole, tmp_path):
     os.waitpid(child, 0)
     assert list((tmp_path/'s'/'locks').glob(f'{name}.*')) and study_progress(tmp_path/'s').counts['running'] == 0
 
-wrong = [('x.json', {**table, 'seed': 1}, 'x.json has no key seed; there are model, data'),
+wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; allowed: model, data'),
          ('x.json', {k: x for k, x in table.items() if k != 'data'}, 'x.json lacks data'),
          ('x.json', {**table, 'seeds': 3}, 'seeds must be a list, got 3'),
-         ('x.json', {**table, 'model': ''}, "model must be a non-empty text, got ''"),
-         ('x.json', {**table, 'processes': True}, 'processes must be a whole number, got True'),
+         ('x.json', {**table, 'model': ''}, "model must be a non-empty string, got ''"),
+         ('x.json', {**table, 'processes': True}, 'processes must be an integer, got True'),
          ('x.json', {**table, 'data': dict(name='rows.jsonl', label=5)}, 'load_text: label must be the name of a col'),
          ('x.json', {**table, 'data': dict(name='rows.jsonl', train_size=[])}, 'train_size must be a number of rows'),
-         ('x.json', {**table, 'methods': {'A': dict(kind=['ADDrop'])}}, "no method is called ['ADDrop']; there are"),
+         ('x.json', {**table, 'methods': {'A': dict(kind=['ADDrop'])}}, "unknown method ['ADDrop']; available:"),
          ('x.json', '['*100_000, 'x.json cannot be read: it is nested too deeply'),
-         ('x.json', {**table, 'methods': {'A': 'Drop'}}, "no method is called 'Drop'; there are FineTuning, SalLM"),
-         ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}}, 'methods.ADDrop has no key r; there are kind, p'),
-         ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has no key txt; there are text'),
-         ('x.json', {**table, 'settings': dict(r=[1])}, 'neither train nor the methods, the model or the data take r'),
-         ('x.json', {**table, 'train': dict(epoch=1)}, 'train has no argument epoch; there are'),
-         ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py makes no Study'),
-         ('x.yaml', '', 'read from .py, .toml, .json')]
+         ('x.json', {**table, 'methods': {'A': 'Drop'}}, "unknown method 'Drop'; available: FineTuning, SalLM"),
+         ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}}, 'methods.ADDrop has unknown keys r; allowed: kind, p'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has unknown keys txt; allowed: text'),
+         ('x.json', {**table, 'settings': dict(r=[1])}, 'train, methods, model and data have no argument r'),
+         ('x.json', {**table, 'train': dict(epoch=1)}, 'train has no argument epoch; available:'),
+         ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py creates no Study'),
+         ('x.yaml', '', 'loaded from .py, .toml, .json')]
 
 @pytest.mark.parametrize('name,text,message', wrong)
-def test_a_file_that_cannot_be_a_study_is_refused_in_one_sentence(home, tmp_path, capsys, name, text, message):
+def test_invalid_study_file_raises_a_short_error(home, tmp_path, capsys, name, text, message):
     for part in ('tiny', 'rows.jsonl'): (tmp_path/part).symlink_to(home/part)
     (tmp_path/name).write_text(text if isinstance(text, str) else json.dumps(text))
     before = sorted(tmp_path.iterdir())
@@ -179,7 +180,7 @@ def test_a_file_that_cannot_be_a_study_is_refused_in_one_sentence(home, tmp_path
     assert message in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
 
 @pytest.mark.slow
-def test_a_setting_of_the_data_and_a_teacher_are_filled_in_by_the_study(home):
+def test_study_file_can_vary_data_and_name_a_teacher(home):
     data = dict(name='rows.jsonl', validation_size=3, test_size=3)
     text = {**table, 'data': data, 'settings': dict(train_size=[8, 16])}
     text['methods'] = {'FineTuning': {}, 'SalLM': dict(teacher=dict(run_of='FineTuning'), steps=2)}
@@ -192,8 +193,8 @@ def test_a_setting_of_the_data_and_a_teacher_are_filled_in_by_the_study(home):
     (home/'taught.json').write_text(json.dumps(changed))
     with pytest.raises(ValueError, match=r'methods.SalLM.function was SalLM\(.*steps=2'): load_study(home/'taught.json')
 
-def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
-    "A stand-in with the interface of submitit; where submitit is there, its local executor has the same numbers"
+def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
+    "Uses a stand-in with the interface of submitit; another test uses its local executor"
     asked = {}
     class Executor:
         def __init__(self, folder, cluster, **kw): asked.update(folder=folder, cluster=cluster, **kw)
@@ -213,13 +214,15 @@ def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
     asked.clear()
     with engine(slurm=dict(max_num_timeout=9, time='4:00:30'), logs=tmp_path): pass
     assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=9, timeout_min=241)
-    with pytest.raises(ValueError, match='does not take one of nonsense'), engine(slurm=dict(nonsense=1)): pass
-    for given, message in [(dict(gpus_per_node=1), 'needs the time that a cell may'),
-                           (dict(time='x'), 'time must be such as'), (dict(time=1, timeout_min=1), 'has both time and'),
-                           (dict(max_num_timeout='many', timeout_min=1), 'whole number of at least 0')]:
+    with pytest.raises(ValueError, match='does not accept one of the options nonsense'):
+        with engine(slurm=dict(nonsense=1)): pass
+    for given, message in [(dict(gpus_per_node=1), 'needs a time limit for a trial'),
+                           (dict(time='x'), 'time must have a format of Slurm'),
+                           (dict(time=1, timeout_min=1), 'has both time and'),
+                           (dict(max_num_timeout='many', timeout_min=1), 'an integer of at least 0')]:
         with pytest.raises(ValueError, match=message), engine(slurm=given): pass
 
-def test_a_dask_worker_with_several_threads_is_refused(monkeypatch):
+def test_dask_worker_with_several_threads_raises(monkeypatch):
     class Client:
         threads = 1
         def __init__(self, address): self.address = address
@@ -233,14 +236,14 @@ def test_a_dask_worker_with_several_threads_is_refused(monkeypatch):
     with pytest.raises(ValueError, match='--nthreads 1'), engine(dask='tcp://a:1'): pass
 
 @pytest.mark.slow
-def test_jobs_that_submitit_starts_here_give_the_same_numbers(home, whole):
+def test_local_submitit_jobs_give_the_same_numbers(home, whole):
     (home/'jobs.toml').write_text((home/'grid.toml').read_text())
     words = ['--slurm', 'cluster=local,timeout_min=9,partition=x', '--threads', '1']
     assert main(['study', 'run', str(home/'jobs.toml'), *words]) == 0
     pd.testing.assert_frame_equal(results(home/'jobs'), results(whole), check_exact=True)
 
 @pytest.mark.slow
-def test_the_workers_of_a_dask_scheduler_give_the_same_numbers(home, whole):
+def test_dask_workers_give_the_same_numbers(home, whole):
     distributed = __import__('distributed')
     (home/'dask.toml').write_text((home/'grid.toml').read_text())
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
@@ -260,7 +263,7 @@ def searched(tiny_data):
     return search
 
 @pytest.mark.slow
-def test_a_search_that_stops_goes_on_as_if_it_had_not(searched, tmp_path):
+def test_interrupted_search_continues_with_the_same_points(searched, tmp_path):
     once = searched(tmp_path/'a', trials=4).run()
     searched(tmp_path/'b', trials=1).run()
     asked = searched(tmp_path/'b', trials=2)
@@ -269,7 +272,7 @@ def test_a_search_that_stops_goes_on_as_if_it_had_not(searched, tmp_path):
     assert searched(tmp_path/'b').trials_table().state.tolist() == ['COMPLETE']*4
 
 @pytest.mark.slow
-def test_no_run_of_a_search_knows_of_the_test_split(searched, tmp_path):
+def test_search_runs_have_no_test_scores(searched, tmp_path):
     search = searched(tmp_path/'s', trials=2)
     search.run()
     for run in (p for p in (tmp_path/'s'/'runs').iterdir()):

@@ -1,5 +1,4 @@
-"""Studies on engines: the same numbers by every engine, a cell that is never trained twice, workers that are killed in
-the middle of a training."""
+"Studies on engines: the same numbers on every engine, no trial trained twice, and recovery from killed workers."
 import io
 import json
 import os
@@ -75,7 +74,7 @@ def ray_of_two_workers(): # `make slow` installs it
         finally: ray.shutdown()
 
 def die(deaths, times):
-    "Kill this process, until the file `deaths` has `times` letters"
+    "Kill this process unless the file `deaths` already has `times` letters"
     so_far = deaths.read_text() if deaths.exists() else ''
     if len(so_far) >= times: return
     deaths.write_text(so_far + 'x')
@@ -86,8 +85,9 @@ def made(tiny_data):
     data = subset(tiny_data, 16, validation_size=8, test_size=8)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def study(folder, deaths=None, times=1, happens=None, at=3, **kw):
-        """If there is a file for its `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning;
-        or something `happens` before the step `at`, the third of which is the first of the second epoch"""
+        """With a file `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning
+
+        Otherwise `happens` is called before the step `at`; step 3 is the first of the second epoch."""
         def bert(seed):
             sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
             model = small_model('classification', tokenizer, seed=seed, **sizes)
@@ -107,7 +107,7 @@ def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=
 engines = ['pool', *(pytest.param(name, marks=pytest.mark.slow) for name in ('loky', 'dask', 'slurm', 'ray'))]
 
 @pytest.mark.parametrize('engine', engines)
-def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_to_the_same_numbers(engine, made, plain,
+def test_trial_of_a_killed_worker_continues_from_its_checkpoint_with_the_same_numbers(engine, made, plain,
                                                                                                   tmp_path):
     study, deaths = made(tmp_path/'s', deaths=tmp_path/'deaths'), tmp_path/'deaths'
     with on(engine, tmp_path) as executor: frame = study.run(executor=executor)
@@ -118,8 +118,8 @@ def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_t
     assert resumed.finished and len({r['step'] for r in resumed.train_rows}) == len(resumed.train_rows)
 
 @pytest.mark.slow
-def test_a_job_whose_time_is_up_is_left_after_its_step_and_goes_on_there_in_its_next_turn(made, tmp_path):
-    "Told in step 3 of 4, of one epoch: another turn from the beginning would be told once more"
+def test_job_whose_time_is_up_stops_after_its_step_and_continues_in_the_next_job(made, tmp_path):
+    "The signal arrives in step 3 of 4 of one epoch; a job that starts over would receive it again"
     told, whole = tmp_path/'told', dict(seeds=(1,), epochs=1, batch_size=4)
     def tell():
         told.write_text('x' if not told.exists() else 'told again')
@@ -132,7 +132,7 @@ def test_a_job_whose_time_is_up_is_left_after_its_step_and_goes_on_there_in_its_
 
 @pytest.fixture
 def answered():
-    "What submitit would answer to its signals, which are sent to this process"
+    "Record calls of submitit's signal handlers in this process"
     __import__('submitit') # the signals are looked at where it is loaded
     said, numbers = [], (signal.SIGUSR2, signal.SIGTERM)
     def answer(number, frame): said.append(number)
@@ -146,14 +146,14 @@ def tell(number=signal.SIGUSR2): os.kill(os.getpid(), number)
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('number, answers', [(signal.SIGUSR2, [signal.SIGUSR2]), (signal.SIGTERM, [])])
-def test_what_is_no_step_is_broken_off_when_a_job_has_to_go_however_often_it_asks(number, answers, answered):
+def test_work_outside_steps_is_interrupted_when_the_time_is_up(number, answers, answered):
     def act(is_up):
         tell(number)
         while is_up(): time.sleep(.01)
     assert _left_in_time(act, 1) == ('left', 'the time of this job is up') and answered == answers
 
 @pytest.mark.slow
-def test_a_checkpoint_is_never_broken_off_and_the_signal_may_come_twice(answered):
+def test_signal_does_not_interrupt_a_checkpoint_and_may_be_repeated(answered):
     def act(is_up):
         tell()
         unbroken.set()
@@ -163,13 +163,13 @@ def test_a_checkpoint_is_never_broken_off_and_the_signal_may_come_twice(answered
         raise Stopped('written')
     assert _left_in_time(act, 1) == ('left', 'written') and answered == [signal.SIGUSR2]
 
-def test_who_ends_in_time_asks_for_no_other_turn_and_a_stop_of_ones_own_is_passed_on(answered):
+def test_finished_job_is_not_queued_again_and_other_stops_propagate(answered):
     assert _left_in_time(lambda is_up: (tell(), is_up()), 9) == (None, True) and answered == []
     def stop(is_up): raise Stopped('by somebody')
     with pytest.raises(Stopped, match='by somebody'): _left_in_time(stop, 9)
 
 @pytest.mark.slow
-def test_an_evaluation_is_broken_off_and_the_measures_wait_for_the_next_turn(answered, made, plain, tmp_path):
+def test_interrupted_evaluation_and_measures_run_in_the_next_job(answered, made, plain, tmp_path):
     study, slow = made(tmp_path/'s', seeds=(1,)), threading.Event()
     own = study._load
     def load(cell):
@@ -192,9 +192,9 @@ def test_an_evaluation_is_broken_off_and_the_measures_wait_for_the_next_turn(ans
     same(study.run().reset_index(drop=True), plain[plain.seed == 1].reset_index(drop=True))
 
 @pytest.mark.slow
-def test_a_cell_whose_jobs_end_too_early_is_sent_again_while_that_brings_it_further_and_costs_no_other_cell(
+def test_trial_whose_jobs_end_early_is_sent_again_while_it_makes_progress(
         made, plain, tmp_path):
-    "Two steps a job; then one that never comes to a step"
+    "First two steps per job, then a job without any step"
     study, here = made(tmp_path/'s'), Here()
     turns = []
     def submit(work, sent, name, *args):
@@ -216,12 +216,12 @@ def test_a_cell_whose_jobs_end_too_early_is_sent_again_while_that_brings_it_furt
         future = Future()
         future.set_result(('left', 'a word of submitit'))
         return future
-    with pytest.raises(RuntimeError, match='FT.seed=1: its jobs end too early, the last one with a word of submitit'):
+    with pytest.raises(RuntimeError, match='FT.seed=1: its jobs end too early, the last one with: a word of submitit'):
         stuck.run(executor=SimpleNamespace(submit=left))
     assert set(stuck.status().state) == {'finished', 'missing'}
 
 @pytest.mark.slow
-def test_a_cell_that_somebody_ends_has_not_failed_one_that_exits_has_tried(made, tmp_path):
+def test_stopped_trial_does_not_count_as_a_try_but_an_exit_does(made, tmp_path):
     def ended(): raise end
     study = made(tmp_path/'s', happens=ended, at=1)
     for end in [KeyboardInterrupt, Stopped]*most_tries:
@@ -234,28 +234,28 @@ def test_a_cell_that_somebody_ends_has_not_failed_one_that_exits_has_tried(made,
 
 @pytest.mark.slow
 @pytest.mark.parametrize('engine', ['pool', 'dask', 'ray'])
-def test_without_a_shared_folder_runs_come_back_as_files(engine, made, plain, tmp_path):
+def test_workers_without_a_shared_folder_return_runs_as_files(engine, made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths')
     with on(engine, tmp_path) as executor: same(study.run(executor=executor, shared=False), plain)
     assert (tmp_path/'deaths').read_text() == 'x'
     assert sorted(p.name for p in (tmp_path/'s').iterdir()) == ['cells', 'locks', 'runs', 'study.json']
 
 @pytest.mark.slow
-def test_what_dies_three_times_is_set_aside_and_the_rest_goes_on(made, plain, tmp_path):
+def test_trial_that_dies_three_times_is_set_aside(made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths', times=3)
-    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=process_pool(tmp_path))
+    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=process_pool(tmp_path))
     assert study.status().set_index('seed').state.to_dict() == {0: 'finished', 1: 'failed'}
-    with pytest.warns(UserWarning, match='1 of 2 cells failed'): study.run()
+    with pytest.warns(UserWarning, match='1 of 2 trials failed'): study.run()
     same(study.run(retry='all'), plain)
 
 @pytest.mark.slow
-def test_a_pool_that_cannot_be_made_again_says_so_and_keeps_what_is_trained(made, plain, tmp_path):
+def test_broken_pool_that_cannot_be_created_again_raises(made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths')
-    with process_pool(tmp_path)() as pool, pytest.raises(RuntimeError, match='a function that makes the executor'):
+    with process_pool(tmp_path)() as pool, pytest.raises(RuntimeError, match='a function that creates the executor'):
         study.run(executor=pool)
     same(study.run(), plain)
 
-def test_what_a_worker_cannot_read_is_said_and_no_cell_is_blamed(made, tmp_path, monkeypatch):
+def test_study_that_a_worker_cannot_load_raises_without_failed_trials(made, tmp_path, monkeypatch):
     class Elsewhere: # a module that is here alone
         def __reduce__(self): return __import__, ('a_module_that_is_here_alone',)
     study = made(tmp_path/'s')
@@ -275,7 +275,7 @@ if __name__ == '__main__':
 '''
 
 @pytest.mark.slow
-def test_two_runs_of_one_folder_train_no_cell_twice(made, plain, tmp_path):
+def test_two_processes_on_one_folder_train_no_trial_twice(made, plain, tmp_path):
     study = made(tmp_path/'s')
     (tmp_path/'sent').write_bytes(cloudpickle.dumps(study))
     (tmp_path/'two.py').write_text(two_runs)
@@ -289,7 +289,7 @@ def test_two_runs_of_one_folder_train_no_cell_twice(made, plain, tmp_path):
     assert not (tmp_path/'s'/'superseded').exists()
 
 @pytest.mark.slow
-def test_who_was_held_up_and_followed_stops_before_its_next_step(made, tmp_path):
+def test_process_that_lost_its_lease_stops_before_its_next_step(made, tmp_path):
     followed = []
     def follow(): # as another process does that takes this one for dead
         if followed: return
@@ -303,7 +303,7 @@ def test_who_was_held_up_and_followed_stops_before_its_next_step(made, tmp_path)
     assert 'error' not in record and not Run(tmp_path/'s'/'runs'/cell.name).finished
 
 @pytest.mark.slow
-def test_of_many_who_want_a_lease_of_the_dead_one_gets_it(tmp_path):
+def test_only_one_process_gets_the_lease_of_a_dead_one(tmp_path):
     (tmp_path/'cell.1').write_text(sealed(dict(host='elsewhere', process=1, started='x', id='gone')))
     os.utime(tmp_path/'cell.1', (0, 0))
     script = textwrap.dedent('''
@@ -325,7 +325,7 @@ def test_of_many_who_want_a_lease_of_the_dead_one_gets_it(tmp_path):
     assert not list(tmp_path.iterdir())
 
 @pytest.mark.slow
-def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, plain, tmp_path):
+def test_truncated_or_foreign_archives_raise(made, plain, tmp_path):
     study = made(tmp_path/'a')
     study.run()
     name, other = study.cells[0].name, made(tmp_path/'b')
@@ -340,14 +340,15 @@ def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, pla
     with pytest.raises(ValueError, match='does not belong to a run'): unpack_run(tmp_path/'b', file.getvalue())
     assert not (tmp_path/'escaped').exists()
     foreign = made(tmp_path/'c', seeds=(7,))
-    with pytest.raises(ValueError, match=f'has no cell {name}; there are FT.seed=7'): unpack_run(tmp_path/'c', archive)
+    with pytest.raises(ValueError, match=f'has no trial {name}; available: FT.seed=7'):
+        unpack_run(tmp_path/'c', archive)
     (tmp_path/'file.tar').write_bytes(archive)
     assert unpack_run(tmp_path/'b', tmp_path/'file.tar') == name == unpack_run(tmp_path/'b', archive)
     same(other.run(), plain)
     assert [p.name for p in (tmp_path/'b').iterdir() if p.name.startswith('.')] == [] and foreign.folder.exists()
 
 def tar_of(*members, mode='w'):
-    "A tar file with `members`: (name, bytes, changes of its header)"
+    "Return a tar file with `members`: (name, bytes, changes of the header)"
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as tar:
         for name, data, header in members:
@@ -358,24 +359,24 @@ def tar_of(*members, mode='w'):
     return file.getvalue()
 
 def far_too_long(archive):
-    "`archive`, whose first member says that it has 8 GB"
+    "Return `archive` with a header that claims 8 GB for its first member"
     info = tarfile.TarInfo.frombuf(archive[:512], 'utf-8', 'strict')
     info.size = 2**33
     return info.tobuf(tarfile.GNU_FORMAT) + archive[512:]
 
 one = ('run/a', bytes(10), {})
 hostile = {**{kind: (tar_of(one, mode=f'w:{kind}'), 'ReadError') for kind in ('gz', 'bz2', 'xz')},
-           'longer than it is': (far_too_long(tar_of(one)), 'cut off'),
+           'longer than it is': (far_too_long(tar_of(one)), 'truncated'),
            'sparse': (tar_of(('run/a', b'', {'pax_headers': {'GNU.sparse.major': '0', 'GNU.sparse.map': '0,0',
-                                                             'GNU.sparse.size': str(2**40)}})), 'ordinary file'),
+                                                             'GNU.sparse.size': str(2**40)}})), 'regular file'),
            'large record': (tar_of(('name.json', bytes(2**24 + 1), {})), 'at most'),
-           **{kind: (tar_of(('run/a', b'', {'type': kind.encode(), 'linkname': '/etc/passwd'})), 'ordinary file')
+           **{kind: (tar_of(('run/a', b'', {'type': kind.encode(), 'linkname': '/etc/passwd'})), 'regular file')
               for kind in '12346'}, # links, devices, a pipe
            **{name: (tar_of((name, b'x', {})), 'does not belong') for name in (
                '../a', 'run/../../a', '/etc/a', 'run//a', 'run/./a', 'a', 'runs/a', '.lock', 'name.json/a')}}
 
 @pytest.mark.parametrize('name', hostile)
-def test_a_hostile_archive_is_refused_before_anything_is_unpacked(name, tmp_path, monkeypatch):
+def test_hostile_archive_raises_before_anything_is_unpacked(name, tmp_path, monkeypatch):
     archive, reason = hostile[name]
     monkeypatch.setattr(tarfile.TarFile, 'extractall', lambda *a, **k: pytest.fail('it was unpacked'))
     (tmp_path/'a.tar').write_bytes(archive)
@@ -384,13 +385,13 @@ def test_a_hostile_archive_is_refused_before_anything_is_unpacked(name, tmp_path
             pass
     assert [p.name for p in tmp_path.iterdir()] == ['a.tar']
 
-def test_an_archive_without_room_on_the_disk_is_refused_before_anything_is_unpacked(tmp_path, monkeypatch):
+def test_archive_larger_than_the_free_space_raises_before_anything_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: SimpleNamespace(free=9))
-    with pytest.raises(ValueError, match='it needs 10 bytes on the disk, where 9 are free'):
+    with pytest.raises(ValueError, match='it needs 10 bytes of disk space, but only 9 are free'):
         with _incoming(tmp_path, tar_of(one)): pass
 
 @pytest.mark.slow
-def test_what_is_no_file_is_not_read_as_an_archive_and_the_others_are_collected(made, plain, tmp_path, capsys):
+def test_collect_skips_invalid_archives_and_adds_the_others(made, plain, tmp_path, capsys):
     made(tmp_path/'a').run()
     made(tmp_path/'b')
     (tmp_path/'archives').mkdir()
@@ -405,7 +406,7 @@ def test_what_is_no_file_is_not_read_as_an_archive_and_the_others_are_collected(
     same(Study.open(tmp_path/'b').results(), plain)
 
 class Here(Executor):
-    "Works at once, in this process; `dies(name of a cell, how often it was sent)` gives the exception of a death"
+    "Run jobs at once in this process; `dies(name of a trial, number of sends)` returns the exception of a crash"
     def __init__(self, dies=lambda name, n: None): self.dies, self.sent = dies, []
 
     def submit(self, work, sent, name, *args):
@@ -416,15 +417,15 @@ class Here(Executor):
         return future
 
 class Nodes:
-    "Threads that are `happens(name of the cell)`, not its training; what that raises is a death"
+    "Threads that call `happens(name of the trial)` instead of training; its exceptions are crashes"
     def __init__(self, happens): self.happens, self.threads = happens, ThreadPoolExecutor(8)
 
     def submit(self, work, sent, name, *args):
         return self.threads.submit(lambda: self.happens(name) or ('finished', ''))
 
 @pytest.mark.slow
-def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_path, monkeypatch):
-    "By its interface; by ray itself among the engines above, in `make slow`: it takes a quarter of a gigabyte"
+def test_ray_executor_submits_tasks_and_raises_without_ray(made, plain, tmp_path, monkeypatch):
+    "Uses a stand-in for ray's interface; `make slow` uses ray itself, which needs a quarter of a gigabyte"
     class WorkerCrashedError(Exception): "As ray's, of which nothing else is known here"
     def crash(name, n): return WorkerCrashedError('the worker died unexpectedly') if n == 1 else None
     asked, here = [], Here(crash)
@@ -443,7 +444,7 @@ def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize('shared', [True, False])
-def test_what_is_finished_is_not_sent_again_and_a_new_measure_trains_nothing(shared, made, plain, tmp_path):
+def test_finished_trials_are_not_sent_again_and_new_measures_train_nothing(shared, made, plain, tmp_path):
     study, here = made(tmp_path/'s'), Here()
     same(study.run(executor=here, shared=shared), plain)
     ends = {p: p.read_text() for p in (tmp_path/'s').glob('runs/*/summary.json')}
@@ -453,7 +454,7 @@ def test_what_is_finished_is_not_sent_again_and_a_new_measure_trains_nothing(sha
     assert more.run(executor=here, shared=shared)['gap'].notna().all() and len(here.sent) == 4
     assert ends == {p: p.read_text() for p in ends}
 
-def test_where_no_folder_is_shared_an_interrupted_run_goes_along_and_is_held(made, plain, tmp_path):
+def test_interrupted_run_is_sent_along_and_leased_without_a_shared_folder(made, plain, tmp_path):
     happened = []
     def happens(): # first the training is stopped in its second epoch; it has no third step when that is trained alone
         happened.append(study_progress(tmp_path/'s').counts['running'])
@@ -463,7 +464,7 @@ def test_where_no_folder_is_shared_an_interrupted_run_goes_along_and_is_held(mad
     same(study.run(executor=Here(), shared=False), plain[:1])
     assert happened == [1]
 
-def test_where_no_folder_is_shared_nobody_else_trains_what_was_sent(made, plain, tmp_path):
+def test_sent_trial_is_leased_without_a_shared_folder(made, plain, tmp_path):
     other, seen = made(tmp_path/'s', seeds=(0,)), tmp_path/'seen'
     def look(): seen.write_text(f'{other.run_cell(other.cells[0])} {study_progress(other.folder).counts["running"]}')
     same(made(tmp_path/'s', seeds=(0,), happens=look).run(executor=Here(), shared=False), plain[:1])
@@ -471,27 +472,27 @@ def test_where_no_folder_is_shared_nobody_else_trains_what_was_sent(made, plain,
 
 @pytest.mark.slow
 @pytest.mark.parametrize('shared', [True, False])
-def test_an_error_counts_as_a_try_wherever_it_is_made(shared, made, tmp_path):
+def test_error_counts_as_a_try_on_any_worker(shared, made, tmp_path):
     def broken(): raise OSError('broken')
     study, here = made(tmp_path/'s', seeds=(0,), happens=broken, at=1), Here()
     for _ in range(5):
-        with pytest.raises(RuntimeError, match='all 1 cells failed, the first one with OSError: broken'):
+        with pytest.raises(RuntimeError, match='all 1 trials failed, the first one with OSError: broken'):
             study.run(executor=here, shared=shared)
     assert len(here.sent) == 3 and study_progress(tmp_path/'s').counts['set aside'] == 1
 
 @pytest.mark.slow
-def test_an_archive_does_not_replace_what_is_being_trained(made, plain, tmp_path):
+def test_archive_does_not_replace_a_running_trial(made, plain, tmp_path):
     made(tmp_path/'a', seeds=(0,)).run()
     refused, archive = [], pack_run(tmp_path/'a', 'FT.seed=0')
     def collect():
-        with pytest.raises(ValueError, match=f'run of FT.seed=0 was left out.* held by process {os.getpid()}') as e:
+        with pytest.raises(ValueError, match=f'run of FT.seed=0 was not added.* held by process {os.getpid()}') as e:
             unpack_run(tmp_path/'b', archive)
         refused.append(e)
     same(made(tmp_path/'b', seeds=(0,), happens=collect).run(), plain[:1])
     assert refused and len(Run(tmp_path/'b'/'runs'/'FT.seed=0').train_rows) == 4
 
 @pytest.mark.slow
-def test_an_archive_that_failed_does_not_replace_what_came_further(made, plain, tmp_path):
+def test_archive_of_a_failed_run_does_not_replace_a_longer_one(made, plain, tmp_path):
     def stop(): raise KeyboardInterrupt
     def fail(): raise OSError('broken')
     further = made(tmp_path/'a', seeds=(0,), happens=stop)
@@ -503,7 +504,7 @@ def test_an_archive_that_failed_does_not_replace_what_came_further(made, plain, 
     same(made(tmp_path/'a', seeds=(0,)).run(), plain[:1])
 
 @pytest.mark.slow
-def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, plain, tmp_path):
+def test_trial_that_died_on_another_host_can_be_tried_again(made, plain, tmp_path):
     def stop(): raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt): made(tmp_path/'s', seeds=(0,), happens=stop).run()
     study, run = made(tmp_path/'s', seeds=(0,)), tmp_path/'s'/'runs'/'FT.seed=0'
@@ -514,11 +515,11 @@ def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, pl
     lock.write_text(sealed(dict(gone, id='gone')))
     os.utime(lock, (0, 0))
     study._write_record('FT.seed=0', measures={}, tries=3)
-    with pytest.raises(RuntimeError, match='killed for memory or by a time limit'): study.run()
+    with pytest.raises(RuntimeError, match='a lack of memory and a time limit'): study.run()
     same(study.run(retry='all'), plain[:1])
 
 @pytest.mark.slow
-def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain, tmp_path):
+def test_caching_engine_trains_a_dead_trial_again(made, plain, tmp_path):
     remembered, here = {}, Here(lambda name, n: OSError('the machine went away') if n == 1 else None)
     def submit(*call): # as dask's executor does by default: the same arguments have the same outcome
         key = repr(call)
@@ -528,31 +529,31 @@ def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('shared', [True, False])
-def test_three_deaths_are_three(shared, made, tmp_path):
+def test_three_deaths_count_as_three_tries(shared, made, tmp_path):
     study = made(tmp_path/'s')
     def die(name, n):
         if name != 'FT.seed=1': return None
         if shared: study._write_record(name, measures={}, tries=n)
         return OSError('the machine went away')
     here = Here(die)
-    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=here, shared=shared)
+    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=here, shared=shared)
     assert here.sent.count('FT.seed=1') == 3 and study.status()['state'].tolist() == ['finished', 'failed']
 
-def test_an_engine_that_tries_again_by_itself_is_stopped_at_the_door(made, tmp_path):
+def test_retries_of_the_engine_stop_after_three_tries(made, tmp_path):
     study = made(tmp_path/'s')
     def die(name, n): # three workers, of which the sender knows nothing
         if name == 'FT.seed=1': study._write_record(name, measures={}, tries=3)
-    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=Here(die))
+    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=Here(die))
     assert not (tmp_path/'s'/'runs'/'FT.seed=1').exists()
 
-def test_what_dask_tried_by_itself_counts_where_no_folder_tells(made, tmp_path):
+def test_retries_of_dask_count_without_a_shared_folder(made, tmp_path):
     class KilledWorker(Exception): allowed_failures = 3
     here = Here(lambda name, n: KilledWorker('four workers died') if name == 'FT.seed=1' else None)
-    with pytest.warns(UserWarning, match='seed=1 with its process ended'):
+    with pytest.warns(UserWarning, match='seed=1 with its process died'):
         made(tmp_path/'s').run(executor=here, shared=False)
     assert here.sent.count('FT.seed=1') == 1
 
-def test_what_died_is_sent_again_at_once_and_not_alone(made, tmp_path):
+def test_dead_trial_is_sent_again_at_once_with_others(made, tmp_path):
     study, tried, together = made(tmp_path/'s', seeds=range(4)), [], threading.Barrier(4, timeout=60)
     def happens(name):
         tried.append(name)
@@ -561,7 +562,7 @@ def test_what_died_is_sent_again_at_once_and_not_alone(made, tmp_path):
         raise OSError('the machine went away')
     assert run_on(study, Nodes(happens), study.cells) == [] and len(tried) == 8
 
-def test_no_more_are_in_flight_than_asked_and_who_comes_back_makes_room(made, tmp_path):
+def test_number_of_trials_in_flight_is_limited(made, tmp_path):
     study, flying, most, last = made(tmp_path/'s', seeds=range(4)), set(), [], threading.Event()
     def happens(name):
         flying.add(name)
@@ -572,7 +573,7 @@ def test_no_more_are_in_flight_than_asked_and_who_comes_back_makes_room(made, tm
     assert run_on(study, Nodes(happens), study.cells, in_flight=2) == []
     assert len(most) == 4 and max(most) == 2
 
-def test_a_queue_that_takes_no_more_for_now_gets_the_rest_later(made, tmp_path):
+def test_full_queue_gets_the_remaining_trials_later(made, tmp_path):
     study, done, refused, jobs = made(tmp_path/'s', seeds=range(4)), [], threading.Event(), []
     def happens(name):
         assert refused.wait(timeout=60)
@@ -587,10 +588,10 @@ def test_a_queue_that_takes_no_more_for_now_gets_the_rest_later(made, tmp_path):
     assert run_on(study, SimpleNamespace(submit=submit), study.cells) == []
     assert sorted(done) == [c.name for c in study.cells]
     def never(*call): raise OSError('the partition is down')
-    with pytest.raises(RuntimeError, match='does not train FT.seed=0: the partition is down'):
+    with pytest.raises(RuntimeError, match='did not train FT.seed=0: the partition is down'):
         run_on(study, SimpleNamespace(submit=never), study.cells)
 
-def test_a_process_takes_a_device_that_no_other_has(tmp_path):
+def test_each_process_takes_a_free_device(tmp_path):
     held = [_free_device(('5', '6'), tmp_path/'d') for _ in range(3)]
     assert [lease.path.name for lease in held] == ['5-0', '6-0', '5-1']
     held[1].__exit__()
@@ -599,7 +600,7 @@ def test_a_process_takes_a_device_that_no_other_has(tmp_path):
     for lease in held: lease.__exit__()
 
 @pytest.mark.slow
-def test_processes_get_a_device_each_and_no_more_threads_than_asked(made, tmp_path, monkeypatch):
+def test_workers_get_one_device_each_and_the_requested_threads(made, tmp_path, monkeypatch):
     seen = tmp_path/'seen'
     def look(): # until both are here: one that has ended has no device
         with seen.open('a') as f: print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.get_num_threads(), file=f)

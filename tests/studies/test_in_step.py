@@ -1,5 +1,4 @@
-"""Cells of a study that several processes train in step: the numbers of one, an error that comes back, a death on
-either side, a lease that is lost."""
+"Trials trained by several processes in step: numbers, errors, killed processes and lost leases."
 import os
 import signal
 import subprocess
@@ -37,7 +36,7 @@ def made(tiny_data):
     data = subset(tiny_data, 16, validation_size=8, test_size=8)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def study(folder, happens=None, dropout=.1, **kw):
-        "Something may happen in the first step of the second epoch, the third"
+        "Call a function in step 3, the first step of the second epoch"
         def bert(seed):
             drawn = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
             model = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2,
@@ -55,19 +54,19 @@ def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/
 def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
 
 @pytest.mark.slow
-def test_two_processes_give_one_process_s_numbers_within_rounding(made, tmp_path):
+def test_two_processes_equal_one_up_to_rounding(made, tmp_path):
     methods = {'FT': FineTuning, 'AD-DROP': ADDrop(p=.4, q=.5, cross_tuning=False)}
     found = [made(tmp_path/str(n), dropout=0., methods=methods, processes=n).run() for n in (1, 2)]
     assert (found[0].test_loss - found[1].test_loss).abs().max() < 1e-6
     assert Run(tmp_path/'2'/'runs'/'FT.seed=0').config['settings']['batch_size'] == 4
 
 @pytest.mark.slow
-def test_on_an_engine_too_and_the_same_again(made, plain, tmp_path):
+def test_engine_with_two_processes_gives_the_same_numbers_again(made, plain, tmp_path):
     pool = partial(ProcessPoolExecutor, 1, mp_context=get_context('spawn'))
     same(made(tmp_path/'s').run(executor=pool, threads=1), plain)
 
 @pytest.mark.slow
-def test_an_error_of_one_process_ends_all_and_comes_back_as_what_it_was(made, tmp_path):
+def test_error_of_one_process_ends_all_and_is_raised(made, tmp_path):
     def fail():
         if rank() == '1': raise FloatingPointError('it is not a number')
     study = made(tmp_path/'s', happens=fail)
@@ -75,7 +74,7 @@ def test_an_error_of_one_process_ends_all_and_comes_back_as_what_it_was(made, tm
     assert 'in fail' in study._record('FT.seed=0')['traceback'] # where it was raised, not where it came back
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_said_and_the_next_run_goes_on_from_the_checkpoint(made, plain, tmp_path):
+def test_killed_process_is_reported_and_the_next_run_continues(made, plain, tmp_path):
     once = tmp_path/'once'
     def die():
         if rank() == '1' and not once.exists():
@@ -96,7 +95,7 @@ def wait_for(what, seconds=60):
     return x
 
 def waits(here):
-    "What writes its process's number into the folder `here`, and goes no further while there is a file `hold`"
+    "Return a function that writes its process id into the folder `here` and waits while the file `hold` exists"
     def wait():
         (here/f'{os.getpid()}.pid').touch()
         while (here/'hold').exists(): time.sleep(.05)
@@ -105,7 +104,7 @@ def waits(here):
 def pids(here): return [int(p.stem) for p in here.glob('*.pid')]
 
 @pytest.mark.slow
-def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plain, tmp_path):
+def test_processes_exit_when_their_parent_is_killed_and_another_continues(made, plain, tmp_path):
     (tmp_path/'hold').touch()
     study = made(tmp_path/'s', happens=waits(tmp_path))
     (tmp_path/'study').write_bytes(cloudpickle.dumps(study))
@@ -119,7 +118,7 @@ def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plai
     same(study.run(), plain)
 
 @pytest.mark.slow
-def test_a_lost_lease_ends_them(made, tmp_path):
+def test_lost_lease_ends_the_processes(made, tmp_path):
     (tmp_path/'hold').touch()
     study = made(tmp_path/'s', happens=waits(tmp_path))
     def check():
@@ -128,7 +127,7 @@ def test_a_lost_lease_ends_them(made, tmp_path):
     assert len(pids(tmp_path)) == 2 and not living(pids(tmp_path))
 
 @pytest.mark.slow
-def test_asked_to_leave_they_write_a_checkpoint_of_the_same_step_and_the_next_run_goes_on_there(made, plain, tmp_path):
+def test_processes_stop_together_with_a_checkpoint_and_the_next_run_continues(made, plain, tmp_path):
     (tmp_path/'hold').touch()
     study, asked = made(tmp_path/'s', happens=waits(tmp_path)), []
     def check():
@@ -146,18 +145,18 @@ def test_asked_to_leave_they_write_a_checkpoint_of_the_same_step_and_the_next_ru
 @pytest.mark.parametrize('given, message', [
     (dict(processes=0), 'processes must be at least 1, got 0'),
     (dict(processes=True), 'processes must be a whole number, got True'),
-    (dict(batch_size=9), 'a batch of 9 cannot be shared by 2 processes; take a multiple of 2')])
-def test_what_cannot_be_shared_is_refused_before_anything_starts(given, message, made, tmp_path):
+    (dict(batch_size=9), 'a batch of 9 cannot be divided among 2 processes; use a multiple of 2')])
+def test_batch_that_cannot_be_divided_raises_before_anything_starts(given, message, made, tmp_path):
     with pytest.raises(ValueError, match=message): made(tmp_path/'s', **given)
 
-def test_every_size_of_a_grid_must_be_shareable(made, tmp_path):
+def test_every_batch_size_of_a_grid_must_be_divisible(made, tmp_path):
     study = made(tmp_path/'s')
     del study.train['batch_size']
     study.settings = dict(batch_size=[8, 6, 5])
-    with pytest.raises(ValueError, match='a batch of 5 cannot be shared'): study._check()
+    with pytest.raises(ValueError, match='a batch of 5 cannot be divided'): study._check()
 
-def test_devices_go_to_workers_in_groups(made, tmp_path, monkeypatch):
+def test_devices_are_grouped_by_worker(made, tmp_path, monkeypatch):
     study = made(tmp_path/'s')
     assert study._grouped(['0', '1', '2', '3']) == ['0,1', '2,3'] and study._grouped(()) == []
-    with pytest.raises(ValueError, match='3 devices cannot be shared by workers of 2 processes each'):
+    with pytest.raises(ValueError, match='3 devices cannot be divided among workers of 2 processes each'):
         study.run(executor=object(), devices=['0', '1', '2'])

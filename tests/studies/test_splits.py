@@ -17,12 +17,12 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)
 
 @pytest.fixture
 def data(tiny_data):
-    "The sentences, and a fourth split: 12 of them again, most with wrong labels"
+    "The sentences, and a fourth split with 12 of them, most with wrong labels"
     ood = tiny_data['train'].select(range(12))
     swapped = ood.map(lambda row, i: dict(label=row['label'] if i < 4 else 1 - row['label']), with_indices=True)
     return datasets.DatasetDict({**tiny_data, 'ood': swapped.cast(ood.features)})
 
-def test_a_fourth_split_is_scored_in_the_run_and_shown_wherever_test_is(tmp_path, data, tiny_bert, tiny_tokenizer):
+def test_further_split_is_scored_and_shown_like_test(tmp_path, data, tiny_bert, tiny_tokenizer):
     run = train(tiny_bert(), tiny_tokenizer, data, run_dir=tmp_path/'run', progress=False, **quick)
     rows = encode(data['ood'], tiny_tokenizer)
     model, batch = load_model(run)[0], Collator(tiny_tokenizer)(list(rows))
@@ -42,7 +42,7 @@ def test_a_fourth_split_is_scored_in_the_run_and_shown_wherever_test_is(tmp_path
     with pytest.raises(ValueError, match="'test', 'ood', got 'odd'"): run.scores('odd')
     with pytest.raises(ValueError, match='test_SCORE, ood_SCORE and gap_SCORE'): measure_of(run, 'odd_accuracy')
 
-def test_a_study_measures_a_fourth_split_and_refuses_a_split_that_the_data_lack(tmp_path, data, tiny_bert,
+def test_study_measures_further_splits_and_raises_for_missing_ones(tmp_path, data, tiny_bert,
                                                                                tiny_tokenizer):
     def made(folder, data, measures):
         return Study(folder, lambda seed: (tiny_bert(), tiny_tokenizer), data, dict(plain=FineTuning), seeds=[0],
@@ -53,12 +53,12 @@ def test_a_study_measures_a_fourth_split_and_refuses_a_split_that_the_data_lack(
     assert table.ood_accuracy[0] == run.scores('ood')['accuracy']
     assert 'accuracy on the ood split' in methods_text(study) and '12 for ood' in methods_text(study)
     for given in (data, lambda: data): # a function's splits are known once it was called
-        with pytest.raises(ValueError, match="no measure is called 'odd_accuracy'.*ood_SCORE"):
+        with pytest.raises(ValueError, match="unknown measure 'odd_accuracy'.*ood_SCORE"):
             made(tmp_path/'other', given, ['odd_accuracy'])
     assert not (tmp_path/'other').exists()
     assert made(tmp_path/'third', lambda: data, ['ood_accuracy']).measures == dict(ood_accuracy='ood_accuracy')
 
-def test_a_run_that_was_recorded_before_the_fourth_split_was_scored_still_opens(tmp_path):
+def test_runs_recorded_without_further_splits_can_be_opened(tmp_path):
     run = Run.create(tmp_path/'old', dict(data=dict(name='x', sizes=dict(train=8, validation=4, test=4, ood=4)),
                                           best_metric=dict(name='accuracy')))
     run.log(dict(kind='score', split='test', step=1, accuracy=.5, loss=1.))
@@ -68,7 +68,7 @@ def test_a_run_that_was_recorded_before_the_fourth_split_was_scored_still_opens(
     assert run.scores('test')['accuracy'] == .5 and 'ood       ' not in repr(run)
     assert not [c for c in runs_table(tmp_path) if c.startswith('ood')]
 
-def test_splits_whose_names_have_underscores_or_share_a_beginning_are_told_apart(tmp_path):
+def test_split_names_with_underscores_or_a_common_prefix_are_distinguished(tmp_path):
     run = Run.create(tmp_path/'run', dict(best_metric=dict(name='accuracy')))
     for split, x in dict(test=.5, test_hard=.25).items():
         run.log(dict(kind='score', split=split, step=1, accuracy=x, macro_f1=x/2))
@@ -77,16 +77,16 @@ def test_splits_whose_names_have_underscores_or_share_a_beginning_are_told_apart
     assert [measure_of(run, name) for name in names] == [.5, .25, .125]
     assert is_measure('ood_f1', ['ood']) and not is_measure('ood_f1') and not is_measure('ood_', ['ood'])
 
-def test_a_search_does_not_see_any_split_that_is_held_out(tmp_path, data, tiny_bert, tiny_tokenizer):
+def test_search_uses_no_held_out_split(tmp_path, data, tiny_bert, tiny_tokenizer):
     def made(folder, **more):
         return Search(folder, lambda seed: (tiny_bert(), tiny_tokenizer), data, dict(plain=FineTuning),
                       dict(learning_rate=[1e-3, 1e-2]), trials=1, progress=False, epochs=1, snapshots=0, **more)
     search = made(tmp_path/'a')
     assert list(search._data(search.cells[0])) == ['train', 'validation']
-    with pytest.raises(ValueError, match='ood_accuracy is of the ood split, which a search does not see'):
+    with pytest.raises(ValueError, match='ood_accuracy uses the ood split, which a search must not use'):
         made(tmp_path/'b', measures=['ood_accuracy'])
 
-def test_a_subset_keeps_further_splits_whole(data):
+def test_subset_keeps_further_splits_complete(data):
     small = subset(data, 8, validation_size=4, test_size=4)
     assert [len(part) for part in small.values()] == [8, 4, 4, 12]
     assert fingerprint(small['ood']) == fingerprint(data['ood'])

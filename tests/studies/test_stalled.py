@@ -1,4 +1,4 @@
-"""Studies whose processes are held up, and followed: who wakes up writes nothing more."""
+"A suspended process whose trial another one has taken over writes nothing when it wakes up."
 import errno
 import fcntl
 import json
@@ -23,7 +23,7 @@ from salviz.studies.progress import study_progress
 from salviz.studies.study import Study
 
 def study_in(folder, data, happens=None, **kw):
-    "`happens(n)` is called before each forward pass, the `n`th of its training"
+    "Create a study; `happens(n)` is called before the `n`th forward pass of its training"
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def bert(seed):
         model, passes = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16,
@@ -38,7 +38,7 @@ def study_in(folder, data, happens=None, **kw):
     return Study(folder, **{**usual, **kw})
 
 def stopped_at_the_fourth_pass(folder, data):
-    "Train the study as another host would; 0 if in the end somebody else is at it"
+    "Train the study like another host; return 0 if another process holds it in the end"
     platform.node = lambda: 'elsewhere'
     def stop(n):
         if n == 4: os.kill(os.getpid(), signal.SIGSTOP)
@@ -56,19 +56,19 @@ def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/
 
 def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
 
-def tree(folder): # as it lies there, leases and notes of who trains apart
+def tree(folder): # all files, without leases and notes of running processes
     kept = [p for part in ('runs', 'cells') for p in (folder/part).rglob('[!.]*')]
     return {p: (p.read_bytes(), p.stat().st_mtime_ns) if p.is_file() else None for p in kept}
 
 def followed(study):
-    "Let another process take over; the tree as it finds it"
+    "Let another process take over; return the tree of files that it finds"
     file, = (study.folder/'locks').glob('*.1')
     file.write_text(sealed({**holder(file), 'id': 'another'}))
     return tree(study.folder)
 
 @pytest.mark.slow
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.EOPNOTSUPP], ids=lambda code: errno.errorcode[code])
-def test_a_study_needs_no_locks_of_the_disk(code, made, plain, tmp_path, monkeypatch):
+def test_study_works_without_file_locks(code, made, plain, tmp_path, monkeypatch):
     def flock(file, operation): raise OSError(code, os.strerror(code))
     monkeypatch.setattr(fcntl, 'flock', flock)
     same(made(tmp_path/'s').run(), plain)
@@ -79,7 +79,7 @@ def passes(made, folder):
     return n
 
 @pytest.mark.slow
-def test_who_is_followed_during_any_pass_through_the_model_writes_nothing_more(made, tmp_path):
+def test_process_that_loses_its_lease_during_a_pass_writes_nothing(made, tmp_path):
     known = passes(made, tmp_path/'all')
     for stage in known:
         before = []
@@ -91,7 +91,7 @@ def test_who_is_followed_during_any_pass_through_the_model_writes_nothing_more(m
         (then,), now = before, tree(study.folder)
         assert {p for p in {**then, **now} if then.get(p, 0) != now.get(p, 0)} == set(), stage
 
-def test_who_is_followed_before_a_checkpoint_or_in_a_measure_writes_nothing_more(made, tmp_path, monkeypatch):
+def test_process_that_loses_its_lease_before_a_checkpoint_or_in_a_measure_writes_nothing(made, tmp_path, monkeypatch):
     before, save = [], MethodTrainer._save_checkpoint
     def measure(run):
         before.append(followed(study))
@@ -110,7 +110,7 @@ def test_who_is_followed_before_a_checkpoint_or_in_a_measure_writes_nothing_more
     assert study.run_cell(study.cells[0]) == 'busy' and [tree(study.folder)] == before
 
 @pytest.mark.slow
-def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing(made, plain, tmp_path):
+def test_suspended_process_is_replaced_from_another_host_and_writes_nothing(made, plain, tmp_path):
     study = made(tmp_path/'s')
     study.patience = 8.
     child = forked.begin(stopped_at_the_fourth_pass, study.folder, study.data, said=tmp_path/'said')
@@ -119,7 +119,7 @@ def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing
         time.sleep(.05)
     held, = study_progress(study.folder).cells.itertuples()
     assert (held.state, held.host, held.process) == ('running', 'elsewhere', child.pid)
-    with pytest.warns(UserWarning, match='1 cells are being trained by another process'): study.run()
+    with pytest.warns(UserWarning, match='1 trials are being trained by another process'): study.run()
     file, = (study.folder/'locks').iterdir()
     os.utime(file, (0, 0))
     assert study_progress(study.folder).counts['running'] == 0
@@ -132,7 +132,7 @@ def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing
     assert tree(study.folder) == before and not list((study.folder/'locks').iterdir())
     assert not (study.folder/'superseded').exists() and Run(study.folder/'runs'/study.cells[0].name).damaged == []
 
-def test_status_goes_by_the_clock_of_the_file_server_and_the_time_a_holder_gave_itself(made, tmp_path, monkeypatch):
+def test_status_uses_the_clock_of_the_file_server_and_the_patience_of_the_holder(made, tmp_path, monkeypatch):
     study, clock = made(tmp_path/'s'), time.time
     (study.folder/'locks').mkdir()
     with Lease(study.folder/'locks'/study.cells[0].name, seconds=7200) as lease:

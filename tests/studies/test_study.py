@@ -1,5 +1,4 @@
-"""A study: what is done is never done again, what was killed goes on, what fails is written down, and another design
-is refused."""
+"Studies: nothing is trained twice, killed studies continue, failures are recorded, and another design raises."
 import json
 import math
 import os
@@ -32,7 +31,7 @@ from salviz.core.leases import Lease
 from salviz.studies.study import Study, _measure_version, _named_measures
 from salviz.studies.trials import Trial, arguments_of, fresh_method, study_cells
 
-# One design in a file of its own: this process and one that will be killed read it alike.
+# The design is in a separate file, which this process and a process that will be killed both read.
 design = textwrap.dedent("""
     import datasets
     from salviz.methods import ADDrop, FineTuning
@@ -68,7 +67,7 @@ def whole(home, made):
     return study
 
 @pytest.mark.slow
-def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, tmp_path):
+def test_killed_study_ends_in_the_same_table(home, made, whole, tmp_path):
     code = textwrap.dedent(f"""
         import os, runpy, signal
         from salviz.training.trainer import MethodTrainer
@@ -91,7 +90,7 @@ def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, 
     again.run()
     # not trained again
     assert (tmp_path/'killed'/left.manifest['cells'][0]['run']/'summary.json').stat().st_mtime_ns == first
-    # went on from step 3
+    # continued from step 3
     assert [r['step'] for r in interrupted.train_rows] == [1, 2, 3, 4, 5, 6]
     assert (interrupted.path/'superseded').exists()
     pd.testing.assert_frame_equal(again.results(), whole.results(), check_exact=True)
@@ -121,7 +120,7 @@ def test_results_are_tidy_and_open_without_torch(whole):
     assert [r.path.name for r in whole.runs(seed=1)['AD-DROP']] == ['AD-DROP.seed=1']
 
 @pytest.mark.slow
-def test_the_tables_caption_names_model_data_and_training(whole):
+def test_table_caption_names_model_data_and_training(whole):
     said = whole.table(compare_to='FineTuning').caption
     for part in ('Model: bert (BertForSequenceClassification, 1 layer, 2 heads).',
                  'Data: 24 train, 8 validation, 16 test examples.', 'epochs 2', 'learning rate 0.01', '2 seeds (0, 1)',
@@ -129,7 +128,7 @@ def test_the_tables_caption_names_model_data_and_training(whole):
         assert part in said, part
     assert 'snapshots' not in said and 'missing' not in said and 'unnamed' not in said
 
-def test_results_and_tables_carry_what_captions_and_citations_need(whole):
+def test_results_and_tables_contain_metadata_for_captions_and_citations(whole):
     frame, table = whole.results(), whole.table()
     origin = frame.attrs['origin']
     assert frame.attrs == dict(about=whole.about, names=['FineTuning', 'ADDrop', 'BertForSequenceClassification'],
@@ -143,14 +142,15 @@ def test_results_and_tables_carry_what_captions_and_citations_need(whole):
     assert table.frame.attrs['origin'] == origin
     assert table.caption.endswith(whole.about)
 
-def test_a_gap_is_never_the_best_in_bold(whole):
+def test_gap_is_never_marked_as_best(whole):
     frame = whole.table().frame
     assert not frame[frame.measure == 'gap']['best'].any() and 'gap ↓' not in whole.table().text
 
 @pytest.mark.parametrize('better,said',
                          [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"),
-                          (dict(gap=True), 'must be'), (dict(acc='higher'), "better has 'acc', which is no measure")])
-def test_a_misspelt_direction_is_refused_before_anything_is_written(made, whole, tmp_path, better, said):
+                          (dict(gap=True), 'must be'),
+                          (dict(acc='higher'), "better has 'acc', which is no(t a)? measure")])
+def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_path, better, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
     assert not (tmp_path/'s').exists()
     with pytest.raises(ValueError, match=said): whole.table(better=better)
@@ -167,7 +167,7 @@ def test_a_misspelt_direction_is_refused_before_anything_is_written(made, whole,
     (dict(weight_decay=.1), 'train.weight_decay was absent and is 0.1'),
     (dict(settings=dict(q=[.2, .4])), 'settings.q was absent and is [0.2, 0.4]'), ('data', 'data.fingerprint was'),
     ('model', 'model.weights was')])
-def test_another_design_in_the_same_folder_is_refused_by_what_differs(made, whole, change, said):
+def test_different_design_in_the_same_folder_raises_and_names_the_difference(made, whole, change, said):
     if change == 'data':
         change = dict(data=datasets.DatasetDict({**made['data'], 'train': made['data']['train'].select(range(20))}))
     if change == 'model':
@@ -178,7 +178,7 @@ def test_another_design_in_the_same_folder_is_refused_by_what_differs(made, whol
     with pytest.raises(ValueError, match='another design.*' + re.escape(said)): made['study'](whole.folder, **change)
     assert (whole.folder/'study.json').read_bytes() == before
 
-def test_a_design_from_before_a_method_got_an_argument_is_the_same_design(made, whole):
+def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whole):
     file = whole.folder/'study.json'
     before = file.read_bytes()
     old = json.loads(before)
@@ -191,7 +191,7 @@ def test_a_design_from_before_a_method_got_an_argument_is_the_same_design(made, 
         assert len(made['study'](whole.folder).results()) == 4
     finally: file.write_bytes(before)
 
-def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
+def test_study_grows_only_with_extend_and_only_by_adding(made, whole):
     more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)},
                 seeds=(0, 1, 2))
     with pytest.raises(ValueError, match='extend=True lets a study grow'): made['study'](whole.folder, **more)
@@ -207,7 +207,7 @@ def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
 
 # measures
 
-def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(made, whole, tmp_path):
+def test_measures_are_cached_until_their_code_or_the_run_changes(made, whole, tmp_path):
     log = str(tmp_path/'calls') # a list would be part of the function, which is another one when the list grows
     def counted(run, model, tokenizer, data):
         with open(log, 'a') as f:
@@ -223,7 +223,7 @@ def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(
     assert len(calls()) == 4
     pd.testing.assert_frame_equal(study(counted).run(measure_again=['mine']), found)
     assert len(calls()) == 8
-    with pytest.raises(ValueError, match='no measure is called mime; there are test_accuracy, mine'):
+    with pytest.raises(ValueError, match='unknown measure mime; available: test_accuracy, mine'):
         study(counted).run(measure_again=['mime'])
     def counted(run): return 7
     changed = study(counted)
@@ -231,7 +231,7 @@ def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(
     assert changed.run().mine.tolist() == [7.]*4
     assert changed.results().test_accuracy.tolist() == whole.results().test_accuracy.tolist()
 
-def test_a_measures_version_follows_its_source_its_values_and_the_end_of_the_run(tmp_path):
+def test_measure_version_depends_on_source_values_and_the_end_of_the_run(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.finish()
     def one(run): return 1
@@ -245,7 +245,7 @@ def test_a_measures_version_follows_its_source_its_values_and_the_end_of_the_run
     assert _measure_version('gap', run) != versions[0] and _measure_version(one, run) != versions[2]
 
 class Scorer:
-    "An object of one's own that can be called"
+    "A custom callable object"
     def __init__(self, k): self.k = k
     def __call__(self, run): return self.k
 
@@ -255,17 +255,17 @@ def bound(x): return partial(lambda x, run: x, x)
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('make', [enclosed, bound, Scorer, lambda x: Scorer(x).__call__,
                                   lambda x: lru_cache(enclosed(x))])
-def test_a_measures_version_tells_apart_the_values_that_it_was_made_with(tmp_path, make):
+def test_measure_version_distinguishes_the_values_of_a_function(tmp_path, make):
     run = Run.create(tmp_path/'run', {})
     run.finish()
     values = [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, [[1], [2]], [[1, 2]], b'1', Path('a')]
     versions = [_measure_version(make(x), run) for x in values]
     assert versions == [_measure_version(make(x), run) for x in values] and len(set(versions)) == len(versions)
     for x in (np.arange(3), torch.ones(2), pd.DataFrame(), {1, 2}, [object()], run):
-        with pytest.raises(ValueError, match='made with values that no short text tells apart; give it a version'):
+        with pytest.raises(ValueError, match='created with values that have no short text form; give it a version'):
             _measure_version(make(x), run)
 
-def test_a_measure_without_source_needs_a_version_and_its_version_is_all_that_counts(tmp_path):
+def test_measure_without_source_needs_a_version_which_alone_counts(tmp_path):
     run, around = Run.create(tmp_path/'run', {}), {}
     run.finish()
     exec('def m(run): return helper()', around)
@@ -280,7 +280,7 @@ def test_a_measure_without_source_needs_a_version_and_its_version_is_all_that_co
     around['m'].version = '2'
     assert _measure_version(around['m'], run) != first
 
-def test_a_number_of_another_version_is_not_shown(made, whole):
+def test_result_of_another_version_is_not_shown(made, whole):
     def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'm': f})
     assert [study(enclosed(x)).run().m[0] for x in (3, 11)] == [3., 11.]
     assert study(enclosed(5)).results().m.isna().all()
@@ -291,25 +291,25 @@ def test_a_number_of_another_version_is_not_shown(made, whole):
     assert study(versioned).results().m.isna().all()
 
 @pytest.mark.parametrize('measures,said',
-                         [(['test_acc', 'acuracy'], "no measure is called 'acuracy'; there are gap, average_loss"),
+                         [(['test_acc', 'acuracy'], "unknown measure 'acuracy'; available: gap, average_loss"),
     ([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
-    (dict(a=lambda net: 0), 'asks for net; a measure can ask for run, model, tokenizer, data'),
+    (dict(a=lambda net: 0), 'has unknown arguments net; allowed: run, model, tokenizer, data'),
     (dict(seed='gap'), 'column already')])
-def test_measures_that_cannot_be_are_refused(measures, said):
+def test_invalid_measures_raise(measures, said):
     with pytest.raises(ValueError, match=said): _named_measures(measures)
 
-def test_a_measure_that_fails_loses_no_training_and_is_tried_again(made, whole):
+def test_failed_measure_keeps_the_run_and_is_tried_again(made, whole):
     def broken(run): return 'many'
     study = made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'broken': broken})
-    with pytest.raises(RuntimeError, match="all 4 cells failed.*measure 'broken' must return a number"): study.run()
+    with pytest.raises(RuntimeError, match="all 4 trials failed.*measure 'broken' must return a number"): study.run()
     assert study.status()['state'].tolist() == ['failed']*4 and study.results().test_accuracy.notna().all()
     mended = made['study'](whole.folder)
     assert not (mended.run().isna().any().any() or mended.status()['error'].any())
 
-def test_a_misspelt_score_is_said_after_the_first_cell_and_no_cell_fails_by_it(made, tmp_path):
+def test_misspelt_score_raises_after_the_first_trial_without_failed_trials(made, tmp_path):
     kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)
     study = made['study'](tmp_path/'s', measures=[*'gap average_loss'.split(), 'test_acuracy'], **kw)
-    with pytest.raises(ValueError, match="no measure is called 'test_acuracy'.*What is trained stays"): study.run()
+    with pytest.raises(ValueError, match="no measure is called 'test_acuracy'.*Finished trials are stored"): study.run()
     assert study.status()['state'].tolist() == ['finished', 'missing', 'missing'] and not study.status()['error'].any()
     written = (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns
     mended = made['study'](tmp_path/'s', measures=['test_accuracy'], **kw)
@@ -317,19 +317,19 @@ def test_a_misspelt_score_is_said_after_the_first_cell_and_no_cell_fails_by_it(m
     assert mended.results().test_accuracy.notna().tolist() == [True]
     assert (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns == written
 
-# failures
+# Failures
 
 class Fails(FineTuning):
-    "Breaks down with one seed"
+    "A method that raises for one seed"
     seeds = {1}
     def plan(self, model, batch, progress):
         if progress.seed in self.seeds and progress.step == 1: raise RuntimeError('out of luck')
         return super().plan(model, batch, progress)
 
 @pytest.mark.slow
-def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_path, monkeypatch):
+def test_failed_trial_is_reported_and_tried_again_while_others_continue(made, tmp_path, monkeypatch):
     study = made['study'](tmp_path/'s', methods={'unlucky': Fails}, epochs=1, measures=['test_accuracy'])
-    with pytest.warns(UserWarning, match='1 of 2 cells failed, unlucky.seed=1 with RuntimeError: out of luck'):
+    with pytest.warns(UserWarning, match='1 of 2 trials failed, unlucky.seed=1 with RuntimeError: out of luck'):
         found = study.run()
     assert found.seed.tolist() == [0]
     assert study.status()[['state', 'error']].values.tolist() == [['finished', ''],
@@ -343,7 +343,7 @@ def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_
     assert study.run().seed.tolist() == [0, 1] and study.status()['state'].tolist() == ['finished']*2
 
 @pytest.mark.slow
-def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, tmp_path):
+def test_run_that_cannot_continue_is_moved_aside_and_trained_again(made, tmp_path):
     study = made['study'](tmp_path/'s', methods={'FineTuning': FineTuning}, seeds=(0, 1), epochs=1,
                           measures=['test_accuracy'])
     for name in ('FineTuning.seed=0', 'FineTuning.seed=1'): (tmp_path/'s'/'runs'/name).mkdir(parents=True)
@@ -363,14 +363,14 @@ def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, 
     thin_out(Run(tmp_path/'s'/'runs'/'FineTuning.seed=0'), 'none')
     assert not Run(tmp_path/'s'/'runs'/'FineTuning.seed=0').checkpoints
 
-def test_a_cell_that_another_process_is_at_is_left_to_it(made, whole):
+def test_trial_of_another_process_is_skipped(made, whole):
     with Lease(whole.folder/"locks"/"AD-DROP.seed=1"), pytest.warns(
-        UserWarning, match=r'1 cells are being trained by another process \(AD-DROP.seed=1\)'):
+        UserWarning, match=r'1 trials are being trained by another process \(AD-DROP.seed=1\)'):
         made['study'](whole.folder).run()
 
 # cells
 
-def test_a_setting_goes_to_whoever_has_an_argument_of_its_name():
+def test_setting_goes_to_every_argument_of_its_name():
     methods = dict(plain=FineTuning, drop=ADDrop, ready=ADDrop(q=.5), made=lambda q: ADDrop(q=q),
                    fixed=lambda: FineTuning())
     cells = study_cells(methods, (0, 1), dict(q=[.2, .4], lr=[1, 2]), ['lr'])
@@ -387,54 +387,54 @@ def test_a_setting_goes_to_whoever_has_an_argument_of_its_name():
 
 @pytest.mark.parametrize('method,value', [('../../etc', .1), ('a/b\\c', 'x/../y'), ('..', None),
                                           ('méthode "1"\n', [1, 2]), ('x'*300, .1)])
-def test_a_cells_folder_stays_where_it_belongs(method, value, tmp_path):
+def test_folder_of_a_trial_stays_in_the_study(method, value, tmp_path):
     name = Trial(method, (('p', value),), 0).name
     assert '/' not in name and '\\' not in name and '\n' not in name and not name.startswith('.') and len(name) <= 200
     assert (tmp_path/'runs'/name).resolve().parent == (tmp_path/'runs').resolve()
 
-def test_a_name_of_any_script_is_one_that_a_folder_may_have(tmp_path):
-    "In whole characters; what fits stays as it is"
+def test_trial_names_in_any_script_are_valid_folder_names(tmp_path):
+    "Names are cut at whole characters; short names do not change"
     name = Trial('注意力' * 80, (('p', .3),), 0).name
     assert name == '注意力' * 26 and Trial('注意力' * 20, (), 0).name == '注意力' * 20 + '.seed=0'
     write_whole(tmp_path/f'{name}.json', b'{}')
 
-def test_cells_with_names_alike_are_refused():
+def test_trials_with_equal_folder_names_raise():
     for methods in ({'a b': FineTuning, 'a/b': ADDrop}, {'A': FineTuning, 'a': ADDrop}):
         with pytest.raises(ValueError, match='the same folder'): study_cells(methods, (0,), {}, [])
     with pytest.raises(ValueError, match='the same folder'): study_cells({'a'*300: FineTuning}, (0, 1), {}, [])
 
 @pytest.mark.parametrize('change,said', [
-    (dict(methods={}), 'methods must be a dict'), (dict(seeds=(0, 0)), 'different whole numbers'),
-    (dict(seeds=3), 'different whole numbers'), (dict(seeds=()), 'different whole numbers'),
+    (dict(methods={}), 'methods must be a (non-empty )?dict'), (dict(seeds=(0, 0)), 'distinct integers'),
+    (dict(seeds=3), 'seeds must be a list of d'), (dict(seeds=()), 'distinct integers'),
     (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
-    (dict(settings=dict(pp=[1])), 'neither train nor the methods, the model or the data take pp'),
-    (dict(settings=dict(seed=[1])), 'as seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs is given twice'),
-    (dict(epoch=3), 'train has no argument epoch; there are probes'),
+    (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),
+    (dict(settings=dict(seed=[1])), 'use seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs given twice'),
+    (dict(epoch=3), 'train has no argument epoch; available: probes'),
     (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"),
-    (dict(model=lambda size: 0), 'the model needs size; a function can ask for seed'),
-    (dict(methods=dict(a=lambda teacher: 0)), "method 'a' needs teacher; a function can ask for seed, run_of"),
+    (dict(model=lambda size: 0), 'the model requires size; available: seed'),
+    (dict(methods=dict(a=lambda teacher: 0)), "method 'a' requires teacher; available: seed, run_of"),
     (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between'),
-    (dict(precision='bf16'), "name one for all, attention_kernel='sdpa'"),
-    (dict(settings=dict(precision=['fp32', 'bf16'])), 'name one for all'),
-    (dict(precision='bf16', settings=dict(attention_kernel=['sdpa', None])), 'name one for all')])
-def test_arguments_that_cannot_work_are_refused_before_anything_is_written(made, tmp_path, change, said):
+    (dict(precision='bf16'), "set attention_kernel='sdpa'"),
+    (dict(settings=dict(precision=['fp32', 'bf16'])), 'set attention_kernel='),
+    (dict(precision='bf16', settings=dict(attention_kernel=['sdpa', None])), 'set attention_kernel=')])
+def test_invalid_arguments_raise_before_anything_is_written(made, tmp_path, change, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', **change)
     assert not (tmp_path/'s').exists()
 
-def test_other_folders_are_left_alone(made, tmp_path):
+def test_folders_without_a_study_are_not_changed(made, tmp_path):
     (tmp_path/'mine.txt').write_text('x')
-    with pytest.raises(FileExistsError, match='holds no study'): made['study'](tmp_path)
+    with pytest.raises(FileExistsError, match='contains no study'): made['study'](tmp_path)
     with pytest.raises(FileNotFoundError, match='no study in'): Study.open(tmp_path)
     with pytest.raises(ValueError, match='is not JSON'): (tmp_path/'study.json').write_text('{'), Study.open(tmp_path)
     study = made['study'](tmp_path/'s')
     with pytest.raises(ValueError, match='no finished run yet'): study.table()
     assert study.results().columns.tolist()[:3] == ['method', 'seed', 'run'] and len(study.results()) == 0
-    with pytest.raises(ValueError, match='gives results only'): Study.open(tmp_path/'s').run()
+    with pytest.raises(ValueError, match='returns results only'): Study.open(tmp_path/'s').run()
 
 # what a study can express
 
 @pytest.mark.slow
-def test_a_method_can_build_on_the_run_of_another_one_with_the_same_seed_and_settings(made, tmp_path):
+def test_method_can_build_on_the_run_of_another_method(made, tmp_path):
     methods = {'plain': FineTuning, 'sallm': lambda run_of, weight: SalLM(teacher=run_of('plain'), weight=weight,
                                                                           steps=2)}
     study = made['study'](tmp_path/'s', methods=methods, seeds=(3,), epochs=1, settings=dict(weight=[.5, 2.]),
@@ -449,11 +449,11 @@ def test_a_method_can_build_on_the_run_of_another_one_with_the_same_seed_and_set
     assert list(study.runs()) == ['plain', 'sallm, weight=0.5', 'sallm, weight=2.0']
     lost = made['study'](tmp_path/'t', methods={'sallm': lambda run_of: SalLM(teacher=run_of('plain')),
                                                 'plain': FineTuning}, seeds=(0,), measures=['test_accuracy'], epochs=1)
-    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; methods that others build on come first'):
+    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; list methods that others build on first'):
         assert lost.run().method.tolist() == ['plain']
 
 def _invented_training(study, cell, check):
-    "A finished run of `cell` with a checkpoint, in place of `Study._trained`"
+    "Create a finished run of `cell` with a checkpoint, in place of `Study._trained`"
     path = study.folder/'runs'/cell.name
     if path.exists(): return Run(path), None
     run = Run.create(path, dict(seed=cell.seed))
@@ -465,7 +465,7 @@ def _invented_training(study, cell, check):
     return run, None
 
 def _opened_and_leased(made, folder, monkeypatch, seeds, **kw):
-    "How often a study of `seeds` seeds opens a run and takes a lease, for each trial"
+    "Return how often a study of `seeds` seeds opens a run and takes a lease, per trial"
     def one(run): return 1.
     study = made['study'](folder, measures=[one], seeds=range(seeds), weights='none', **kw)
     counts = dict(opened=0, leased=0)
@@ -481,7 +481,7 @@ def _opened_and_leased(made, folder, monkeypatch, seeds, **kw):
         for cell in study.cells: assert study.run_cell(cell) == 'finished'
     return study, {k: n/len(study.cells) for k, n in counts.items()}
 
-def test_a_trial_of_a_large_study_without_weights_opens_as_few_runs_as_one_of_a_small_study(
+def test_number_of_opened_runs_per_trial_does_not_grow_with_the_study(
     made, tmp_path, monkeypatch):
     methods = {'plain': FineTuning, 'built': lambda run_of: FineTuning()}
     for given in ({}, dict(methods=methods)):
@@ -489,7 +489,7 @@ def test_a_trial_of_a_large_study_without_weights_opens_as_few_runs_as_one_of_a_
         assert few[1] == many[1] and few[1]['leased'] <= 2
         assert not list(many[0].folder.glob('runs/*/checkpoints/checkpoint-*'))
 
-def test_checkpoints_that_a_killed_process_left_behind_go_with_the_next_run_of_the_study(made, tmp_path, monkeypatch):
+def test_next_run_deletes_checkpoints_of_a_killed_process(made, tmp_path, monkeypatch):
     monkeypatch.setattr(Study, '_trained', _invented_training)
     def one(run): return 1.
     with monkeypatch.context() as killed:
@@ -497,12 +497,12 @@ def test_checkpoints_that_a_killed_process_left_behind_go_with_the_next_run_of_t
         study = made['study'](tmp_path/'s', measures=[one], weights='none')
         for cell in study.cells: study.run_cell(cell)
     assert len(list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))) == 4
-    # as if workers had found them finished
+    # as if workers had finished them
     monkeypatch.setattr(Study, 'run_cell', lambda study, cell, again: 'finished')
     study.run()
     assert not list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))
 
-def test_a_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
+def test_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
     model, tokenizer = made['bert'](0)
     model.bert.save_pretrained(tmp_path/'bert'); tokenizer.save_pretrained(tmp_path/'bert')
     study = made['study'](tmp_path/'s', model=str(tmp_path/'bert'))

@@ -1,4 +1,4 @@
-"A front that is trained: killed and continued, refused at the door, measured by what people marked."
+"Trained fronts: continued after a kill, argument validation, and plausibility measured by human marks."
 import runpy
 import shutil
 import textwrap
@@ -22,7 +22,7 @@ from salviz.studies.trade_off import RationalePlausibility, _marked_words, paret
 
 sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
 
-# Read by this process and by one that will be killed alike; the measures need no training to be told apart.
+# Read by this process and by one that will be killed; the measures differ even without training.
 design = textwrap.dedent("""
     import datasets
     from salviz.methods import RationaleGuided
@@ -75,7 +75,7 @@ def whole(home, made): return made['front'](home/'whole')
 
 
 @pytest.mark.slow
-def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
+def test_values_are_even_first_and_then_fill_gaps_of_the_front(whole):
     assert whole.values[0] == 0 and {.1, 1, 10} <= set(whole.values) and len(whole.values) == 6
     right, plausible = (lambda w: .9 - .02*w**.7), (lambda w: .2 + .5*w/(1 + w))
     values = [0, .1, 1, 10]
@@ -88,7 +88,7 @@ def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
 
 
 @pytest.mark.slow
-def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, whole, tmp_path):
+def test_killed_front_continues_and_trains_nothing_twice(home, made, whole, tmp_path):
     code = textwrap.dedent(f"""
         import os, runpy, signal
         from salviz.studies.study import Study
@@ -108,30 +108,30 @@ def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, wh
 
 
 @pytest.mark.slow
-def test_the_next_value_waits_for_all_that_are_there(made, tmp_path, monkeypatch):
+def test_next_value_waits_for_all_trials(made, tmp_path, monkeypatch):
     def fails_at(weight, layers=(0,)):
         if weight == 1: raise ValueError('no such luck')
         return RationaleGuided(weight=weight)
     study = made['study'](tmp_path/'failing', methods=dict(guided=fails_at))
-    with pytest.warns(UserWarning, match='1 of 4 cells failed'), \
-            pytest.raises(RuntimeError, match='1 of 4 runs are not finished, first guided.weight=1.0?.seed=0 .*luck'):
+    with pytest.warns(UserWarning, match='1 of 4 trials failed'), \
+            pytest.raises(RuntimeError, match='1 of 4 runs are not finished, .* guided.weight=1.0?.seed=0 .*luck'):
         pareto(study, 'right', 'plausible', start=3, budget=5)
     assert len(study.settings['weight']) == 4
 
 
 @pytest.mark.slow
-def test_the_next_value_waits_for_numbers_that_another_process_is_still_at(home, made, whole, tmp_path):
+def test_next_value_waits_for_measures_of_another_process(home, made, whole, tmp_path):
     shutil.copytree(home/'whole', tmp_path/'busy')
     study = made['study'](tmp_path/'busy')
     cell = study.cells[-1]
     (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
     with Lease(tmp_path/"busy/locks"/cell.name), pytest.warns(UserWarning, match='another process'), \
-            pytest.raises(RuntimeError, match='1 of 6 runs are not finished, first .* .not measured'):
+            pytest.raises(RuntimeError, match='1 of 6 runs are not finished, the first is .* .not measured'):
         pareto(study, 'right', 'plausible', start=3, budget=7)
     assert len(study.settings['weight']) == 6
 
 
-def test_a_study_that_another_process_extended_does_not_write_over_it(made, tmp_path):
+def test_study_does_not_overwrite_an_extension_by_another_process(made, tmp_path):
     first = made['study'](tmp_path/'study')
     first.grow(weight=[1.])
     made['study'](tmp_path/'study', seeds=(0, 1), extend=True).grow(weight=[3.])
@@ -143,7 +143,7 @@ def test_a_study_that_another_process_extended_does_not_write_over_it(made, tmp_
     with pytest.raises(ValueError, match='has changed since'): again.grow(weight=[7.])
 
 
-def test_a_value_without_a_finished_run_is_named(home, made, whole, tmp_path):
+def test_values_without_a_finished_run_are_named(home, made, whole, tmp_path):
     shutil.copytree(home/'whole', tmp_path/'failed')
     study = made['study'](tmp_path/'failed')
     shutil.rmtree(next(tmp_path.glob('failed/runs/*weight=10.seed=0')))
@@ -152,7 +152,7 @@ def test_a_value_without_a_finished_run_is_named(home, made, whole, tmp_path):
         assert front.left_out == (10,) and 'weight = 10.' in ' '.join(front.sentences)
 
 
-def test_plausibility_of_a_run_reads_texts_as_far_as_the_run_did(data):
+def test_plausibility_truncates_texts_like_the_run(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
     measure, seen = RationalePlausibility('input_x_gradient', splits=['test']), []
@@ -164,7 +164,7 @@ def test_plausibility_of_a_run_reads_texts_as_far_as_the_run_did(data):
     assert seen[0] == measure(model, tokenizer, data) != seen[1]
 
 
-def test_a_model_that_prefers_no_word_has_no_plausibility(data):
+def test_plausibility_of_constant_attributions_is_nan(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
     model.classifier.weight.data.zero_() # whatever it reads, its answer stays
@@ -172,7 +172,7 @@ def test_a_model_that_prefers_no_word_has_no_plausibility(data):
     assert list(scores) == ['test_token_f1', 'test_auprc'] and np.isnan(list(scores.values())).all()
 
 
-def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
+def test_plausibility_of_a_run_equals_that_of_its_explanations(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
     scores = RationalePlausibility('input_x_gradient', splits=['test'])(model, tokenizer, data)
@@ -185,7 +185,7 @@ def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
     assert [f.astype(int).tolist() for f in flags] == part['rationale'] and len(encoded) == len(kept)
 
 
-def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
+def test_fractions_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
     text = data['test']['text'][0]
@@ -198,13 +198,13 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
 
 
 @pytest.mark.parametrize('kw, match', [
-    (dict(setting='p'), "has no setting 'p'; make it with settings=dict"),
+    (dict(setting='p'), "has no setting 'p'; available: .*create it with settings=dict"),
     (dict(x='accuracy'), "does not measure 'accuracy'; it measures right, plausible"),
     (dict(budget=3), 'budget=3 is less than the 4 values'),
-    (dict(budget=True), 'budget must be a whole number of at least 3'),
-    (dict(start=1), 'start must be a whole number of at least 2'),
+    (dict(budget=True), 'budget must be an integer of at least 3'),
+    (dict(start=1), 'start must be an integer of at least 2'),
     (dict(scale='square'), 'scale must be'),
-    (dict(colour='red'), 'no option colour; there are reference, confidence, better'),
+    (dict(colour='red'), 'no option colour; available: reference, confidence, better'),
     (dict(y='right'), 'pass two metrics'),
     (dict(better=dict(right='lower')), 'pass the reference point of the hypervolume'),
     (dict(reference=(0, 'a')), 'reference must be a point'),
@@ -212,7 +212,7 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     (dict(measures=dict(right='test_accuracy', test_right='test_accuracy'), y='test_right'), 'selected by validation'),
     (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'better direction of right is'),
 ])
-def test_what_cannot_be_asked_of_a_front_is_refused_before_training(made, tmp_path, kw, match):
+def test_invalid_arguments_of_pareto_raise_before_training(made, tmp_path, kw, match):
     of_study = {k: kw[k] for k in ('measures', 'better') if 'measures' in kw and k in kw}
     study = made['study'](tmp_path/'study', **({'better': {}, **of_study} if of_study else {}))
     kw = {k: x for k, x in kw.items() if k not in of_study}
@@ -224,16 +224,16 @@ def test_what_cannot_be_asked_of_a_front_is_refused_before_training(made, tmp_pa
 @pytest.mark.parametrize('kw, match', [
     (dict(weight=[1]), 'must have two different values above 0'),
     (dict(weight=[0, 1]), 'must have two different values above 0'),
-    (dict(settings=dict(weight=[0, 1, 2], per_head=[True, False])), 'per_head take several values too'),
+    (dict(settings=dict(weight=[0, 1, 2], per_head=[True, False])), 'per_head also have several values'),
     (dict(methods=dict(a=RationaleGuided, b=RationaleGuided(layers=(0,)))), 'several methods take weight .a, b.'),
 ])
-def test_a_study_that_gives_no_front_is_refused_before_training(made, tmp_path, kw, match):
+def test_study_without_a_front_raises_before_training(made, tmp_path, kw, match):
     study = made['study'](tmp_path/'study', **kw)
     with pytest.raises(ValueError, match=match): pareto(study, 'right', 'plausible', start=3, budget=6)
     assert not list(tmp_path.glob('study/runs/*'))
 
 
-def test_an_opened_study_gives_its_front_and_is_not_trained(home, whole):
+def test_opened_study_has_a_front_but_is_not_trained(home, whole):
     opened = Study.open(home/'whole')
     assert front_of(opened, 'right', 'plausible').values == whole.values
-    with pytest.raises(ValueError, match='front_of gives the front that is there'): pareto(opened, 'right', 'plausible')
+    with pytest.raises(ValueError, match='use front_of for the existing front'): pareto(opened, 'right', 'plausible')

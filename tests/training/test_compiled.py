@@ -1,4 +1,4 @@
-"Plain passes run compiled where that is asked for, observed ones as the model was written; the numbers are the same."
+"With torch_compile, plain passes run compiled and observed passes do not; the numbers are the same."
 import numpy as np
 import pytest
 import torch
@@ -17,7 +17,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 still = dict(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
 
 class Counting:
-    "A backend that needs no compiler, and counts the graphs that it is handed and how often they run"
+    "A backend that needs no compiler, and counts the graphs that it receives and their runs"
     def __init__(self): self.graphs = self.runs = 0
     def __call__(self, module, inputs):
         self.graphs += 1
@@ -44,8 +44,7 @@ slow = [pytest.param(*row, marks=pytest.mark.slow) for row in (('ad_drop', False
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name, lora', [('plain', True), ('guided', False), *slow])
-def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_path, tiny_bert, tiny_tokenizer,
-                                                               tiny_data, backend):
+def test_compiled_training_has_the_same_losses(name, lora, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, backend):
     runs = []
     for args in ({}, dict(torch_compile_backend=backend)):
         model = tiny_bert(**still).double()
@@ -62,18 +61,17 @@ def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_p
     assert backend.graphs and backend.runs
 
 @pytest.mark.slow
-def test_a_step_whose_attention_is_guided_runs_eagerly_and_the_others_do_not(tmp_path, tiny_bert, tiny_tokenizer,
-                                                                           tiny_data, backend):
+def test_only_steps_with_guided_attention_run_uncompiled(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, backend):
     runs = {}
     for name in ('guidance', 'plain'):
         before = backend.runs
         train(tiny_bert(), tiny_tokenizer, tiny_data, methods[name](), run_dir=tmp_path/name,
               **{**quick, 'snapshots': 0, 'args': dict(torch_compile=True, torch_compile_backend=backend)})
         runs[name] = backend.runs - before
-    assert runs['guidance'] < runs['plain'] # evaluation alone
+    assert runs['guidance'] < runs['plain'] # only evaluation runs compiled
 
 @pytest.mark.slow
-def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backend):
+def test_compiled_model_is_observed_uncompiled(tiny_bert, inputs, backend):
     model = tiny_bert().eval()
     compiled = torch.compile(model, backend=backend)
     with torch.no_grad(): plain = compiled(**inputs).logits
@@ -92,7 +90,7 @@ def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backe
     assert backend.runs > runs
 
 @pytest.mark.slow
-def test_blocks_that_overlap_as_those_of_two_threads_do_leave_compiling_on(tiny_bert, inputs, backend):
+def test_overlapping_eager_passes_restore_compilation(tiny_bert, inputs, backend):
     one, other = eager_passes(), eager_passes()
     one.__enter__(); other.__enter__()
     one.__exit__(None, None, None); other.__exit__(None, None, None)
@@ -100,7 +98,7 @@ def test_blocks_that_overlap_as_those_of_two_threads_do_leave_compiling_on(tiny_
     assert backend.runs
 
 @pytest.mark.slow
-def test_a_model_that_was_compiled_in_place_is_observed_too(tiny_bert, inputs, backend):
+def test_model_compiled_in_place_can_be_observed(tiny_bert, inputs, backend):
     model = tiny_bert().eval()
     with torch.no_grad(), observe(model) as expected: model(**inputs)
     model.compile(backend=backend)
@@ -110,8 +108,7 @@ def test_a_model_that_was_compiled_in_place_is_observed_too(tiny_bert, inputs, b
     assert torch.equal(maps.stacked(), expected.stacked()) and backend.runs == runs > 0
 
 @pytest.mark.slow
-def test_one_compiled_training_does_not_have_the_next_one_compiled(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
-                                                                  backend):
+def test_compiled_training_does_not_affect_the_next_training(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, backend):
     settings = {**quick, 'snapshots': 0, 'epochs': 1}
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'a', **settings,
                 args=dict(torch_compile_backend=backend))
@@ -119,8 +116,8 @@ def test_one_compiled_training_does_not_have_the_next_one_compiled(tmp_path, tin
     train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'b', **settings)
     assert backend.runs == runs > 0 and load_model(run)
 
-def test_without_a_compiler_inductor_is_refused_by_name(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
+def test_inductor_without_a_compiler_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
     monkeypatch.setattr(room.shutil, 'which', lambda name: None)
-    with pytest.raises(ValueError, match=r'torch_compile needs a C\+\+ compiler .* which is not here'):
+    with pytest.raises(ValueError, match=r'torch_compile needs a C\+\+ compiler .* which was not found'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', args=dict(torch_compile=True), **quick)
     assert not (tmp_path/'run').exists()

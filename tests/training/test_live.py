@@ -1,4 +1,4 @@
-"Training in a worker thread: the same run as without one, held up and stopped where it was wished, and never lost."
+"Training in a worker thread: it equals training without a thread, and can be paused, stopped and resumed."
 import asyncio
 import signal
 import subprocess
@@ -26,7 +26,7 @@ methods = dict(plain=FineTuning, sallm=lambda: SalLM(steps=2), guided=lambda: Sa
 
 @pytest.fixture
 def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    "Function that starts a training; what is left of it is stopped at the end of the test"
+    "Function that starts a training; trainings that still run are stopped at the end of the test"
     begun = []
     def begin(method=None, model=None, run_dir='run', **kw):
         begun.append(start_training(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir,
@@ -44,7 +44,7 @@ def block(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     return begin
 
 class Gated(FineTuning):
-    "Plain fine-tuning that does what it is told when a step begins, in the worker thread"
+    "Plain fine-tuning that calls functions when given steps begin, in the worker thread"
     def __init__(self, **at): self.at, self.begun = at, []
     def args(self): return {}
     @property
@@ -56,23 +56,23 @@ class Gated(FineTuning):
 
 def reached(training, state):
     "Wait until `training` is in `state`"
-    there = threading.Event()
-    def look(t):
-        if t.state == state: there.set()
-    end = training.subscribe(look)
-    look(training)
-    assert there.wait(300), training
-    end()
+    is_reached = threading.Event()
+    def check(t):
+        if t.state == state: is_reached.set()
+    unsubscribe = training.subscribe(check)
+    check(training)
+    assert is_reached.wait(300), training
+    unsubscribe()
 
 def when(step, act):
-    "Subscriber that calls `act(training)` once after `step`"
+    "Return a subscriber that calls `act(training)` once after `step`"
     done = []
-    def look(t):
+    def check(t):
         if t.step == step and not done: done.append(True); act(t)
-    return look
+    return check
 
 def same(a, b):
-    "Are two runs equal in all that they recorded?"
+    "Return whether two runs have recorded the same"
     rows = [[{k: v for k, v in r.items() if 'seconds' not in k} for r in run.metrics if r['kind'] != 'record']
             for run in (a, b)]
     assert rows[0] == rows[1] and a.recorded == b.recorded and a.best_step == b.best_step
@@ -87,7 +87,7 @@ def weights(model): return torch.cat([p.detach().flatten() for p in model.parame
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
-def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_bert):
+def test_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_bert):
     one, other, third = tiny_bert(), tiny_bert(), tiny_bert()
     whole = block(methods[name](), one)
     assert same(whole, start(methods[name](), other, 'thread').wait())
@@ -95,14 +95,14 @@ def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_ber
     for step in (3, 5): held.subscribe(when(step, lambda t: t.pause())) # within an epoch, and at its end
     for _ in range(2):
         reached(held, 'paused')
-        torch.rand(3, generator=torch.Generator().manual_seed(1)) # a generator of its own disturbs nobody
+        torch.rand(3, generator=torch.Generator().manual_seed(1)) # a separate generator has no effect
         held.resume()
     assert same(whole, held.wait()) and held.step == held.total == 10
     assert torch.equal(weights(one), weights(other)) and torch.equal(weights(one), weights(third))
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name,at', [*((name, 7) for name in methods), ('plain', 1), ('plain', 5), ('ad_drop', 9)])
-def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert):
+def test_stopped_run_resumes_to_the_same_result(name, at, start, block, tiny_bert):
     whole, model = block(methods[name]()), tiny_bert()
     training = start(methods[name](), model)
     training.subscribe(when(at, lambda t: t.stop()))
@@ -117,7 +117,7 @@ def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert
     assert same(whole, again.wait()) and again.run.finished and 'stopped' not in again.run.state
 
 @pytest.mark.slow
-def test_a_stopped_run_is_resumed_by_train_too(start, block, tiny_bert):
+def test_train_can_resume_a_stopped_run(start, block, tiny_bert):
     whole, model = block(), tiny_bert()
     training = start(model=model)
     training.subscribe(when(3, lambda t: t.stop()))
@@ -135,7 +135,7 @@ odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)),
 @pytest.mark.parametrize('name',
                          [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one')
                           else o for o in odd])
-def test_stopping_and_resuming_changes_nothing_whatever_the_settings(name, start, block):
+def test_stopping_and_resuming_has_no_effect_with_other_settings(name, start, block):
     at, settings = odd[name]
     settings = {'epochs': 3, **settings}
     whole = block(**settings)
@@ -144,7 +144,7 @@ def test_stopping_and_resuming_changes_nothing_whatever_the_settings(name, start
     assert training.wait().state['stopped'] == at
     assert same(whole, start(resume=True, **settings).wait())
 
-def test_no_step_is_made_while_training_is_paused(start):
+def test_paused_training_takes_no_steps(start):
     method = Gated()
     training = start(method)
     training.subscribe(when(4, lambda t: t.pause()))
@@ -161,8 +161,8 @@ def test_stop_ends_a_pause(start):
     training.stop()
     assert training.wait().state['stopped'] == 4 and training.state == 'stopped'
 
-def test_a_pause_at_the_end_of_an_epoch_waits_between_two_epochs(start):
-    "…or in its evaluation; stopped there, the evaluation is done before the checkpoint"
+def test_pause_at_the_end_of_an_epoch_waits_between_two_epochs(start):
+    "It may also wait in the evaluation; after a stop there, the evaluation is completed before the checkpoint"
     training = start()
     training.subscribe(when(5, lambda t: t.pause()))
     reached(training, 'paused')
@@ -183,7 +183,7 @@ def test_pause_and_stop_work_before_the_first_step(start, tiny_bert, block):
     assert same(block(), start(model=model, resume=True).wait())
 
 class Prepares(FineTuning):
-    "Goes through the model again and again before training begins"
+    "Runs the model many times before training begins"
     def __init__(self, passes, begun): self.passes, self.begun = passes, begun
     def args(self): return {}
     def prepare(self, trainer):
@@ -192,7 +192,7 @@ class Prepares(FineTuning):
             trainer.model(input_ids=x['input_ids'])
             self.begun.set()
 
-def test_a_method_that_prepares_itself_can_be_paused_and_stopped(start):
+def test_preparing_method_can_be_paused_and_stopped(start):
     begun = threading.Event()
     training = start(Prepares(10**9, begun))
     assert begun.wait(300) and training.stage == 'preparing'
@@ -203,8 +203,8 @@ def test_a_method_that_prepares_itself_can_be_paused_and_stopped(start):
     assert not torch.nn.modules.module._global_forward_pre_hooks
 
 @pytest.mark.slow
-def test_a_teacher_that_is_being_trained_stops_and_goes_on(start, block, tiny_bert):
-    "SalLM's teacher trains within the student's training: the stop reaches it, and resuming starts where it was"
+def test_training_of_a_teacher_stops_and_resumes(start, block, tiny_bert):
+    "SalLM's teacher trains within the student's training: a stop reaches it, and it resumes from its last step"
     whole, model = block(SalLM(steps=2)), tiny_bert()
     training = start(SalLM(steps=2), model)
     rows, home = threading.Event(), training.run.path
@@ -226,7 +226,7 @@ def test_stop_in_the_last_step_lets_the_run_finish(start):
     training.subscribe(when(10, lambda t: t.stop()))
     assert training.wait().finished and training.state == 'finished' and training.seconds_left == 0
 
-def test_wishes_that_come_twice_or_too_late_change_nothing(start):
+def test_repeated_or_late_requests_have_no_effect(start):
     training = start()
     training.subscribe(when(2, lambda t: (t.pause(), t.pause())))
     reached(training, 'paused')
@@ -239,7 +239,7 @@ def test_wishes_that_come_twice_or_too_late_change_nothing(start):
     for act in (training.pause, training.resume, training.stop): act()
     assert training.state == 'stopped' and training.wait().path == run.path
 
-def test_every_state_is_told_in_order_by_the_worker(start):
+def test_worker_reports_every_state_in_order(start):
     heard, went = [], threading.Event()
     training = start(Gated(step0=lambda: went.wait(300)))
     training.subscribe(lambda t: heard.append((t.state, t.step, threading.current_thread().name)))
@@ -252,12 +252,12 @@ def test_every_state_is_told_in_order_by_the_worker(start):
     training.resume()
     training.wait()
     assert {name for *_, name in heard} == {'salviz training run'}
-    told = [(state, step) for state, step, _ in heard if step]
-    assert told == [('running', 1), ('running', 2), ('paused', 2), ('running', 2),
-                    *(('running', s) for s in range(3, 11)), ('finished', 10)]
+    states = [(state, step) for state, step, _ in heard if step]
+    assert states == [('running', 1), ('running', 2), ('paused', 2), ('running', 2),
+                      *(('running', s) for s in range(3, 11)), ('finished', 10)]
 
 @pytest.mark.slow
-def test_a_subscriber_that_fails_stops_nothing(start):
+def test_failing_subscriber_does_not_stop_training(start):
     training, heard = start(), []
     def bad(t): raise ValueError('no')
     training.subscribe(bad)
@@ -272,12 +272,12 @@ def test_a_subscriber_that_fails_stops_nothing(start):
         raise deadly.subscriber_errors[0]
 
 class Sick(FineTuning):
-    "Its loss becomes NaN in the third step"
+    "A method whose loss becomes NaN in the third step"
     def terms(self, outputs, maps, plan, batch, progress):
         return dict(sick=Term(outputs['main'].logits.sum(-1) * (float('nan') if progress.step > 1 else 0)))
 
 @pytest.mark.slow
-def test_a_failure_is_kept_and_raised_to_whoever_waits(start):
+def test_failure_is_stored_and_raised_by_wait_and_await(start):
     training = start(Sick())
     for _ in range(2):
         with pytest.raises(NonFiniteLoss, match='sick loss became nan in step 3') as e: training.wait()
@@ -290,9 +290,9 @@ def test_a_failure_is_kept_and_raised_to_whoever_waits(start):
     assert 'sick' in training.run.state['error'] and not training.run.finished and 'sick' in repr(training)
     async def main(): await training
     with pytest.raises(NonFiniteLoss): asyncio.run(main())
-    assert start(run_dir='next').wait().finished # the turn was given back
+    assert start(run_dir='next').wait().finished # the lock was released
 
-def test_a_failure_of_the_method_before_training_is_kept_too(start):
+def test_failure_while_preparing_the_method_is_stored(start):
     class Fails(FineTuning):
         def prepare(self, trainer): raise OSError('no teacher')
     training = start(Fails())
@@ -300,7 +300,7 @@ def test_a_failure_of_the_method_before_training_is_kept_too(start):
     assert training.state == 'failed' and training.run.state['error'] == 'OSError: no teacher'
 
 @pytest.mark.slow
-def test_awaiting_leaves_the_loop_free(start):
+def test_await_does_not_block_the_event_loop(start):
     async def main():
         training, ticks = start(), 0
         task = asyncio.ensure_future(training._awaited())
@@ -310,7 +310,7 @@ def test_awaiting_leaves_the_loop_free(start):
     training, ticks = asyncio.run(main())
     assert training.state == 'finished' and ticks > 10
 
-def test_cancelling_who_awaits_stops_the_training(start):
+def test_cancelling_await_stops_the_training(start):
     async def main():
         training, loop = start(), asyncio.get_running_loop()
         task = asyncio.ensure_future(training._awaited())
@@ -318,25 +318,25 @@ def test_cancelling_who_awaits_stops_the_training(start):
         with pytest.raises(asyncio.CancelledError): await task
         return training
     training = asyncio.run(main())
-    assert training.state in ('stopped', 'finished') and training._left.is_set() # finished if the loop came too late
+    assert training.state in ('stopped', 'finished') and training._left.is_set() # finished if the loop was too late
     assert training.run.finished or training.run.state['stopped'] >= 3
 
 def is_waiting() -> bool:
-    "Does the main thread stand in `Training.wait`, where it blocks?"
+    "Return whether the main thread blocks in `Training.wait`"
     frame, codes = sys._current_frames()[threading.main_thread().ident], set()
     while frame: codes.add(frame.f_code); frame = frame.f_back
     return {Training.wait.__code__, threading.Event.wait.__code__} <= codes
 
 @pytest.fixture
 def interruptible():
-    "The handler that makes a KeyboardInterrupt, also where the tests run behind a shell's &, which ignores SIGINT"
+    "Install the handler of KeyboardInterrupt, since a shell's & makes background processes ignore SIGINT"
     was = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, was)
 
-def test_interrupting_who_waits_stops_the_training(start, interruptible):
+def test_interrupting_wait_stops_the_training(start, interruptible):
     held = threading.Event()
-    def hold(): # however busy the machine is, most steps are left when the main thread waits
+    def hold(): # wait for the main thread, so that most steps are left even on a busy machine
         end = time.monotonic() + 300
         while not is_waiting() and time.monotonic() < end: time.sleep(.01)
         assert is_waiting()
@@ -346,20 +346,20 @@ def test_interrupting_who_waits_stops_the_training(start, interruptible):
     with pytest.raises(KeyboardInterrupt): training.wait()
     assert held.is_set() and training.state == 'stopped' and training._left.is_set()
 
-def test_a_second_training_in_the_process_is_refused(start, block, tiny_bert, tmp_path):
+def test_second_training_in_the_process_raises(start, block, tiny_bert, tmp_path):
     model = tiny_bert()
     training = start(model=model)
     training.pause()
     for other in (model, tiny_bert()):
-        with pytest.raises(RuntimeError, match='a training in .*run is going on in this process'):
+        with pytest.raises(RuntimeError, match='a training in .*run is running in this process'):
             start(model=other, run_dir='second')
         with pytest.raises(RuntimeError, match='random numbers'): block(model=other, run_dir='second')
     assert not (tmp_path/'second').exists()
     training.stop(); training.wait()
     assert block(run_dir='second').finished
 
-def test_errors_at_the_door_are_raised_at_the_call(start, block, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match='epochs must be a whole number'): start(epochs=0)
+def test_invalid_arguments_raise_at_the_call(start, block, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match='epochs must be a positive integer'): start(epochs=0)
     with pytest.raises(ValueError, match='progress is an argument of train'): start(progress=True)
     with pytest.raises(TypeError, match='epoch'): start(epoch=1)
     with pytest.raises(FileNotFoundError): start(resume=True)
@@ -369,7 +369,7 @@ def test_errors_at_the_door_are_raised_at_the_call(start, block, tmp_path, monke
     assert not (tmp_path/'run').exists() and block().finished
 
 @pytest.mark.slow
-def test_the_run_can_be_read_while_it_is_written(start):
+def test_run_can_be_read_while_it_is_written(start):
     training, seen = start(snapshots=11), []
     while not training._left.is_set():
         run = Run(training.run.path)
@@ -380,14 +380,14 @@ def test_the_run_can_be_read_while_it_is_written(start):
     assert len({len(s) for s in seen}) > 2
 
 @pytest.mark.slow
-def test_the_worker_prints_and_draws_nothing(start, capfd):
+def test_worker_prints_nothing(start, capfd):
     capfd.readouterr()
     start(SalLM(steps=2)).wait()
     out, err = capfd.readouterr()
     assert out == '' and 'step/s' not in err and '%|' not in err
 
 @pytest.mark.slow
-def test_seconds_left_fall_and_leave_out_what_was_waited(start):
+def test_seconds_left_decrease_and_exclude_pauses(start):
     training, left = start(), []
     training.subscribe(lambda t: left.append(t.seconds_left))
     training.subscribe(when(3, lambda t: t.pause()))
@@ -400,7 +400,7 @@ def test_seconds_left_fall_and_leave_out_what_was_waited(start):
     spent = [seconds for times in training._pace.times.values() for seconds in times]
     assert set(training._pace.times) == {'step', 'recording', 'evaluation', 'save'} and training.waited not in spent
 
-def test_pace_adds_up_what_is_left():
+def test_pace_sums_the_remaining_tasks():
     pace = Pace()
     for what, n, seconds in (('step', 1, 2.), ('recording', 1, 5.), ('evaluation', 10, 1.), ('save', 1, 3.)):
         pace.add(what, n, seconds)
@@ -423,11 +423,11 @@ there.wait()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pause', ['paused', 'running'])
-def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert,
-                                                                   tiny_tokenizer, tiny_data):
+def test_exiting_interpreter_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert,
+                                                              tiny_tokenizer, tiny_data):
     tiny_bert().save_pretrained(tmp_path/'model')
     tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
-    settings = {**quick, 'epochs': 20} # the script comes to its end long before the training does
+    settings = {**quick, 'epochs': 20} # the script ends long before the training
     (tmp_path/'ends.py').write_text(ends.replace('SETTINGS', repr(settings)))
     done = subprocess.run([sys.executable, tmp_path/'ends.py', tmp_path, pause], capture_output=True, text=True,
                           timeout=600)
@@ -440,7 +440,7 @@ def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start,
 
 @pytest.mark.slow
 def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    "A kernel that sleeps in its event loop does not notice SIGINT by itself"
+    "A kernel that sleeps in its event loop does not handle SIGINT by itself"
     tiny_bert().save_pretrained(tmp_path/'model')
     tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
     code = ends.partition('there.wait()')[0].replace('SETTINGS',
@@ -461,7 +461,7 @@ def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, t
     assert run.last_step == run.state['stopped'] == max(run.checkpoints) < 10_000
 
 @pytest.mark.slow
-def test_a_training_can_be_made_first_and_started_later(start, block):
+def test_training_can_be_created_first_and_started_later(start, block):
     method = Gated()
     t = start(method, start=False)
     t.pause(); assert (t.state, t.step, method.begun) == ('waiting', 0, [])
@@ -469,7 +469,7 @@ def test_a_training_can_be_made_first_and_started_later(start, block):
     assert same(t.wait(300), block()) and t.state == 'finished'
 
 @pytest.mark.slow
-def test_a_training_that_is_stopped_before_it_was_started_can_be_resumed(start, block, tiny_bert):
+def test_training_that_was_stopped_before_its_start_can_be_resumed(start, block, tiny_bert):
     t = start(start=False)
     t.stop()
     assert t.wait(300).last_step == 0 and t.state == 'stopped' and not t.run.finished and t.run.state['stopped'] == 0

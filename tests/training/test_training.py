@@ -1,4 +1,4 @@
-"Training: what is recorded changes nothing, what is resumed ends the same, what is wrong is said before it starts."
+"Training: recording has no effect, a resumed run equals an uninterrupted one, and mistakes raise before training."
 import copy
 import json
 import os
@@ -39,7 +39,7 @@ def weights(model): return torch.cat([p.detach().flatten() for p in model.parame
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
-def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+def test_recording_does_not_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     ends = []
     for snapshots in (0, 5):
         model = tiny_bert()
@@ -60,12 +60,11 @@ def test_methods_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny
         ends.append(weights(model))
     assert not torch.equal(*ends)
 
-def test_evaluation_reads_texts_of_like_length_together_and_scores_the_same(tmp_path, tiny_bert, tiny_tokenizer,
-                                                                            tiny_data):
+def test_evaluation_batches_texts_by_length_without_changing_scores(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     model, read = tiny_bert(), []
-    def note(model, args, given):
-        if not model.training: read.append(given['input_ids'].shape)
-    model.register_forward_pre_hook(note, with_kwargs=True)
+    def store_shape(model, args, kwargs):
+        if not model.training: read.append(kwargs['input_ids'].shape)
+    model.register_forward_pre_hook(store_shape, with_kwargs=True)
     run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **quick | dict(epochs=1))
     seen, size = list(read), max(rows for rows, _ in read)
     def padded(lengths):
@@ -85,7 +84,7 @@ def test_evaluation_reads_texts_of_like_length_together_and_scores_the_same(tmp_
     rows = kept['example_id'] - kept['example_id'].min()
     assert kept['predictions'].tolist() == alone.argmax(-1)[rows].tolist() and sorted(rows) == list(range(len(test)))
 
-def test_plain_step_is_the_models_own_loss_and_gradient(tiny_bert, tiny_tokenizer, tiny_data):
+def test_plain_step_has_the_loss_and_gradient_of_the_model(tiny_bert, tiny_tokenizer, tiny_data):
     model, batch = tiny_bert().double().eval(), first_rows(tiny_data, tiny_tokenizer, 8)
     own = model(**model_inputs(batch), labels=batch['labels']).loss
     ours = step_terms(FineTuning(), model, model, batch, Progress(), 'classification')['task'].loss.mean()
@@ -99,8 +98,8 @@ def first_rows(data, tokenizer, n):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
-def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
-    "37 examples: the last micro-batches are uneven, so a mean of means would be off"
+def test_accumulated_micro_batches_equal_one_batch(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+    "With 37 examples the last micro-batches are uneven, so a mean of means would differ"
     ends = []
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
@@ -113,7 +112,7 @@ def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny
     assert torch.allclose(a, b, atol=1e-6)
 
 class Watched(ADDrop):
-    "AD-DROP that knows when it is planning"
+    "AD-DROP that stores whether it is planning"
     planning = False
     def plan(self, model, batch, progress):
         self.planning = True
@@ -129,7 +128,7 @@ def test_attribution_stays_in_full_precision_under_autocast(tmp_path, tiny_bert,
     assert {o for o in seen if o[1]} == {(True, True, torch.float32), (False, True, torch.bfloat16)}
 
 class Breaks(FineTuning):
-    "Plain fine-tuning that breaks down before a step, once"
+    "Plain fine-tuning that raises before a step, once"
     def __init__(self): self.at = None
     def plan(self, model, batch, progress):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
@@ -137,7 +136,7 @@ class Breaks(FineTuning):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('at', [3, 7])
-def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_resumed_run_equals_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     whole, resumed = tiny_bert(), tiny_bert()
     train(whole, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=6, **quick)
     method = Breaks()
@@ -146,7 +145,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, t
         train(resumed, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=6, **quick)
     broken = Run(tmp_path/'run')
     assert not broken.finished and broken.state['error'].startswith('KeyboardInterrupt') and broken.steps
-    # the checkpoint at step 5 has the weights; before it, training starts over from the model that is given
+    # the checkpoint at step 5 has the weights; before it, training starts over from the model argument
     b = train(tiny_bert(seed=9 if at > 5 else 0), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run',
               snapshots=6, resume=True, **quick)
     a = Run(tmp_path/'whole')
@@ -157,7 +156,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, t
     assert (tmp_path/'run'/'superseded').exists()
 
 class Grown(Breaks):
-    "A method that got a second argument, and a corrected citation, after a run of it had begun"
+    "A method whose second argument and corrected citation are newer than its run"
     cite = 'yang2022addrop'
     def __init__(self, p=.3, kept=True):
         super().__init__()
@@ -165,7 +164,7 @@ class Grown(Breaks):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('together', [False, True])
-def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(
+def test_run_older_than_an_argument_of_its_method_resumes_with_the_default(
     together, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def made(**kwargs): return ADDrop(cross_tuning=False) + Grown(**kwargs) if together else Grown(**kwargs)
     method = made()
@@ -182,7 +181,7 @@ def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(
             train(tiny_bert(), tiny_tokenizer, tiny_data, made(**other), resume=True, **how)
     assert train(tiny_bert(), tiny_tokenizer, tiny_data, made(), resume=True, **how).finished
 
-def test_a_killed_training_leaves_a_whole_run_that_can_be_resumed(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_killed_training_leaves_a_valid_run_that_can_be_resumed(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     tiny_bert().save_pretrained(tmp_path/'model')
     tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
     script = textwrap.dedent(f"""
@@ -208,7 +207,7 @@ def test_a_killed_training_leaves_a_whole_run_that_can_be_resumed(tmp_path, tiny
         train(model, tokenizer, tiny_data, run_dir=run.path, resume=True, **quick)
 
 class Sick(FineTuning):
-    "A method whose second term becomes NaN in a certain step"
+    "A method whose second term becomes NaN in one step"
     def __init__(self, step=3, value=float('nan')): self.step, self.value = step, value
     def terms(self, outputs, maps, plan, batch, progress):
         loss = outputs['main'].logits.sum(-1) * 0 + 1
@@ -217,8 +216,8 @@ class Sick(FineTuning):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 @pytest.mark.parametrize('flush_every', [1, 4])
-def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer,
-                                                          tiny_data, monkeypatch):
+def test_non_finite_loss_stops_training_and_is_named(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer,
+                                                     tiny_data, monkeypatch):
     init = MethodTrainer.__init__
     monkeypatch.setattr(MethodTrainer, '__init__', lambda self, *a, **k: init(self, *a, flush_every=flush_every, **k))
     model = tiny_bert()
@@ -229,8 +228,7 @@ def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tm
     if flush_every == 1: assert weights(model).isfinite().all()
 
 @pytest.mark.slow
-def test_saliency_is_recorded_at_fewer_steps_than_attention_which_every_view_says(tmp_path, tiny_bert, tiny_tokenizer,
-                                                                                  tiny_data):
+def test_saliency_is_recorded_at_fewer_steps_and_views_report_it(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def trained(name, **kw):
         return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/name, snapshots=11, **quick, **kw)
     def with_saliency(run): return [s.step for s in run.snapshots(probe=0) if 'saliency' in s.arrays]
@@ -264,9 +262,8 @@ def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer
     assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
 
 @pytest.mark.slow
-def test_the_last_weights_are_returned_scored_and_loaded_where_they_are_asked_for(tmp_path, tiny_bert, tiny_tokenizer,
-                                                                                  tiny_data):
-    # validation gets worse: labels are turned round there, so that the first epoch is the best one
+def test_returns_last_scores_and_loads_the_last_weights(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    # validation labels are swapped, so that validation gets worse and the first epoch is the best one
     turned = tiny_data['validation'].map(lambda r: dict(label=1 - r['label']))
     data = datasets.DatasetDict({**tiny_data, 'validation': turned})
     ends, runs = {}, {}
@@ -285,7 +282,7 @@ def test_the_last_weights_are_returned_scored_and_loaded_where_they_are_asked_fo
     assert '  last      validation' in repr(last) and '  best      validation' in repr(best)
 
 @pytest.mark.slow
-def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_early_stopping_continues_its_count_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6, 'early_stopping': 3, 'keep': 9}
     whole = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=2, **settings)
     method = Breaks()
@@ -296,7 +293,7 @@ def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, t
                 **settings)
     assert run.summary['steps'] == whole.summary['steps'] and run.steps == whole.steps
 
-def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_model_has_the_weights_of_the_best_checkpoint(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     model = tiny_bert()
     run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
                 **{**quick, 'epochs': 4, 'learning_rate': 3e-3})
@@ -304,13 +301,13 @@ def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer,
     assert run.summary['best_step'] == best['step'] and torch.equal(weights(load_model(run)[0]), weights(model))
     for step in run.checkpoints: load_model(run, step)
     kept, test, best = run.load_arrays('test_predictions'), tiny_data['test'], load_model(run)[0]
-    said = [int(best(**tiny_tokenizer(t, return_tensors='pt')).logits.argmax()) for t in test['text']]
+    predicted = [int(best(**tiny_tokenizer(t, return_tensors='pt')).logits.argmax()) for t in test['text']]
     order = np.argsort(kept['example_id'])
-    assert kept['labels'][order].tolist() == test['label'] and kept['predictions'][order].tolist() == said
+    assert kept['labels'][order].tolist() == test['label'] and kept['predictions'][order].tolist() == predicted
     assert np.mean(kept['labels'] == kept['predictions']) == run.scores('test')['accuracy']
 
 @pytest.mark.slow
-def test_own_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+def test_custom_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     texts = ['the film is <img onerror=alert(1)> fine', 'a dull plot']
     for name in methods:
         run = train(tiny_bert(), tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/name, snapshots=2,
@@ -342,7 +339,8 @@ def test_human_rationales_of_probes_are_recorded_by_token(rationale, tmp_path, t
             assert x.sum() == sum(s.words[i] in words for i in s.word_ids if i >= 0)
 
 @pytest.mark.slow
-def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_rationale_may_be_missing_or_empty_and_refers_to_a_text_of_a_pair(tmp_path, tiny_bert, tiny_tokenizer,
+                                                                        tiny_data):
     for i, (rationale, found) in enumerate([([None, [[0, 4]]], (None, ['cold'])), ([[], [[5, 8]]], ([], ['and']))]):
         run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/str(i), snapshots=2,
                     **{**quick, 'epochs': 1, 'probes': marked(rationale=rationale)})
@@ -356,8 +354,8 @@ def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, t
     for s, word in zip(run.snapshots(step=-1), ('plot', 'cold')):
         assert {s.words[i] for i in s.word_ids[s.arrays['rationale']]} == {word}
 
-def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    "The recorder calls the method's own plan: the same example in another batch at the same step gets the same draw"
+def test_snapshot_has_the_random_numbers_of_training(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    "The recorder calls the method's plan: the same example in another batch at the same step drops the same positions"
     method = ADDrop(p=.5, q=.5, cross_tuning=False, variant=ADDropVariant(first_pass='eval'))
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2,
                 **{**quick, 'args': dict(save_only_model=True)})
@@ -377,7 +375,7 @@ def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert,
 
 bad = dict(
     method=(dict(method='ADDrop'), 'must be a method object'),
-    epochs=(dict(epochs=0), 'epochs must be a whole number of at least 1, got 0'),
+    epochs=(dict(epochs=0), 'epochs must be a positive integer, got 0'),
     cross_tuning=(dict(method=ADDrop(), epochs=1), 'ADDrop: .*at least'),
     layer=(dict(method=ADDrop(layers=[7], cross_tuning=False)), 'layers 0 to 1'),
     heads=(dict(method=AttentionGuidance(head_fraction=.4)), 'AttentionGuidance: '),
@@ -402,13 +400,13 @@ bad = dict(
     no_layers_sallm=(dict(method=SalLM(layers=[])), 'at least one layer'),
     no_layers_guidance=(dict(method=AttentionGuidance(layers=[])), 'at least one layer'),
     seed=(dict(seed=-1), 'seed must be'),
-    keep=(dict(keep=0), 'keep must be a whole number of at least 1'),
-    stopping=(dict(early_stopping='x'), 'early_stopping must be a whole number'),
-    owned=(dict(args=dict(num_train_epochs=1)), "own argument epochs"),
-    unserved=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
+    keep=(dict(keep=0), 'keep must be a positive integer'),
+    stopping=(dict(early_stopping='x'), 'early_stopping must be a positive integer'),
+    renamed=(dict(args=dict(num_train_epochs=1)), 'use the argument epochs of train instead'),
+    unsupported=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
     positions=(dict(max_length=65), 'must be at most 64'),
     empty_probe=(dict(probes=['  ']), 'empty'),
-    arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not know'),
+    arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not have'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
     resume=(dict(resume=True), 'no run in'),
     saliency=(dict(saliency='lime'), "train: saliency must be one of .*'gradient_norm'.* for input_ids, got 'lime'"),
@@ -417,22 +415,22 @@ bad = dict(
 
 @pytest.mark.sample(32)
 @pytest.mark.parametrize('case', bad)
-def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    given, said = bad[case]
-    given = dict(given)
-    data = (tiny_data if not given.pop('no_period', False)
+def test_invalid_arguments_raise_before_anything_is_written(case, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    kwargs, message = bad[case]
+    kwargs = dict(kwargs)
+    data = (tiny_data if not kwargs.pop('no_period', False)
             else datasets.DatasetDict({k: d.map(lambda r: dict(text=r['text'].replace('.', '')))
                                        for k, d in tiny_data.items()}))
-    model = tiny_bert(num_labels=given.pop('num_labels', 2))
-    with pytest.raises((ValueError, FileNotFoundError), match=said) as e:
-        train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **given})
+    model = tiny_bert(num_labels=kwargs.pop('num_labels', 2))
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as e:
+        train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **kwargs})
     assert not (tmp_path/'run').exists() and '\n' not in str(e.value)
 
 @pytest.mark.slow
-def test_the_recorder_takes_the_attribution_that_is_asked_for(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    asked = dict(saliency='gradient_norm', snapshots=2, **quick)
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **asked)
-    plain = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'plain', **{**asked, 'saliency': None})
+def test_recorder_uses_the_requested_attribution(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    settings = dict(saliency='gradient_norm', snapshots=2, **quick)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **settings)
+    plain = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'plain', **{**settings, 'saliency': None})
     assert [r.config['settings'].get('saliency') for r in (run, plain)] == ['gradient_norm', None]
     assert [r.snapshot().info['saliency_method'] for r in (run, plain)] == ['gradient_norm', 'integrated_gradients']
     model, tokenizer = load_model(run, 'last')
@@ -440,9 +438,9 @@ def test_the_recorder_takes_the_attribution_that_is_asked_for(tmp_path, tiny_ber
     batch = Collator(tokenizer)(list(encode_texts(list(t.texts), tokenizer)))
     assert np.allclose(t.arrays['saliency'], input_saliency(model, batch, 'gradient_norm')[0], rtol=2e-3, atol=1e-6)
     with pytest.raises(ValueError, match='settings differ'):
-        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=run.path, resume=True, **{**asked, 'saliency': None})
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=run.path, resume=True, **{**settings, 'saliency': None})
 
-def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_existing_folder_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
     with pytest.raises(FileExistsError, match='exists already'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
@@ -450,7 +448,7 @@ def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)
     assert [p.name for p in (tmp_path/'run').iterdir()] == ['mine.txt']
 
-def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_empty_texts_splits_and_invalid_labels_raise(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for texts in (['fine', ' '], ['fine', None]):
         hollow = datasets.DatasetDict({**tiny_data,
                                        'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
@@ -469,13 +467,13 @@ def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tin
     with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'):
         train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
 
-def test_a_model_with_fewer_positions_than_its_tokenizer_allows_gets_shorter_texts(
+def test_texts_are_truncated_to_the_positions_of_the_model(
     tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.warns(UserWarning, match='longer than 10 tokens and were truncated'):
         train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
               **quick)
 
-def test_starting_over_from_other_weights_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_starting_over_from_other_weights_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     method, model = Breaks(), tiny_bert()
     method.at = 3
     with pytest.raises(KeyboardInterrupt):
@@ -483,7 +481,7 @@ def test_starting_over_from_other_weights_is_refused(tmp_path, tiny_bert, tiny_t
     with pytest.raises(ValueError, match='no longer has the weights'):
         train(model, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', resume=True, **quick)
 
-def test_a_step_of_which_some_probes_are_missing_is_recorded_again(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_step_with_missing_probes_is_recorded_again(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     method = Breaks()
     method.at = 7
     with pytest.raises(KeyboardInterrupt):
@@ -495,15 +493,15 @@ def test_a_step_of_which_some_probes_are_missing_is_recorded_again(tmp_path, tin
     assert run.summary['train_seconds'] == pytest.approx(sum(r['seconds'] for r in run.train_rows))
     assert len(run.train_rows) == 10
 
-def test_the_best_checkpoint_is_the_best_of_those_that_are_there(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_best_checkpoint_is_the_best_of_the_existing_ones(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
                 **{**quick, 'epochs': 3, 'keep': 9})
     for name in ('summary.json', 'metrics.jsonl'): (run.path/name).unlink()
     for step, accuracy in ((5, .8), (10, .6), (15, .9)): run.log(dict(kind='eval', step=step, accuracy=accuracy))
     (run.path/'checkpoints'/'checkpoint-15'/'trainer_state.json').write_text('{')
-    # not another one in its stead
+    # no other checkpoint replaces it
     with pytest.raises(ValueError, match='checkpoint-15/trainer_state.json has 1 bytes instead of'): load_model(run)
-    (run.path/'checkpoints'/'checkpoint-15'/'manifest.json').unlink() # never written to its end
+    (run.path/'checkpoints'/'checkpoint-15'/'manifest.json').unlink() # as in an incomplete checkpoint
     assert torch.equal(weights(load_model(run)[0]), weights(load_model(run, 5)[0]))
     assert not torch.equal(weights(load_model(run)[0]), weights(load_model(run, 'last')[0]))
 
@@ -524,7 +522,7 @@ for name, method in methods.items():
 
 @pytest.fixture(scope='module')
 def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "Folders with a run of each method: one process made the first, two that share batches made the second"
+    "Folders with a run of each method: the first by one process, the second by two that share each batch"
     folder = tmp_path_factory.mktemp('two')
     model = make_tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
     model.save_pretrained(folder/'model'); tiny_tokenizer.save_pretrained(folder/'model')
@@ -543,7 +541,7 @@ def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['guided', 'ad_drop', 'guidance', 'sallm'])
 def test_two_processes_train_like_one(name, one_and_two):
-    "gloo on the CPU, without dropout, the same global batch: the same losses within rounding, and one run"
+    "With gloo on the CPU, without dropout, and the same global batch: the same losses up to rounding, and one run"
     a, b = (Run(folder/name) for folder in one_and_two)
     assert b.finished and len(a.train_rows) == len(b.train_rows) == 4 and a.steps == b.steps
     assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6)
@@ -553,8 +551,7 @@ def test_two_processes_train_like_one(name, one_and_two):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['guided', 'ad_drop'])
-def test_a_decoder_trains_the_same_whether_its_tokenizer_gives_token_types_or_not(name, tmp_path, tiny_tokenizer,
-                                                                                  tiny_data):
+def test_decoder_trains_the_same_with_and_without_token_types(name, tmp_path, tiny_tokenizer, tiny_data):
     sizes = dict(n_embd=16, n_layer=2, n_head=4, n_positions=64, pad_token_id=0, bos_token_id=2, eos_token_id=3)
     ends = []
     for names in (['input_ids', 'attention_mask'], ['input_ids', 'token_type_ids', 'attention_mask']):
@@ -567,11 +564,11 @@ def test_a_decoder_trains_the_same_whether_its_tokenizer_gives_token_types_or_no
         ends.append(weights(model))
     assert torch.equal(*ends)
 
-def test_long_texts_are_truncated_with_one_warning_that_counts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_long_texts_are_truncated_with_one_warning_that_counts_them(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.warns(UserWarning, match='longer than 8 tokens and were truncated') as w:
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, max_length=8, **quick)
     assert sum('of 69 texts' in str(o.message) for o in w) == 1
 
-def test_every_public_name_is_there():
+def test_every_public_name_has_a_docstring():
     import salviz
     for name in salviz.__all__: assert getattr(salviz, name).__doc__, name
