@@ -309,7 +309,7 @@ def test_a_measure_that_fails_loses_no_training_and_is_tried_again(made, whole):
 def test_a_misspelt_score_is_said_after_the_first_cell_and_no_cell_fails_by_it(made, tmp_path):
     kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)
     study = made['study'](tmp_path/'s', measures=[*'gap average_loss'.split(), 'test_acuracy'], **kw)
-    with pytest.raises(ValueError, match="no measure is called 'test_acuracy'.*What is trained stays"): study.run()
+    with pytest.raises(ValueError, match="unknown metric 'test_acuracy'.*What is trained stays"): study.run()
     assert study.status()['state'].tolist() == ['finished', 'missing', 'missing'] and not study.status()['error'].any()
     written = (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns
     mended = made['study'](tmp_path/'s', measures=['test_accuracy'], **kw)
