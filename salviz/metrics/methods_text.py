@@ -162,7 +162,7 @@ def _training_parts(configs, varied):
         phrases.append('1 epoch' if phrase == '1 epochs' else phrase)
     if settings and all('optimizer' in x and x['optimizer'] is None for x in settings): phrases.append('AdamW')
     if settings and all('scheduler' in x and x['scheduler'] is None for x in settings):
-        phrases.append('a learning rate that decays linearly to 0')
+        phrases.append('linear decay of the learning rate to 0')
     in_bf16 = sum(x.get('precision') == 'bf16' for x in settings)
     if in_bf16 and 'precision' not in varied:
         phrases.append('bf16 mixed precision' + (f' in {in_bf16} of {len(settings)} runs' if in_bf16 < len(settings)

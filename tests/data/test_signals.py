@@ -153,7 +153,7 @@ def test_invalid_images_give_a_short_error(source, message):
     assert '\n' not in str(refused.value)
 
 @pytest.mark.parametrize('kwargs,message', [
-    (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'),
+    (dict(splits=(.9, .1)), 'three fractions'), (dict(normalise='published'), 'normalise must be'),
     (dict(labels=['a', 'a']), 'at least two distinct'),
     (dict(labels=['a']), 'at least two distinct'), (dict(splits=(.98, .01, .01)), 'too few for splits')])
 def test_invalid_loader_arguments_raise(kwargs, message):

@@ -65,14 +65,15 @@ def test_tied_settings_are_listed_and_the_first_is_taken():
 def test_invalid_selection_metrics_give_a_short_error(tmp_path):
     frame = grid()
     for options, says in ((dict(by='validation_f1'), "by has 'validation_f1'"), (dict(report='test_f1'), 'report has'),
-                          (dict(by='test_accuracy'), 'measure of the validation split'),
-                          (dict(by='validation_loss', report='validation_loss'), 'measure of the validation split')):
+                          (dict(by='test_accuracy'), 'metric of the validation split'),
+                          (dict(by='validation_loss', report='validation_loss'), 'metric of the validation split')):
         with pytest.raises(ValueError, match=says): best_settings(frame, **options)
     named = frame.rename(columns=dict(validation_accuracy='validation_points', test_accuracy='test_points'))
-    with pytest.raises(ValueError, match='way is validation_points better'): best_settings(named, 'validation_points')
+    with pytest.raises(ValueError, match='better direction of validation_points'):
+        best_settings(named, 'validation_points')
     both = dict(validation_points='higher', test_points='higher')
     assert best_settings(named, 'validation_points', better=both)[['p', 'q']].equals(best_settings(frame)[['p', 'q']])
-    with pytest.raises(ValueError, match='is there twice'): best_settings(pd.concat([frame, frame]))
+    with pytest.raises(ValueError, match='occurs twice'): best_settings(pd.concat([frame, frame]))
 
 def test_study_returns_the_best_finished_setting(monkeypatch, tmp_path):
     study = StudyResults.__new__(StudyResults)
@@ -107,5 +108,5 @@ def test_study_with_default_metrics_has_a_best_setting(tmp_path):
     found, = study.best().to_dict('records')
     assert (found['p'], found['validation_accuracy'], found['test_accuracy']) == (.3, pytest.approx(.305), 1.)
     assert study.best('validation_loss', 'test_loss').tied.tolist() == ['p=0.3']
-    with pytest.raises(ValueError, match="best: no measure is called 'validation_f1'.*accuracy, loss"):
+    with pytest.raises(ValueError, match="best: unknown metric 'validation_f1'.*accuracy, loss"):
         study.best('validation_f1')

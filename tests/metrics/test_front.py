@@ -88,7 +88,7 @@ def test_single_or_identical_seeds_have_no_interval():
         assert front.frame.standing.tolist() == ['front', 'front', 'not told apart']
         assert front.frame.validation_accuracy_low.isna().all()
         assert _overlapping(front.frame, front.measures, front.better, 0).tolist() == [False, True, True]
-    assert 'told apart from anything' in ' '.join(front_of(table(points, 1), y='validation_token_f1').sentences)
+    assert 'no values can be told apart' in ' '.join(front_of(table(points, 1), y='validation_token_f1').sentences)
 
 
 def test_equal_values_share_the_front_and_have_no_knee():
@@ -136,10 +136,10 @@ def test_missing_test_numbers_do_not_change_the_front():
 
 
 @pytest.mark.parametrize('kw, match', [
-    (dict(setting='p'), "no setting 'p'; there are weight"),
-    (dict(x='bleu'), "no measure is called 'bleu'"),
+    (dict(setting='p'), "no setting 'p'; available: weight"),
+    (dict(x='bleu'), "unknown metric 'bleu'"),
     (dict(y='validation_accuracy'), 'pass two metrics'),
-    (dict(method='other'), "no run of method 'other' has weight; there are guided"),
+    (dict(method='other'), "no run of method 'other' has weight; available: guided"),
     (dict(reference=(0, 'a')), 'reference must be a point'),
     (dict(confidence=2), 'confidence must be between 0 and 1'),
 ])

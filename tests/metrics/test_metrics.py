@@ -69,7 +69,7 @@ def test_accuracy_and_macro_f1_equal_counting(classes):
     ([0, 1], [0], 'the same length'), (np.zeros(0, int), np.zeros(0, int), 'not be empty'),
     ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
     ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'),
-    (['a'], ['a'], 'whole numbers')])
+    (['a'], ['a'], 'integers')])
 def test_invalid_lists_of_classes_raise(labels, predictions, message):
     with pytest.raises(ValueError, match=message): classification_metrics(labels, predictions)
 
@@ -128,7 +128,7 @@ def test_snapshot_without_required_arrays_raises():
     for name in ('attention', 'saliency'):
         s = look()
         del s.arrays[name]
-        with pytest.raises(KeyError, match=f'needs {name}, which'): attention_agreement(s)
+        with pytest.raises(KeyError, match=f'has no {name}; record'): attention_agreement(s)
     for row in (9, -1):
         with pytest.raises(ValueError, match=f'pooled_row must be one of the 9 tokens .0 to 8., got {row}'):
             attention_agreement(look(pooled_row=row))

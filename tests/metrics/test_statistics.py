@@ -242,8 +242,8 @@ def test_misspelt_direction_raises(wrong):
         result_table(tidy(), better=dict(test_accuracy=wrong))
 
 @pytest.mark.parametrize('options,message', [
-    (dict(better=dict(acc='higher')), "better has 'acc', which is no measure; there are test_accuracy, average_loss"),
-    (dict(percent='acc'), "percent has 'acc', which is no measure"),
+    (dict(better=dict(acc='higher')), "better has 'acc', which is not a metric; available: test_accuracy, average_loss"),
+    (dict(percent='acc'), "percent has 'acc', which is not a metric"),
     (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
@@ -398,8 +398,8 @@ def test_setting_along_the_columns_shows_one_metric():
 
 @pytest.mark.parametrize('options,message', [
     (dict(), 'several runs share one cell of the table: p, lr take several values'),
-    (dict(rows='size'), "rows has 'size'; there are method, p, lr, seed"),
-    (dict(columns=['f1']), "'f1'; there are accuracy"),
+    (dict(rows='size'), "rows has 'size'; available: method, p, lr, seed"),
+    (dict(columns=['f1']), "'f1'; available: accuracy"),
     (dict(columns='p'), 'pass measure=, one of accuracy'),
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
@@ -412,7 +412,7 @@ def test_invalid_tables_raise(options, message):
 def test_runs_without_a_seed_or_duplicates_raise():
     with pytest.raises(ValueError, match='needs a column seed'):
         result_table(pd.DataFrame([dict(method='a', accuracy=1.)]))
-    with pytest.raises(ValueError, match='seed 0 is there twice'):
+    with pytest.raises(ValueError, match='seed 0 occurs twice'):
         result_table(pd.DataFrame([dict(method='a', seed=0, accuracy=1.)]*2))
     assert id_columns(pd.DataFrame([dict(method='a', size=3, seed=0, accuracy=1.)])) == ['method', 'seed']
 
@@ -446,7 +446,7 @@ def test_latex_is_a_booktabs_table_that_compiles(tmp_path):
     assert '|' not in text.replace(r'\textbar', '')
     assert '\0' not in text
     assert table.latex().startswith(r'\begin{table}[t]') and r'\label' not in table.latex()
-    with pytest.raises(ValueError, match='label must be'): table.latex(label='a}b')
+    with pytest.raises(ValueError, match='label must consist of'): table.latex(label='a}b')
     starred = result_table(tidy(), compare_to='FineTuning', levels={'<*': .05})
     assert r'\textsuperscript{\textless{}*}' in starred.latex()
     assert '<sup>&lt;*</sup>' in starred._repr_html_()
@@ -527,8 +527,8 @@ def test_average_over_tasks_is_per_seed_without_missing_tasks():
     frame.loc[frame.index[0], 'test_mcc'] = math.nan # without a score there is no average over the other task
     found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
     assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
-    with pytest.raises(ValueError, match='needs a setting'): result_table(glue(), ['method', 'task'], average=True)
-    with pytest.raises(ValueError, match='called \'average\' already'):
+    with pytest.raises(ValueError, match='requires a setting'): result_table(glue(), ['method', 'task'], average=True)
+    with pytest.raises(ValueError, match='already is a column named \'average\''):
         result_table(glue().replace('CoLA', 'average'), columns='task', measure='test_mcc', average=True)
 
 def test_each_task_may_have_its_own_metric():

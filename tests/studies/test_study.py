@@ -309,7 +309,7 @@ def test_failed_measure_keeps_the_run_and_is_tried_again(made, whole):
 def test_misspelt_score_raises_after_the_first_trial_without_failed_trials(made, tmp_path):
     kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)
     study = made['study'](tmp_path/'s', measures=[*'gap average_loss'.split(), 'test_acuracy'], **kw)
-    with pytest.raises(ValueError, match="no measure is called 'test_acuracy'.*Finished trials are stored"): study.run()
+    with pytest.raises(ValueError, match="unknown metric 'test_acuracy'.*Finished trials are stored"): study.run()
     assert study.status()['state'].tolist() == ['finished', 'missing', 'missing'] and not study.status()['error'].any()
     written = (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns
     mended = made['study'](tmp_path/'s', measures=['test_accuracy'], **kw)
