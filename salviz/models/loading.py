@@ -300,7 +300,7 @@ def class_config(num_labels=None, labels=None) -> dict:
     "Return the settings of a config for `num_labels` classes, or for classes with the names `labels`"
     if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
     if num_labels not in (None, len(labels)):
-        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}; leave num_labels out')
+        raise ValueError(f'labels has {len(labels)} names, but num_labels is {num_labels}; leave num_labels out')
     return dict(num_labels=len(labels), id2label=dict(enumerate(map(str, labels))),
                 label2id={str(name): i for i, name in enumerate(labels)})
 

@@ -67,7 +67,7 @@ def _take_old_names(cls):
 @dataclass(frozen=True)
 class Task(Facts):
     "A task with one class per example; the base class of all tasks"
-    head:Head=None               # in transformers; None: the task has custom nets, which name it as `salviz_task`
+    head:Head=None               # in transformers; None: the nets of the task declare it in `salviz_task`
 
     def __init_subclass__(cls): _take_old_names(cls)
 

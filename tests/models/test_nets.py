@@ -398,7 +398,7 @@ def test_an_input_of_another_shape_is_rejected_by_name(name, shape, said):
     (['tcn'], dict(layers=2), 'TCN has no setting layers; available: shape, channels'),
     (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
     (['lstm'], dict(num_labels=1), 'at least 2, got 1'),
-    (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels names 2 classes, but num_labels is 3'),
+    (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels has 2 names, but num_labels is 3'),
     (['text-lstm'], dict(shape=(3, 4)), 'TextLSTM has no setting shape')])
 def test_invalid_nets_are_rejected(args, kwargs, said):
     with pytest.raises(ValueError, match=said): small_net(*args, **kwargs)

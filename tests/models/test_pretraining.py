@@ -218,7 +218,7 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     (lambda t: small_model('masked_lm', t, hidden=30), 'hidden must be a multiple of heads=4'),
     (lambda t: small_model('classification', t), 'classification needs class names'),
     (lambda t: small_model('classification', t, labels=['a'], num_labels=2),
-     'labels names 1 classes, but num_labels is 2'),
+     'labels has 1 names, but num_labels is 2'),
     (lambda t: small_model('masked_lm', t, num_labels=2), 'masked_lm has no classes')])
 def test_invalid_arguments_raise_errors_of_one_sentence(make, reason, tokenizer):
     with pytest.raises(ValueError, match=reason) as e: make(tokenizer)
