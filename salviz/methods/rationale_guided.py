@@ -428,7 +428,8 @@ class RationaleGuidedVariant(Variant):
     def preset(cls, name:str, arguments:dict) -> dict:
         "Return the options of the preset `name` that apply to the explanation"
         options = cls.presets[name]
-        if arguments.get('explanation', 'attention') in ('attention', 'rollout'): return options
+        explanation = arguments.get('explanation', 'attention')
+        if isinstance(explanation, str) and explanation in ('attention', 'rollout'): return options
         return {k: x for k, x in options.items() if k != 'normalise'}
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
