@@ -12,20 +12,19 @@ import prose
 forbidden = {
     r'\bonce more\b|\banew\b': 'again',
     r'\bby hand\b': 'manually',
-    r"\bof (one's|its|their|your|our) own\b|\bones own\b": 'custom, your own',
+    r"\bof one's own\b|\bones own\b": 'custom, your own',
     r'\bgo(es|ne)? on (where|with|at|in|from|until)\b|\bbroken off\b': 'resumes, continues',
     r'\bkin\b': 'similar',
     r'\b(an?|the|each|both|two|every|which|plain|guided|of) arms?\b': 'condition, model',
-    r'\b(wing|porch|hinge|floor)s?\b|\bdoors?\b|\bthis room\b|\brooms? (below|above|of|is|are|that)\b': 'module, package',
-    r'\b(is|are|was|be|being|been) (told|asked|said)\b': 'a statement about what the code does',
-    r'\bwho(ever)? (forgets?|asks?|wants?|reads?|sees?|has|takes?|needs?)\b': 'if you ...',
-    r'\bserve[sd]?\b': 'supports',
+    r'\b(wing|porch|hinge|floor)s?\b|\bdoors?\b|\b(this|the) room\b|\brooms? (below|above)\b': 'module, package',
+    r'\b(is|are|was|be|being|been) (told|asked)\b(?! apart)': 'a statement about what the code does',
+    r'(^|: )[Ww]ho(ever)? \w+s\b(?!.*\?$)': 'if you ...',
+    r'\bserve[sd]?\b(?! as\b)': 'supports',
     r'\brefuse[sd]?\b|\brefusal\b': 'rejects, raises an error',
     r'\bkeyed draws?\b': 'counter-based random numbers',
     r'\b(a|the) shares?\b|\bshares? of\b': 'fraction',
-    r'\b(cannot|can|could|to|is to) be had\b|\bhad (of|from)\b': 'available, computed',
-    r'\b(does|do|did) (something|nothing) (beside|but)\b|\bnothing but\b': 'only',
-    r'\b(code|model|run|number|table|file|function|option|notebook|message|error|it) (knows?|tells?|asks?)\b':
+    r'\b(cannot|can|could|to|is to) be had\b|\bhad of\b': 'available, computed',
+    r'\b(code|model|run|number|table|file|function|option|notebook|message|error) (knows?|tells?|asks?)\b':
         'reads, has, reports, requires',
 }
 longest = 35 # words in a sentence
