@@ -103,10 +103,10 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
     (lambda: slope(.5, same=-1), 'near and same must not be negative'),
     (lambda: truth_of(number(0, 1), (.5, .2)), 'an interval must begin below its end'),
     (lambda: truth_of(words('so and so'), ['so']), 'stands there 2 times, at 0, 2: give its number'),
-    (lambda: Predict('1.x', 'Which?', 'words'), 'kind must be made by words, head'),
-    (lambda: Predict('', 'Which?', words(film)), 'name must be a text'),
+    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must come from words, head'),
+    (lambda: Predict('', 'Which?', words(film)), '`name` must be a non-empty string'),
     (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is none of"),
-    (lambda: Reveal('1.x'), 'content is missing'),
+    (lambda: Reveal('1.x'), '`content` is missing'),
     (lambda: Reveal(content='x'), 'Reveal takes names of predictions'),
     (lambda: answers('../x'), 'nickname must be 1 to 24 letters'),
     (lambda: _page_parts(object()), 'a page can show texts, figures')])
@@ -246,7 +246,7 @@ def test_answers_are_read_back_after_the_end_of_a_kernel(tmp_path):
     predictions._session.__dict__.update(predictions={}, on_file={}, writing=None)
     one = Predict('1.words', 'Which?', words(film), ['never'])
     shown = answers('alice', tmp_path)
-    assert one.answer['first']['why'] == 'why not' and 'Read back from it: 1.words' in shown.note
+    assert one.answer['first']['why'] == 'why not' and 'Restored: 1.words' in shown.note
     later = Predict('1.other', 'Which?', words(film), ['never'])
     later.commit(['film'])
     assert set(read_answers(tmp_path/'answers-alice.json')['entries']) == {'1.words', '1.region', '1.other'}
@@ -267,7 +267,7 @@ def test_another_persons_file_is_left_as_it_is_and_that_is_said(tmp_path):
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
     shown = answers('alice', tmp_path)
     assert path.read_bytes() == before and (tmp_path/'answers-alice-2.json').exists()
-    assert 'answers-alice.json holds answers of somebody else and was left as it is' in shown.note
+    assert 'answers-alice.json contains answers of somebody else and was not changed' in shown.note
 
 @pytest.mark.parametrize('content', ['', '{', '[]', '{"salviz": "marks"}', '{"salviz": "answers", "version": 2}',
                                      '{"salviz": "answers", "version": 1, "nickname": "a b", "entries": {}}',

@@ -48,6 +48,9 @@ export class CoursePredict {
     this.state = elementOf('span', 'cr-state');
     this.message = elementOf('output', 'sv-said');
     this.message.setAttribute('aria-live', 'polite');
+    this.picture = elementOf('div', 'cr-shown');
+    this.picture.innerHTML = this.about.picture ?? ''; // HTML that Python wrote
+    this.picture.hidden = !this.about.picture;
     this.control = this.kind.ask(this.about.options, {labelledBy: id, tell: text => this.tell(text),
       changed: value => { this.value = value; this.note.textContent = ''; }});
     this.how = elementOf('p', 'sv-note cr-how', this.kind.how(this.about.options));
@@ -71,8 +74,8 @@ export class CoursePredict {
     this.next = elementOf('div', 'cr-buttons', this.shows, this.talked);
     this.el.setAttribute('role', 'group');
     this.el.setAttribute('aria-labelledby', id);
-    this.el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Predict'), this.state), question, this.how,
-      this.place, this.form, this.results, this.next, this.note, this.message);
+    this.el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Predict'), this.state), question,
+      this.picture, this.how, this.place, this.form, this.results, this.next, this.note, this.message);
     if (this.kind.begin) this.value = this.kind.begin(this.about.options);
   }
 

@@ -23,6 +23,7 @@ export class VoteScreen {
     this.name = elementOf('p', 'vt-name');
     this.question = elementOf('h1', 'vt-question');
     this.question.dir = 'auto';
+    this.picture = elementOf('div', 'vt-shown');
     this.rows = elementOf('ul', 'vt-rows');
     this.legend = elementOf('p', 'vt-legend');
     this.truth = elementOf('p', 'vt-truth');
@@ -31,7 +32,7 @@ export class VoteScreen {
     this.back = courseButton('Back', () => this.backward());
     const full = courseButton('Full screen', () => this.full()), close = courseButton('Close', () => this.close());
     const keys = '→ or space: show more. ←: back. F: full screen. Esc: close.';
-    this.el.append(this.name, this.question, this.rows, this.legend, this.truth,
+    this.el.append(this.name, this.question, this.picture, this.rows, this.legend, this.truth,
       elementOf('div', 'vt-buttons', this.forth, this.back, full, close, elementOf('span', 'vt-keys', keys)));
     this.el.addEventListener('keydown', event => this.pressed(event));
     el.append(this.el);
@@ -89,6 +90,8 @@ export class VoteScreen {
     this.el.dataset.stage = votesStages[stage];
     setText(this.name, `${about.name}: ${votesCount(answers.first)}`);
     setText(this.question, about.question);
+    this.picture.innerHTML = stage ? '' : about.picture ?? ''; // HTML that Python wrote
+    this.picture.hidden = !this.picture.innerHTML;
     const rows = stage || about.kind !== 'head' ? votesRows(about, answers, isTrue ? truth : null) : [];
     this.rows.style.setProperty('--vt-count', Math.max(4, rows.length));
     this.rows.replaceChildren(...rows.map(row => this.row(row)));
