@@ -25,11 +25,12 @@ def _line_of_words(label, words, values):
     "Return the HTML of one row: its label and its words"
     numbers = [abs(float(v)) for v in values if not isinstance(v, (bool, np.bool_))]
     largest = max(numbers, default=0)
-    spans = ' '.join(f'<span style="padding:1px 5px;border-radius:4px;{_word_style(v, largest)}">{html.escape(w)}</span>'
+    style = 'padding:1px 5px;border-radius:4px'
+    spans = ' '.join(f'<span style="{style};{_word_style(v, largest)}">{html.escape(w)}</span>'
                      for w, v in zip(words, values))
-    name = f'<span style="flex:0 0 11em;opacity:.75;font-size:.85em">{html.escape(label)}</span>' if label else ''
+    name = f'<span style="flex:0 0 9.5em;opacity:.75;font-size:.85em">{html.escape(label)}</span>' if label else ''
     return f'<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 8px;margin:6px 0">{name}<span ' \
-           f'style="flex:1 1 16em;line-height:1.9">{spans}</span></div>'
+           f'style="flex:1 1 14em;line-height:1.9">{spans}</span></div>'
 
 def _figure(inner, caption):
     "Return `inner` as a figure with its caption"
@@ -111,7 +112,7 @@ class MapPicture:
     def __repr__(self): return f'MapPicture({", ".join(self.maps)}; {len(self.tokens)} tokens)'
 
     def _repr_html_(self):
-        drawn = ''.join(f'<div style="flex:1 1 150px;max-width:400px"><div style="font-size:.85em;opacity:.75">'
+        drawn = ''.join(f'<div style="flex:1 1 230px;max-width:400px"><div style="font-size:.85em;opacity:.75">'
                         f'{html.escape(title)}</div>{_svg_map(title, matrix, self.tokens, self.outlined)}</div>'
                         for title, matrix in self.maps.items())
         return _figure(f'<div style="display:flex;flex-wrap:wrap;gap:12px">{drawn}</div>', self.caption)

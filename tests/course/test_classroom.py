@@ -55,8 +55,8 @@ def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
     marks = class_marks(tmp_path, of)
     assert sorted(s.nickname for s in marks.sheets) == sorted(s.nickname for s in (*sheets, vandal))
     assert dict(marks.broken) == {
-        'marks-cut.json': 'is not JSON', 'marks-other.json': 'is of another set of sentences ("000000"; this class '
-        f'marks {of.id})', 'marks-too-many.json': 'sentence 1 has 12 marks, and at most 4 are allowed'}
+        'marks-cut.json': 'is not JSON', 'marks-other.json': 'belongs to another set of sentences ("000000"; '
+        f'marks {of.id})', 'marks-too-many.json': 'sentence 1 has 12 marks; at most 4 are allowed'}
     (better, other, reason), = marks.doubled
     assert reason == 'the nickname student 3 handed in twice, with the same marks' and better.marks == sheets[3].marks
     assert [name for name, _ in marks.outliers] == ['vandal']
@@ -76,7 +76,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
     marks = class_marks([tmp_path/'*.json', str(tmp_path/'chat.txt'), sheet_code(of, d), json.loads(_sheet_json(of, a)),
                          tmp_path/'none.json', 'hello\nthere'], of)
     assert [s.nickname for s in marks.sheets] == ['amy', 'bob', 'dan'] and len(marks.doubled) == 1
-    reasons = ['does not add up', 'there is no file', 'is no code; one begins with marks1']
+    reasons = ['does not add up', 'there is no file', 'is not a code; a code starts with marks1']
     assert all(reason.startswith(start) for (_, reason), start in zip(marks.broken, reasons, strict=True))
     assert marks.broken[0][0].startswith('chat.txt: code marks1:cat:')
     with pytest.raises(ValueError, match='handed must hold files, folders, codes or Marks'): class_marks([3], of)
@@ -238,7 +238,7 @@ def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ce
     table = marks.compare(dict(equal=[np.ones(len(w)) for w in of.words],
                                perfect=[f + 0. for f in marks.majority]))
     assert abs(table.auprc['equal'] - table.random_auprc['equal']) < .08
-    assert table.token_f1['perfect'] > table.token_f1['each student, by the others'] > table.token_f1['stop words']
+    assert table.token_f1['perfect'] > table.token_f1['each student, against the others'] > table.token_f1['stop words']
     assert table.auprc['perfect'] == 1
     assert (table.auprc_low <= table.auprc).all() and (table.auprc <= table.auprc_high).all()
 

@@ -133,8 +133,8 @@ def test_single_and_double_precision_are_both_right(name, kind):
 def test_each_has_a_case_by_hand_and_cases_of_several_sentences(name):
     exercise = exercises._exercise_named(name)
     hand, run = exercise.by_hand(), exercise.from_run()
-    assert all(c.whose == 'by hand' and np.size(c.truth) <= 25 for c in hand)
-    assert len({c.place for c in run}) > 1 and all(c.whose != 'by hand' for c in run)
+    assert all(c.whose == 'example' and np.size(c.truth) <= 25 for c in hand)
+    assert len({c.place for c in run}) > 1 and all(c.whose != 'example' for c in run)
     assert 1 <= exercise.difficulty <= 3 and exercise.minutes <= 15 and len(exercise.hints) == 2
     assert len(wrong[name]) >= 3
 
@@ -157,7 +157,7 @@ def test_a_known_mistake_fails_and_is_named(name, i):
     sentence, answer = wrong[name][i]
     verdict = check(name, answer)
     assert not verdict.passed and verdict.mistake == sentence, verdict
-    assert verdict.case.whose == 'by hand' # who errs can follow it on paper
+    assert verdict.case.whose == 'example' # which a student can follow on paper
 
 def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
     def forgets(votes, word_ids):
@@ -169,9 +169,9 @@ def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
     assert verdict.mistake.startswith('Nobody has seen this sentence, and its special tokens are 0')
 
 @pytest.mark.parametrize('value,truth,told', [
-    ([0., np.nan], [np.nan, np.nan], 'There is a number where NaN belongs.'), ([0., 0.], [0., 0.], ''),
-    ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is the other way round.'),
-    ([.5, 1.], [.5, np.nan], 'There is a number where NaN belongs.')])
+    ([0., np.nan], [np.nan, np.nan], 'There is a number instead of NaN.'), ([0., 0.], [0., 0.], ''),
+    ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is wrong.'),
+    ([.5, 1.], [.5, np.nan], 'There is a number instead of NaN.')])
 def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
     assert checking._common_mistake(np.array(value), np.array(truth)) == told
 
@@ -180,7 +180,7 @@ def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
         assert any(sentence.startswith('A wrong tie rule') for sentence, _ in wrong[name])
 
 def by_hand_only(name, answer):
-    "`answer` right on cases by hand, as if learnt by heart; of the run something else"
+    "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
     known = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
         truth = next((t for a, t in known if repr(a) == repr(args)), None)
@@ -244,7 +244,7 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
              (lambda a, p: 1/0): 'raised ZeroDivisionError in its line', (lambda a, p: 'text'): 'returns a str of 4',
              (lambda a, p: [[1], [1, 2]]): 'must return numbers', (lambda a, p: Odd()): 'returns a Odd',
              (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4] where [4, 4] is asked for',
-             (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not what it gives',
+             (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not its result',
              (lambda a, p: a > np.inf): 'Everything is False.',
              (lambda a, p: np.full((4, 4, 4), 1)): 'returns [4, 4, 4]'}
     for answer, part in cases.items():
@@ -325,7 +325,7 @@ def drawn_cases():
     flags = np.arange(16).reshape(4, 4) % 3 == 0
     axes = (('query', hostile), ('key', hostile))
     yield Case((), flags, 'x', axes), ~flags
-    yield Case((), np.linspace(-1, 1, 16).reshape(4, 4), 'x', axes, 'by hand'), np.full((4, 4), np.nan)
+    yield Case((), np.linspace(-1, 1, 16).reshape(4, 4), 'x', axes, 'example'), np.full((4, 4), np.nan)
     yield Case((), np.arange(4.), 'x', axes[:1]), np.arange(4.)[::-1]
     yield Case((), hostile, 'x', axes[:1]), hostile[::-1]
     yield Case((), 1.5, '<b>x</b>'), np.array(np.inf)

@@ -112,8 +112,8 @@ def test_what_is_no_mark_is_refused_with_the_reason():
         ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
         ('[' * 100000, 'is nested too deeply'),
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
-        (dict(good, nickname=''), 'the nickname must be a text'),
-        (dict(good, nickname=7), 'the nickname must be a text'),
+        (dict(good, nickname=''), 'the nickname must be a non-empty string'),
+        (dict(good, nickname=7), 'the nickname must be a non-empty string'),
         (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),
         (dict(good, marks=[first[:-1], *good['marks'][1:]]), f'{len(first) - 1} flags for {len(first)} words'),
         (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
@@ -356,6 +356,6 @@ def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     with pytest.raises(ValueError, match='no nickname yet'): marks.code
     marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')
     with pytest.raises(ValueError, match='at most 4'): marks.sheet
-    with pytest.raises(ValueError, match='name must be a text'): Marks('', texts)
+    with pytest.raises(ValueError, match='`name` must be a non-empty string'): Marks('', texts)
     assert room.mark_set(marks.of) is marks.of
     marks.close()

@@ -1,10 +1,10 @@
-// The vote screen, for a projector: a question, all first answers, those after discussion, the truth, each on a key.
+// The vote screen for a projector: question, first answers, answers after discussion, truth; one key press each.
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton, courseKeep, coursePlain, courseRest} from './parts.js';
 import {votesCount, votesRows, votesTruth} from './votes.js';
 
 const votesStages = ['question', 'first answers', 'answers after discussion', 'truth'];
-const votesForward = ['Show first answers', 'Show answers after discussion', 'Show what is true'];
+const votesForward = ['Show first answers', 'Show answers after discussion', 'Show the answer'];
 const votesForwardKeys = ['ArrowRight', 'PageDown', ' '], votesBackKeys = ['ArrowLeft', 'PageUp'];
 
 function votesBar({fraction, text}, kind) {
@@ -14,7 +14,7 @@ function votesBar({fraction, text}, kind) {
 }
 
 export class VoteScreen {
-  // `rounds`: [{about, answers, truth}] of the questions that were answered; `closed()`: the page is wanted back.
+  // `rounds`: [{about, answers, truth}] of the answered questions; `closed(name)` is called to return to the page.
   constructor(el, rounds, closed) {
     Object.assign(this, {rounds, closed, at: 0, stage: 0});
     this.el = elementOf('main', 'sv-marks sv-votes');
@@ -62,7 +62,7 @@ export class VoteScreen {
     this.draw();
   }
 
-  // After the truth comes the next question.
+  // The next question follows the truth.
   forward() {
     if (this.stage < this.last) this.go(this.at, this.stage + 1);
     else if (this.at < this.rounds.length - 1) this.go(this.at + 1, 0);
