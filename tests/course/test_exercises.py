@@ -166,7 +166,7 @@ def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
             return np.where(word_ids < 0, 0, np.nanmean(votes, 0)[word_ids])
     verdict = check('marks_target', forgets)
     assert verdict.case.place == 'nobody has seen the sentence'
-    assert verdict.mistake.startswith('Nobody has seen this sentence, and its special tokens are 0')
+    assert verdict.mistake.startswith('Nobody has seen this sentence, but its special tokens are 0')
 
 @pytest.mark.parametrize('value,truth,told', [
     ([0., np.nan], [np.nan, np.nan], 'There is a number instead of NaN.'), ([0., 0.], [0., 0.], ''),
@@ -177,7 +177,7 @@ def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):
-        assert any(sentence.startswith('A wrong tie rule') for sentence, _ in wrong[name])
+        assert any(sentence.startswith('Wrong rule for ties') for sentence, _ in wrong[name])
 
 def by_hand_only(name, answer):
     "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
@@ -243,7 +243,7 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
              (lambda a: a): 'raised TypeError', (lambda a, p: a.foo): "has no attribute 'foo'",
              (lambda a, p: 1/0): 'raised ZeroDivisionError in its line', (lambda a, p: 'text'): 'returns a str of 4',
              (lambda a, p: [[1], [1, 2]]): 'must return numbers', (lambda a, p: Odd()): 'returns a Odd',
-             (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4] where [4, 4] is asked for',
+             (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4]; it must return [4, 4]',
              (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not its result',
              (lambda a, p: a > np.inf): 'Everything is False.',
              (lambda a, p: np.full((4, 4, 4), 1)): 'returns [4, 4, 4]'}
@@ -252,7 +252,7 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
         assert not verdict.passed and part in repr(verdict), (part, verdict)
         assert '\n' not in repr(verdict) and verdict._repr_html_().startswith('<div')
     for value in (None, 3, 'region', np.zeros((4, 4)), [True]):
-        assert 'Give the function itself' in check('region', value).sentence
+        assert 'Pass the function itself' in check('region', value).sentence
 
 def test_a_loop_that_never_ends_is_ended_and_leaves_no_thread(monkeypatch):
     import threading
@@ -270,7 +270,7 @@ def test_a_function_that_changes_what_it_is_given_changes_a_copy_and_is_told():
         attribution.sort(-1)
         return right
     verdict = check('region', sorts)
-    assert verdict.passed and verdict.note.startswith('It changes what it is given')
+    assert verdict.passed and verdict.note.startswith('It changes its arguments')
     assert check('region', solutions.region).note == ''
     def empties(snapshot):
         right = solutions.word_attention(snapshot)
@@ -291,7 +291,7 @@ def test_tensors_and_lists_are_answers_too():
 def test_two_hints_then_the_solution_but_not_before_two_failed_checks():
     first, second, third = (hint('region') for _ in range(3))
     assert 'hint 1 of 2' in first.title and 'hint 2 of 2' in second.title and first.text != second.text
-    assert not third.code and 'after two checks that failed (0 so far)' in third.text
+    assert not third.code and 'after two failed checks (0 so far)' in third.text
     check('region', lambda a, p: None)
     assert '(1 so far)' in hint('region').text
     check('region', lambda a, p: None)
@@ -315,7 +315,7 @@ def test_no_hint_is_the_solution_and_the_solution_as_shown_passes(name):
 
 def test_an_unknown_exercise_is_refused_with_those_there_are():
     for call in (lambda: check('regoin', region), lambda: hint('regoin'), lambda: check(None, region)):
-        with pytest.raises(ValueError, match='there is no exercise .*; there are word_attention'): call()
+        with pytest.raises(ValueError, match='unknown exercise .*; exercises: word_attention'): call()
 
 # The picture.
 
@@ -341,7 +341,7 @@ def test_tokens_are_text_and_the_picture_has_a_text_alternative():
 def test_a_long_row_is_cut_to_what_surrounds_the_first_difference():
     *_, (case, value) = drawn_cases()
     picture = checking._drawn(case, value)
-    assert picture.count('<tr') == 1 + checking._most_rows and '26 more are not shown.' in picture
+    assert picture.count('<tr') == 1 + checking._most_rows and '26 more rows.' in picture
     assert '>w31<' in picture and '>w0<' not in picture
 
 shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))

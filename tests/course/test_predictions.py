@@ -107,7 +107,7 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
     (lambda: Predict('', 'Which?', words(film)), '`name` must be a non-empty string'),
     (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is not one of"),
     (lambda: Reveal('1.x'), '`content` is missing'),
-    (lambda: Reveal(content='x'), 'Reveal takes names of predictions'),
+    (lambda: Reveal(content='x'), 'Reveal: pass the names of predictions'),
     (lambda: answers('../x'), 'nickname must be 1 to 24 letters'),
     (lambda: _page_parts(object()), 'a page can show texts, figures')])
 def test_what_cannot_be_is_refused_in_a_sentence(make, says):
@@ -124,7 +124,7 @@ def test_no_kind_takes_what_is_no_answer_to_it(kind, wrong):
 def test_a_first_answer_stays_and_a_second_comes_after_it():
     one = Predict('1.words', 'Which?', words(film), ['never', 'film'])
     one.commit(['bad', 'never'], 'sure', 'strong')
-    with pytest.raises(ValueError, match='its first answer stays as it is'): one.commit(['film'])
+    with pytest.raises(ValueError, match='its first answer cannot change'): one.commit(['film'])
     one.discuss(['film', 'never'])
     with pytest.raises(ValueError, match='a second answer follows the first'): one.discuss(['film'])
     assert one.outcome is None and 'scores' not in session.entries['1.words']
@@ -219,8 +219,8 @@ def test_text_in_a_reveal_is_text():
     assert '<img' not in json.dumps(seen.children[1].outputs)
 
 def test_who_kept_the_nickname_of_the_lesson_is_told_so(tmp_path):
-    assert 'Write a nickname' in answers('your-nickname', tmp_path).note
-    assert 'Write a nickname' not in answers('alice', tmp_path).note
+    assert 'Replace your-nickname by a nickname' in answers('your-nickname', tmp_path).note
+    assert 'Replace your-nickname' not in answers('alice', tmp_path).note
 
 def test_prose_of_a_reveal_is_markdown_of_a_notebook():
     seen = Reveal('1.a', content='One.\n\n*Two*, where 1 < 2.')
@@ -311,12 +311,12 @@ def test_the_class_stands_beside_one_only_where_it_answered_the_same_question(tm
     (tmp_path/'answers-broken.json').write_text('{"salviz')
     with pytest.warns(UserWarning, match='answers-broken.json is not JSON'): class_answers(tmp_path)
     note = answers('alice', tmp_path, [tmp_path, *pupils]).note
-    assert 'this could not be read: answers-broken.json is not JSON' in note
+    assert 'could not be read: answers-broken.json is not JSON' in note
     with pytest.raises(ValueError, match='broken.json is not JSON'): class_answers(tmp_path/'answers-broken.json')
 
 def test_a_name_is_of_one_kind():
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
-    with pytest.raises(ValueError, match='is the name of an entry of kind'): record('1.words', 'check', {})
+    with pytest.raises(ValueError, match='is already an entry of kind'): record('1.words', 'check', {})
 
 # --- pages
 

@@ -280,7 +280,7 @@ def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
     p.click('text=Show anyway')
     p.wait_for_selector('.cr-text')
     assert entry(p)['skipped'] and entry(p)['first'] is None and state(p) == 'revealed'
-    assert 'kept as skipped' in p.inner_text('.course-predict') and not p.is_visible('text=Commit')
+    assert 'recorded as skipped' in p.inner_text('.course-predict') and not p.is_visible('text=Commit')
     p.wait_for_selector('.cr-true')
     p.reload()
     p.wait_for_selector('.cr-text')
