@@ -6,7 +6,7 @@ facts = {'1.share': number}.__getitem__
 
 head = '''# 1 Which word is read most?
 
-> Difficulty 1 of 3. Browser 10 minutes, notebook 20. Needs: softmax.
+> Difficulty 1 of 3. Browser 10 minutes, notebook 20. Prerequisites: softmax.
 
 You will read a row of attention, $a_i = e^{s_i} / \\sum_j e^{s_j}$, and say what it cannot tell.'''
 
@@ -23,7 +23,7 @@ plan = '''## For the teacher
 
 A bright word is not a reason.
 
-### What this picture cannot say
+### What this picture cannot show
 
 Why the classifier says what it says.
 
@@ -37,9 +37,9 @@ recall = '## Five questions to recall\n\n' + '\n\n'.join(
 parts = [
     ('markdown', head, ''),
     ('markdown', plan, 'teacher'),
-    ('code', 'from salviz import Explorer\nfrom salviz.core.runs import Run\n'
+    ('code', 'from salviz import Explorer\nfrom salviz.core.runs import Run\nfrom salviz.course.bars import Bars\n'
              'from salviz.course.predictions import Predict, Reveal, answers, choice, words\n'
-             "run = Run.example('plain')", ''),
+             "run = Run.example('plain')\nBars({'best': .5, 'year': .25}, 'attention')", 'picture'),
     ('markdown', '## Predict\n\nOne sentence, two words.', ''),
     ('code', "Predict('1.words', 'Which two words does it read most?', words('One of the best movies of the year.'),\n"
              "        truth=['best', 'movies'])", ''),

@@ -5,6 +5,7 @@ _modules = {
     'material': 'course_run course_sentences course_base',
     'facts': 'fact truth',
     'bars': 'Bars',
+    'pictures': 'ColouredSentence MapPicture',
     'kinds': 'words choice order number head slope',
     'predictions': 'Predict Reveal answers',
     'marks': 'Marks',

@@ -44,9 +44,9 @@ def test_teachers_get_notebooks_with_solutions_in_a_new_folder(package, tmp_path
     assert 'with solutions' in capsys.readouterr().out
 
 @pytest.mark.parametrize('place,status,words', [
-    ('full', 2, 'is not empty; give a new folder, nothing is written over'), ('.', 2, 'is not empty'), ('empty', 0, ''),
-    ('file', 2, 'is a file; give a new folder'),
-    ('file/in', 2, 'cannot be written (Not a directory); give another folder')])
+    ('full', 2, 'is not empty; name a new folder, because nothing is overwritten'), ('.', 2, 'is not empty'), ('empty', 0, ''),
+    ('file', 2, 'is a file; name a new folder'),
+    ('file/in', 2, 'cannot be written (Not a directory); name another folder')])
 def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, status, words):
     here = tmp_path/'here'
     (here/'full').mkdir(); (here/'full'/'thesis.txt').write_text('mine')
@@ -111,7 +111,7 @@ def test_a_usb_stick_has_wheels_for_the_systems_of_students(package, tmp_path, m
     ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'),
     (['a', '--check'], 'course --check: takes no folder'),
     (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: name the files'),
-    (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
+    (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'no folder nowhere'),
     (['grade', 'a', '--pages'], '--pages is not an option'),
     (['class', 'a', '--teacher'], '--teacher is not an option'),
     (['--check', '--usb'], '--usb is not an option'), (['a', '--platform', 'win_amd64'], '--platform requires --usb'),
@@ -145,7 +145,7 @@ def test_the_rehearsal_prints_a_line_per_lesson_and_leaves_no_files(package, tmp
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('cell,text,words', [
-    (13, 'def row(scores): return [1, 0]', 'the solution is not right'),
+    (13, 'def row(scores): return [1, 0]', 'check rejects the solution'),
     (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),
     (21, 'assert False, "not so"', 'AssertionError: not so'),
     (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])

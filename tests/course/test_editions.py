@@ -43,11 +43,11 @@ def test_an_edition_keeps_no_outputs_and_no_tags():
         assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in made.cells)
     assert source.cells[2].outputs, 'the source is left as it was'
 
-def test_the_code_that_holds_what_is_true_is_folded_away():
+def test_code_with_true_answers_or_pictures_is_folded():
     for edition in ('student', 'teacher'):
         for cell in edition_of(lessons.lesson(), edition, lessons.facts).cells:
-            tells = cell.cell_type == 'code' and re.search(r'\b(Predict|Reveal)\(', cell_text(cell))
-            assert bool(tells) == (cell.metadata.get('jupyter') == {'source_hidden': True}), cell_text(cell)
+            hides = cell.cell_type == 'code' and re.search(r'\b(Predict|Reveal|Bars)\(', cell_text(cell))
+            assert bool(hides) == (cell.metadata.get('jupyter') == {'source_hidden': True}), cell_text(cell)
 
 def test_students_cells_run_until_the_check_and_teachers_cells_run_whole():
     source = lessons.lesson()
@@ -73,7 +73,7 @@ def test_teachers_read_solutions_and_what_is_theirs_behind_a_fold():
 def test_a_number_that_is_not_its_fact_is_not_built(prose):
     wrong = lessons.lesson(changed={10: f'The accuracy is {prose}.'})
     for edition in ('student', 'teacher', 'page'):
-        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the prose says'):
+        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the prose has'):
             edition_of(wrong, edition, lessons.facts)
 
 def test_a_fact_that_nobody_knows_is_named(tmp_path):
@@ -94,20 +94,20 @@ def test_numbers_of_several_words_signs_and_bold_are_held():
 def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_numbers(text) == loose
 
 @pytest.mark.parametrize('changed,more,words', [
-    ({0: '# 1 A title'}, (), 'must hold a line such as'),
-    ({0: '## No title'}, (), 'must begin with `# `'),
-    ({1: lessons.plan.replace('| 15 |', '| 14 |')}, (), 'the minute plan has 19 minutes, the header 20'),
-    ({1: lessons.plan.replace('### Misconceptions', '### Errors')}, (), 'no teacher cell has ### Misconceptions'),
-    ({4: "Predict('2.words', 'Which?', words('a b'))"}, (), 'begins with 1., got 2.words'),
-    ({8: "Reveal('1.word', lambda: 'a')"}, (), 'Reveal names 1.word, which nothing above it predicts'),
-    ({8: 'None'}, (), '1.words is predicted and never revealed'),
+    ({0: '# 1 A title'}, (), 'must contain a line such as'),
+    ({0: '## No title'}, (), 'must start with `# `'),
+    ({1: lessons.plan.replace('| 15 |', '| 14 |')}, (), 'the minute plan adds up to 19 minutes, but the header has 20'),
+    ({1: lessons.plan.replace('### Misconceptions', '### Errors')}, (), 'no teacher cell contains ### Misconceptions'),
+    ({4: "Predict('2.words', 'Which?', words('a b'))"}, (), 'must start with 1., got 2.words'),
+    ({8: "Reveal('1.word', lambda: 'a')"}, (), 'Reveal names 1.word, but no cell above predicts it'),
+    ({8: 'None'}, (), '1.words is predicted but never revealed'),
     ({10: 'It is .5.'}, (), 'cell cell-10: .5 has no fact'),
-    ({18: '#### Deep'}, (), 'a heading of level 4 below 2'),
+    ({18: '#### Deep'}, (), 'a heading of level 4 below level 2'),
     ({18: '# Another'}, (), 'a second title'),
     ({19: lessons.recall.replace('5. ', '6. ')}, (), 'Five questions to recall'),
-    ({18: 'Hint: `weights = np.exp(scores - np.max(scores))`'}, (), 'a line of a solution stands in the student'),
-    ({}, [('code', 'def f(): pass', 'stub')], 'a stub is followed by its solution'),
-    ({}, [('code', 'x = 1', 'answer')], 'has one tag of')])
+    ({18: 'Hint: `weights = np.exp(scores - np.max(scores))`'}, (), 'the student edition contains a line'),
+    ({}, [('code', 'def f(): pass', 'stub')], 'the cell after a stub must be its solution'),
+    ({}, [('code', 'x = 1', 'answer')], 'at most one tag, one of')])
 def test_a_lesson_that_is_not_as_it_should_be_is_told_what_is_wrong(changed, more, words):
     faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults

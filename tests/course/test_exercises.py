@@ -133,8 +133,8 @@ def test_single_and_double_precision_are_both_right(name, kind):
 def test_each_has_a_case_by_hand_and_cases_of_several_sentences(name):
     exercise = exercises._exercise_named(name)
     hand, run = exercise.by_hand(), exercise.from_run()
-    assert all(c.whose == 'by hand' and np.size(c.truth) <= 25 for c in hand)
-    assert len({c.place for c in run}) > 1 and all(c.whose != 'by hand' for c in run)
+    assert all(c.whose == 'example' and np.size(c.truth) <= 25 for c in hand)
+    assert len({c.place for c in run}) > 1 and all(c.whose != 'example' for c in run)
     assert 1 <= exercise.difficulty <= 3 and exercise.minutes <= 15 and len(exercise.hints) == 2
     assert len(wrong[name]) >= 3
 
@@ -157,7 +157,7 @@ def test_a_known_mistake_fails_and_is_named(name, i):
     sentence, answer = wrong[name][i]
     verdict = check(name, answer)
     assert not verdict.passed and verdict.mistake == sentence, verdict
-    assert verdict.case.whose == 'by hand' # who errs can follow it on paper
+    assert verdict.case.whose == 'example' # which a student can follow on paper
 
 def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
     def forgets(votes, word_ids):
@@ -166,21 +166,21 @@ def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
             return np.where(word_ids < 0, 0, np.nanmean(votes, 0)[word_ids])
     verdict = check('marks_target', forgets)
     assert verdict.case.place == 'nobody has seen the sentence'
-    assert verdict.mistake.startswith('Nobody has seen this sentence, and its special tokens are 0')
+    assert verdict.mistake.startswith('Nobody has seen this sentence, but its special tokens are 0')
 
 @pytest.mark.parametrize('value,truth,told', [
-    ([0., np.nan], [np.nan, np.nan], 'There is a number where NaN belongs.'), ([0., 0.], [0., 0.], ''),
-    ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is the other way round.'),
-    ([.5, 1.], [.5, np.nan], 'There is a number where NaN belongs.')])
+    ([0., np.nan], [np.nan, np.nan], 'There is a number instead of NaN.'), ([0., 0.], [0., 0.], ''),
+    ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is wrong.'),
+    ([.5, 1.], [.5, np.nan], 'There is a number instead of NaN.')])
 def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
     assert checking._common_mistake(np.array(value), np.array(truth)) == told
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):
-        assert any(sentence.startswith('A wrong tie rule') for sentence, _ in wrong[name])
+        assert any(sentence.startswith('Wrong rule for ties') for sentence, _ in wrong[name])
 
 def by_hand_only(name, answer):
-    "`answer` right on cases by hand, as if learnt by heart; of the run something else"
+    "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
     known = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
         truth = next((t for a, t in known if repr(a) == repr(args)), None)
@@ -243,8 +243,8 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
              (lambda a: a): 'raised TypeError', (lambda a, p: a.foo): "has no attribute 'foo'",
              (lambda a, p: 1/0): 'raised ZeroDivisionError in its line', (lambda a, p: 'text'): 'returns a str of 4',
              (lambda a, p: [[1], [1, 2]]): 'must return numbers', (lambda a, p: Odd()): 'returns a Odd',
-             (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4] where [4, 4] is asked for',
-             (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not what it gives',
+             (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4]; it must return [4, 4]',
+             (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not its result',
              (lambda a, p: a > np.inf): 'Everything is False.',
              (lambda a, p: np.full((4, 4, 4), 1)): 'returns [4, 4, 4]'}
     for answer, part in cases.items():
@@ -252,7 +252,7 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
         assert not verdict.passed and part in repr(verdict), (part, verdict)
         assert '\n' not in repr(verdict) and verdict._repr_html_().startswith('<div')
     for value in (None, 3, 'region', np.zeros((4, 4)), [True]):
-        assert 'Give the function itself' in check('region', value).sentence
+        assert 'Pass the function itself' in check('region', value).sentence
 
 def test_a_loop_that_never_ends_is_ended_and_leaves_no_thread(monkeypatch):
     import threading
@@ -270,7 +270,7 @@ def test_a_function_that_changes_what_it_is_given_changes_a_copy_and_is_told():
         attribution.sort(-1)
         return right
     verdict = check('region', sorts)
-    assert verdict.passed and verdict.note.startswith('It changes what it is given')
+    assert verdict.passed and verdict.note.startswith('It changes its arguments')
     assert check('region', solutions.region).note == ''
     def empties(snapshot):
         right = solutions.word_attention(snapshot)
@@ -291,7 +291,7 @@ def test_tensors_and_lists_are_answers_too():
 def test_two_hints_then_the_solution_but_not_before_two_failed_checks():
     first, second, third = (hint('region') for _ in range(3))
     assert 'hint 1 of 2' in first.title and 'hint 2 of 2' in second.title and first.text != second.text
-    assert not third.code and 'after two checks that failed (0 so far)' in third.text
+    assert not third.code and 'after two failed checks (0 so far)' in third.text
     check('region', lambda a, p: None)
     assert '(1 so far)' in hint('region').text
     check('region', lambda a, p: None)
@@ -315,7 +315,7 @@ def test_no_hint_is_the_solution_and_the_solution_as_shown_passes(name):
 
 def test_an_unknown_exercise_is_refused_with_those_there_are():
     for call in (lambda: check('regoin', region), lambda: hint('regoin'), lambda: check(None, region)):
-        with pytest.raises(ValueError, match='there is no exercise .*; there are word_attention'): call()
+        with pytest.raises(ValueError, match='unknown exercise .*; exercises: word_attention'): call()
 
 # The picture.
 
@@ -325,7 +325,7 @@ def drawn_cases():
     flags = np.arange(16).reshape(4, 4) % 3 == 0
     axes = (('query', hostile), ('key', hostile))
     yield Case((), flags, 'x', axes), ~flags
-    yield Case((), np.linspace(-1, 1, 16).reshape(4, 4), 'x', axes, 'by hand'), np.full((4, 4), np.nan)
+    yield Case((), np.linspace(-1, 1, 16).reshape(4, 4), 'x', axes, 'example'), np.full((4, 4), np.nan)
     yield Case((), np.arange(4.), 'x', axes[:1]), np.arange(4.)[::-1]
     yield Case((), hostile, 'x', axes[:1]), hostile[::-1]
     yield Case((), 1.5, '<b>x</b>'), np.array(np.inf)
@@ -341,7 +341,7 @@ def test_tokens_are_text_and_the_picture_has_a_text_alternative():
 def test_a_long_row_is_cut_to_what_surrounds_the_first_difference():
     *_, (case, value) = drawn_cases()
     picture = checking._drawn(case, value)
-    assert picture.count('<tr') == 1 + checking._most_rows and '26 more are not shown.' in picture
+    assert picture.count('<tr') == 1 + checking._most_rows and '26 more rows.' in picture
     assert '>w31<' in picture and '>w0<' not in picture
 
 shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))

@@ -21,7 +21,7 @@ def test_a_claim_says_whether_it_is_true_of_all_three_bases(monkeypatch):
         monkeypatch.setattr('salviz.course.facts.course_tables', lambda: dict(zip('012', tables)))
         return str(Fact('0.x', 'x', claim=claim))
     def is_high(t): return t['a'] > 1
-    assert say(is_high, dict(a=2), dict(a=3), dict(a=4)) == 'in all three bases'
+    assert say(is_high, dict(a=2), dict(a=3), dict(a=4)) == 'with all three seeds'
     assert say(is_high, dict(a=2), dict(a=3), dict(a=0)) == 'in this run'
     assert say(is_high, dict(a=2), dict(a=3), {}) == 'in this run' # it was not measured there
     assert say(is_high, dict(a=2), dict(a=3)) == 'in this run'
@@ -31,8 +31,8 @@ def test_a_false_claim_does_not_hold_and_a_number_that_is_none_neither():
     assert not Fact('0.x', 'x', value=lambda: float('nan')).holds()
 
 def test_an_unknown_fact_is_refused_with_those_of_its_lesson():
-    told = r"there is no fact called '1\.nothing'; those of its lesson: 1\.verdict_start"
-    with pytest.raises(ValueError, match=told): fact('1.nothing')
+    message = r"unknown fact '1\.nothing'; facts of its lesson: 1\.verdict_start"
+    with pytest.raises(ValueError, match=message): fact('1.nothing')
 
 @pytest.mark.parametrize('x,told', [
     (.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'), (np.float32(.25), '.25'),

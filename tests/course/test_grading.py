@@ -103,7 +103,7 @@ def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_gr
                   'broken: answers-nick.json', 'broken: answers-no.json', 'broken: answers-big.json',
                   'not read: 1 notebooks'):
         assert words in told, words
-    assert 'doubled: answers-s0.json holds the answers of answers-eve.json' in told and len(grades.notes) == 11
+    assert 'duplicate: answers-s0.json contains the answers of answers-eve.json' in told and len(grades.notes) == 11
     assert told in grades.report()
 
 def test_who_hands_in_twice_has_one_row_in_whichever_order(asked, sources, tmp_path):
@@ -120,7 +120,8 @@ def test_two_students_of_one_nickname_keep_a_row_each(asked, sources, tmp_path):
         hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], seconds)}, file)
     grades = _graded(tmp_path, sources)
     assert [row['file'] for row in grades.rows] == ['answers-ann-2.json', 'answers-ann.json']
-    assert grades.notes == ['one nickname: answers-ann.json and answers-ann-2.json differ, so they are of two students']
+    assert grades.notes == [
+        'one nickname: answers-ann.json and answers-ann-2.json differ, so they belong to two students']
 
 @pytest.mark.parametrize('why', ['=cmd|calc!A1', '+1', '-1', '@SUM(A1)', '\t=1', ' =1', '\n=1', '＝1', "x,y\"z",
                                  'a\r\nb', '\x00=1'])
@@ -144,7 +145,7 @@ def test_the_points_of_some_lessons_only(asked, sources, tmp_path):
     hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])})
     row, = _graded(tmp_path, sources, numbers=[1, 3]).rows
     assert row['committed'] == '1 of 2'
-    with pytest.raises(ValueError, match='lessons must name some that ask'): _graded(tmp_path, sources, [5])
+    with pytest.raises(ValueError, match='contain no predictions or checks'): _graded(tmp_path, sources, [5])
 
 def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp_path):
     good = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4]), '1.row': passed()})
@@ -159,7 +160,7 @@ def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp
         good.write_text(json.dumps(given))
         try: handed = _handed_in(tmp_path)
         except ValueError as error:
-            assert 'there is no answers file' in str(error)
+            assert 'no answers file' in str(error)
             continue
         for one in handed.files.values():
             row = _grade_one(one, asked)

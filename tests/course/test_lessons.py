@@ -1,10 +1,11 @@
-"The eight lessons as they are: run whole for who teaches, and for who learns until the first check."
+"Run the eight lessons: the teacher edition completely, the student edition up to its checks; check their language."
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
 
-from salviz.course import predictions
+from salviz.course import grading, predictions
 from salviz.course.editions import cell_tag, cell_text, course_fact, edition_of, lesson_files, read_lesson
 from salviz.course.handout import _no_network, _rehearse_lesson
 from salviz.course.pages import run_cell
@@ -69,3 +70,54 @@ def test_a_training_waits_for_its_predictions_and_is_shown_after_them(tmp_path, 
     gates[1].show()
     assert gates[1].gate.state == dict(waiting=[], open=True, error='')
     assert gates[1].children[1].outputs[0]['data']['text/markdown'] == 'a table of losses'
+
+# What is not prose: code, formulas, tables, headings, the header line, HTML tags, links' targets
+not_prose = re.compile(r'^~~~.*?^~~~|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|'
+                       r'^\|.*?$|^#+ .*?$|^> Difficulty.*?$|<[^>]*>|\]\([^)]*\)', re.S | re.M)
+end_of_sentence = re.compile(r'[.!?](?=\W)|\n\n|\n(?=- |\d\. )')
+
+def prose_of(path, *left_out):
+    "Return the prose of a lesson without cells that have one of the tags `left_out`"
+    cells = (cell for cell in read_lesson(path).cells if cell.cell_type == 'markdown')
+    return '\n\n'.join(not_prose.sub(' ', cell_text(cell)) for cell in cells if cell_tag(cell) not in left_out)
+
+silent = re.compile(r'(?<=[^aeiouyl])e$|(?<=[^aeiouytd])ed$|(?<=[^aeiouyscxzgh])es$|(?<=[aeiouy])le$')
+split_vowels = re.compile(r'(?<![ct])i(?=a|en|er|es)|(?<=a)ye')
+
+def syllables(word):
+    "Estimate the number of syllables: groups of vowels without a silent e (1 % off the CMU dictionary on the lessons)"
+    word = re.sub('[^a-z]', '', word.lower())
+    return max(1, len(re.findall('[aeiouy]+', silent.sub('', word))) + len(split_vowels.findall(word)))
+
+def reading_grade(text):
+    "Return the Flesch-Kincaid grade of `text`"
+    sentences = [re.findall(r"[A-Za-z][A-Za-z'’]*", part) for part in end_of_sentence.split(text)]
+    sentences = [words for words in sentences if words]
+    words = [word for words in sentences for word in words]
+    return .39*len(words)/len(sentences) + 11.8*sum(map(syllables, words))/len(words) - 15.59
+
+def test_the_grade_of_easy_and_hard_sentences_is_known():
+    assert [syllables(word) for word in 'layer gradient make marked sentences attention the'.split()] == [
+        2, 3, 1, 1, 3, 3, 1]
+    assert reading_grade('The cat sat on the mat.') < 1
+    assert reading_grade('Comprehensiveness quantifies the degradation of classification probability.') > 20
+
+@pytest.mark.parametrize('path', lesson_files(sources), ids=lambda path: path.stem)
+def test_a_lesson_can_be_read_at_seventeen(path):
+    "The Flesch-Kincaid grade is at most 8, and no sentence has more than 35 words"
+    assert reading_grade(prose_of(path)) <= 8
+    longest = max(end_of_sentence.split(prose_of(path)), key=lambda part: len(part.split()))
+    assert len(longest.split()) <= 35, longest
+
+@pytest.mark.parametrize('path', lesson_files(sources), ids=lambda path: path.stem)
+def test_a_lesson_opens_with_a_picture(path):
+    pictures = [i for i, cell in enumerate(read_lesson(path).cells) if cell_tag(cell) == 'picture']
+    assert pictures and pictures[0] <= 2 or path.stem == '0_for_teachers'
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize('path', lessons, ids=lambda path: path.stem)
+def test_every_card_shows_what_it_asks_about(path):
+    "A sentence to click, a sentence in the question, or a picture"
+    for name, one in grading._predictions_in(read_lesson(path), path.stem).items():
+        shows = one.query.kind == 'words' or 'picture' in one.about or '“' in one.question
+        assert shows, f'{name} shows neither its sentence nor a picture'

@@ -90,9 +90,9 @@ def test_neighbours_that_changed_places_and_lost_signs_are_noticed():
         for i in range(start, len(code) - 1):
             swapped = code[:i] + code[i + 1] + code[i] + code[i + 2:]
             if swapped.replace('-', '') != code.replace('-', ''):
-                with pytest.raises(ValueError, match='does not add up'): read_code(of, swapped)
+                with pytest.raises(ValueError, match='does not match its checksum'): read_code(of, swapped)
             if code[i] != '-':
-                with pytest.raises(ValueError, match='does not add up'): read_code(of, code[:i] + code[i + 1:])
+                with pytest.raises(ValueError, match='does not match its checksum'): read_code(of, code[:i] + code[i + 1:])
 
 def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_around_it():
     of, sheet = next(cases())
@@ -109,11 +109,11 @@ def test_what_is_no_mark_is_refused_with_the_reason():
     good = json.loads(_sheet_json(of, invented(of, 'amy', random.Random(0))))
     first = [0]*len(of.words[0])
     reasons = [
-        ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
+        ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'not a file of marks'), ('"marks"', 'not a file of marks'),
         ('[' * 100000, 'is nested too deeply'),
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
-        (dict(good, nickname=''), 'the nickname must be a text'),
-        (dict(good, nickname=7), 'the nickname must be a text'),
+        (dict(good, nickname=''), 'the nickname must be a non-empty string'),
+        (dict(good, nickname=7), 'the nickname must be a non-empty string'),
         (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),
         (dict(good, marks=[first[:-1], *good['marks'][1:]]), f'{len(first) - 1} flags for {len(first)} words'),
         (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
@@ -339,16 +339,16 @@ def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_th
         const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
         (await import(url)).default.render({model, el: document.body}); }"""
     page.evaluate(start, given)
-    assert 'read back' not in page.inner_text('.sv-marks')
+    assert 'restored' not in page.inner_text('.sv-marks')
     page.locator('.sv-marks-word').nth(1).click()
     marked = page.evaluate('() => model.get("state").marks')
     page.evaluate(start, given)
     assert page.evaluate('() => model.get("state").marks') == marked
-    assert 'read back from this browser' in page.inner_text('.sv-marks')
-    page.click('text=begin anew')
+    assert 'restored from this browser' in page.inner_text('.sv-marks')
+    page.click('text=start over')
     assert page.evaluate('() => model.get("state").marks') == [None]*len(texts)
     page.evaluate(start, given)
-    assert 'read back' not in page.inner_text('.sv-marks')
+    assert 'restored' not in page.inner_text('.sv-marks')
     page.close()
 
 def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
@@ -356,6 +356,6 @@ def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     with pytest.raises(ValueError, match='no nickname yet'): marks.code
     marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')
     with pytest.raises(ValueError, match='at most 4'): marks.sheet
-    with pytest.raises(ValueError, match='name must be a text'): Marks('', texts)
+    with pytest.raises(ValueError, match='`name` must be a non-empty string'): Marks('', texts)
     assert room.mark_set(marks.of) is marks.of
     marks.close()

@@ -69,7 +69,7 @@ def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(brows
     card.get_by_role('button', name='Commit', exact=True).click()
     assert p.locator('.course-explorer').count() == 0
     card.get_by_role('button', name='Keep my first answer').or_(
-        card.get_by_role('button', name='Show what is true')).first.click()
+        card.get_by_role('button', name='Show the answer')).first.click()
     p.locator('.course-reveal[data-course-name="reveal 1.words"]').get_by_role('button', name='Show', exact=True).or_(
         p.locator('.course-explorer')).first.click()
     p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz").length === 1')

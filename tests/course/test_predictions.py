@@ -89,25 +89,25 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
 # --- doors
 
 @pytest.mark.parametrize('make, says', [
-    (lambda: words(' '), 'sentence must be a text with words in it'),
-    (lambda: words('one two', most=0), 'most must be a whole number from 1 to 2, got 0'),
-    (lambda: head(0, 12), 'layers must be a whole number'),
-    (lambda: head(6, True), 'heads must be a whole number'),
-    (lambda: choice('one'), 'options must be 2 or more different texts'),
-    (lambda: order('a', 3), 'items must be 2 or more different texts'),
+    (lambda: words(' '), 'sentence must be a text with words'),
+    (lambda: words('one two', most=0), 'most must be an integer from 1 to 2, got 0'),
+    (lambda: head(0, 12), 'layers must be an integer'),
+    (lambda: head(6, True), 'heads must be an integer'),
+    (lambda: choice('one'), 'options must be at least 2 distinct non-empty texts'),
+    (lambda: order('a', 3), 'items must be at least 2 distinct non-empty texts'),
     (lambda: number(1, 1), 'low must be below high'),
     (lambda: number(0, float('nan')), 'high must be a finite number'),
     (lambda: number(0, 1, step=2), 'step must be above 0'),
-    (lambda: number(0, 1, unit=3), 'unit must be a text'),
+    (lambda: number(0, 1, unit=3), 'unit must be a string'),
     (lambda: slope(-1), 'start must be from 0 to 1'),
     (lambda: slope(.5, same=-1), 'near and same must not be negative'),
-    (lambda: truth_of(number(0, 1), (.5, .2)), 'an interval must begin below its end'),
-    (lambda: truth_of(words('so and so'), ['so']), 'stands there 2 times, at 0, 2: give its number'),
-    (lambda: Predict('1.x', 'Which?', 'words'), 'kind must be made by words, head'),
-    (lambda: Predict('', 'Which?', words(film)), 'name must be a text'),
-    (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is none of"),
-    (lambda: Reveal('1.x'), 'content is missing'),
-    (lambda: Reveal(content='x'), 'Reveal takes names of predictions'),
+    (lambda: truth_of(number(0, 1), (.5, .2)), 'an interval needs low <= high'),
+    (lambda: truth_of(words('so and so'), ['so']), 'occurs 2 times, at 0, 2: pass an index'),
+    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must come from words, head'),
+    (lambda: Predict('', 'Which?', words(film)), '`name` must be a non-empty string'),
+    (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is not one of"),
+    (lambda: Reveal('1.x'), '`content` is missing'),
+    (lambda: Reveal(content='x'), 'Reveal: pass the names of predictions'),
     (lambda: answers('../x'), 'nickname must be 1 to 24 letters'),
     (lambda: _page_parts(object()), 'a page can show texts, figures')])
 def test_what_cannot_be_is_refused_in_a_sentence(make, says):
@@ -124,7 +124,7 @@ def test_no_kind_takes_what_is_no_answer_to_it(kind, wrong):
 def test_a_first_answer_stays_and_a_second_comes_after_it():
     one = Predict('1.words', 'Which?', words(film), ['never', 'film'])
     one.commit(['bad', 'never'], 'sure', 'strong')
-    with pytest.raises(ValueError, match='its first answer stays as it is'): one.commit(['film'])
+    with pytest.raises(ValueError, match='its first answer cannot change'): one.commit(['film'])
     one.discuss(['film', 'never'])
     with pytest.raises(ValueError, match='a second answer follows the first'): one.discuss(['film'])
     assert one.outcome is None and 'scores' not in session.entries['1.words']
@@ -219,8 +219,8 @@ def test_text_in_a_reveal_is_text():
     assert '<img' not in json.dumps(seen.children[1].outputs)
 
 def test_who_kept_the_nickname_of_the_lesson_is_told_so(tmp_path):
-    assert 'Write a nickname' in answers('your-nickname', tmp_path).note
-    assert 'Write a nickname' not in answers('alice', tmp_path).note
+    assert 'Replace your-nickname by a nickname' in answers('your-nickname', tmp_path).note
+    assert 'Replace your-nickname' not in answers('alice', tmp_path).note
 
 def test_prose_of_a_reveal_is_markdown_of_a_notebook():
     seen = Reveal('1.a', content='One.\n\n*Two*, where 1 < 2.')
@@ -246,7 +246,7 @@ def test_answers_are_read_back_after_the_end_of_a_kernel(tmp_path):
     predictions._session.__dict__.update(predictions={}, on_file={}, writing=None)
     one = Predict('1.words', 'Which?', words(film), ['never'])
     shown = answers('alice', tmp_path)
-    assert one.answer['first']['why'] == 'why not' and 'Read back from it: 1.words' in shown.note
+    assert one.answer['first']['why'] == 'why not' and 'Restored: 1.words' in shown.note
     later = Predict('1.other', 'Which?', words(film), ['never'])
     later.commit(['film'])
     assert set(read_answers(tmp_path/'answers-alice.json')['entries']) == {'1.words', '1.region', '1.other'}
@@ -267,7 +267,7 @@ def test_another_persons_file_is_left_as_it_is_and_that_is_said(tmp_path):
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
     shown = answers('alice', tmp_path)
     assert path.read_bytes() == before and (tmp_path/'answers-alice-2.json').exists()
-    assert 'answers-alice.json holds answers of somebody else and was left as it is' in shown.note
+    assert 'answers-alice.json contains answers of somebody else and was not changed' in shown.note
 
 @pytest.mark.parametrize('content', ['', '{', '[]', '{"salviz": "marks"}', '{"salviz": "answers", "version": 2}',
                                      '{"salviz": "answers", "version": 1, "nickname": "a b", "entries": {}}',
@@ -311,12 +311,12 @@ def test_the_class_stands_beside_one_only_where_it_answered_the_same_question(tm
     (tmp_path/'answers-broken.json').write_text('{"salviz')
     with pytest.warns(UserWarning, match='answers-broken.json is not JSON'): class_answers(tmp_path)
     note = answers('alice', tmp_path, [tmp_path, *pupils]).note
-    assert 'this could not be read: answers-broken.json is not JSON' in note
+    assert 'could not be read: answers-broken.json is not JSON' in note
     with pytest.raises(ValueError, match='broken.json is not JSON'): class_answers(tmp_path/'answers-broken.json')
 
 def test_a_name_is_of_one_kind():
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
-    with pytest.raises(ValueError, match='is the name of an entry of kind'): record('1.words', 'check', {})
+    with pytest.raises(ValueError, match='is already an entry of kind'): record('1.words', 'check', {})
 
 # --- pages
 

@@ -186,12 +186,12 @@ def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
 def test_what_is_missing_is_said_and_nothing_is_committed(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film, most=2))))
     p.click('text=Commit')
-    assert p.inner_text('.cr-note') == 'Choose a word first.' and entry(p) is None
+    assert p.inner_text('.cr-note') == 'First choose a word.' and entry(p) is None
     for word in ('never', 'bad', 'film'): p.click(f'.cr-word:text-is("{word}")')
     assert p.locator('.cr-word[aria-selected=true]').all_inner_texts() == ['bad', 'never']
     assert '2 words at most' in p.inner_text('.sv-said')
     p.click('text=Commit')
-    assert p.inner_text('.cr-note') == 'Say how sure you are first.' and entry(p) is None
+    assert p.inner_text('.cr-note') == 'First choose how sure you are.' and entry(p) is None
     p.click('.cr-word:text-is("bad")')
     p.click('.cr-word:text-is("film")')
     p.click('text=a guess')
@@ -280,7 +280,7 @@ def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
     p.click('text=Show anyway')
     p.wait_for_selector('.cr-text')
     assert entry(p)['skipped'] and entry(p)['first'] is None and state(p) == 'revealed'
-    assert 'kept as skipped' in p.inner_text('.course-predict') and not p.is_visible('text=Commit')
+    assert 'recorded as skipped' in p.inner_text('.course-predict') and not p.is_visible('text=Commit')
     p.wait_for_selector('.cr-true')
     p.reload()
     p.wait_for_selector('.cr-text')

@@ -95,7 +95,7 @@ def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
     for _ in range(4):
         seen.append(forth.inner_text())
         forth.click()
-    assert seen == ['Show first answers', 'Show answers after discussion', 'Show what is true', 'Next question']
+    assert seen == ['Show first answers', 'Show answers after discussion', 'Show the answer', 'Next question']
     assert screen.inner_text('.vt-name') == '1.word: 12 answers' and stage(screen) == 'question'
     forth.focus()
     screen.keyboard.press('Enter')
@@ -170,8 +170,8 @@ def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, 
     page.get_by_text('2 answers, 2 again after discussion').first.wait_for()
     closed(page, path)
 
-hostile = [(dict(version=2), 'is of another version'), (dict(nickname='<b>'), 'needs a nickname'),
-           (dict(nickname=None), 'needs a nickname'), (dict(entries=[]), 'must hold entries by name'),
+hostile = [(dict(version=2), 'has another version'), (dict(nickname='<b>'), 'needs a nickname'),
+           (dict(nickname=None), 'needs a nickname'), (dict(entries=[]), 'must contain entries by name'),
            (dict(entries={'1.class': 3}), 'left out 1 damaged entry'),
            (dict(entries={f'{i}': dict(kind='check') for i in range(1001)}), 'has 1001 entries, more than 1000')]
 

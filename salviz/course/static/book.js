@@ -1,4 +1,4 @@
-// Where answers are kept: in a page the browser's storage, for each page and lesson; in a notebook the widget's kernel.
+// Stores answers: a page uses the browser's storage per page and lesson, a notebook uses the kernel.
 import {courseEntryOf} from './entry.js';
 import {courseLessonOf} from './file.js';
 import {courseFits} from './score.js';
@@ -45,7 +45,7 @@ export class CourseBook {
     this.save();
   }
 
-  // The answers of the class to this question, without values that do not fit it.
+  // The answers of the class to this question, without invalid values.
   ofClass(about) {
     const of = this.stored.classmates[about.name];
     if (of?.id !== about.id || of.kind !== about.kind) return null;
@@ -57,20 +57,20 @@ export class CourseBook {
 
 let courseOnlyBook = null;
 
-// The book of this page; its lesson is said by the body, or by the names of what it asks.
+// The book of this page; the lesson number comes from the body or from the names of the questions.
 export function courseBook() {
   const names = () => [...document.querySelectorAll('.salviz-course')].map(el => el.dataset.name ?? '');
   return courseOnlyBook ??= new CourseBook(document.body.dataset.lesson ?? courseLessonOf(names()));
 }
 
-// The JSON that `packed` has made the text of a script element of.
+// Unpack JSON from the text of a script element; the inverse of `packed_text` in Python.
 export async function courseUnpacked(script) {
   const bytes = Uint8Array.from(atob(script.textContent), letter => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
   return JSON.parse(await new Response(stream).text());
 }
 
-// What a fragment of a page knows and keeps; `script` holds what is packed in it.
+// The data and the storage of a fragment; `script` contains its compressed part.
 export class CoursePageKeeper {
   constructor(about, book, script) {
     Object.assign(this, {kind: 'page', about, book, script});
@@ -82,13 +82,13 @@ export class CoursePageKeeper {
   on(listener) { return this.book.on(listener); }
   hidden() { return this.unpacked ??= this.script ? courseUnpacked(this.script) : Promise.resolve({}); }
 
-  // {truth, classmates, error}, null until it is there.
+  // {truth, classmates, error}, or null before it is loaded.
   outcome() {
     const packed = this.book.outcomes.get(this.about.name);
     return packed ? {...packed, classmates: this.book.ofClass(this.about)} : null;
   }
 
-  // Asks for what is true, which may be seen now.
+  // Load the true answer, which may now be shown.
   fetch() {
     if (this.fetching) return;
     const store = outcome => {
@@ -100,7 +100,7 @@ export class CoursePageKeeper {
   }
 }
 
-// The same of a widget: its kernel keeps what is true until it may be seen.
+// The same for a widget: its kernel sends the true answer after the reveal.
 export class CourseWidgetKeeper {
   constructor(about, model) { Object.assign(this, {kind: 'widget', about, model}); }
 

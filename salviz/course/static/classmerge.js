@@ -1,4 +1,4 @@
-// The marks of a class, merged as in `salviz.course.classroom`; a test holds the two together.
+// Merge the marks of a class as `salviz.course.classroom` does; a test compares both.
 import {marksCodesIn, marksDone, marksFolded, marksReadCode, marksReadFile} from './markscode.js';
 import {courseOfCode} from './file.js';
 import {courseAnswersFile, courseParsed, coursePrintable} from './untrusted.js';
@@ -6,7 +6,7 @@ import {votesCodesIn} from './votes.js';
 
 const classMostCodes = 500;   // in one file or message
 
-// What the text of a file or of a message contains: {sheets, answers, broken: [{source, reason}]}.
+// Read the text of a file or message: {sheets, answers, broken: [{source, reason}]}.
 export function classRead(set, text, source) {
   const out = {sheets: [], answers: [], broken: []};
   const isFile = /^[\ufeff \t\r\n]*\{/.test(text);
@@ -34,7 +34,7 @@ export function classRead(set, text, source) {
   return out;
 }
 
-// The contents of an answers file; null: it is none.
+// Return the contents of an answers file, or null.
 function classAnswers(text) {
   try {
     const contents = courseParsed(text);
@@ -42,8 +42,8 @@ function classAnswers(text) {
   } catch { return null; }
 }
 
-// Of one nickname the sheet with more finished sentences counts, of equally long ones the later; of equal marks under
-// two names the first.
+// For each nickname, the sheet with more finished sentences counts, or the later one of equal length. If two nicknames
+// have equal marks, the first counts.
 export function classTwins(sheets, set) {
   const unique = new Map(), doubled = [], first = new Map();
   for (const sheet of sheets) {
@@ -51,7 +51,7 @@ export function classTwins(sheets, set) {
     if (!before) { unique.set(name, sheet); continue; }
     const [better, other] = marksDone(sheet) >= marksDone(before) ? [sheet, before] : [before, sheet];
     const same = JSON.stringify(sheet.marks) === JSON.stringify(before.marks) ? ', with the same marks' : '';
-    doubled.push({better, other, reason: `the nickname ${sheet.nickname} handed in twice${same}`});
+    doubled.push({better, other, reason: `nickname ${sheet.nickname} handed in twice${same}`});
     unique.set(name, better);
   }
   for (const [name, sheet] of [...unique]) {
@@ -65,8 +65,7 @@ export function classTwins(sheets, set) {
   return {unique: [...unique.values()], doubled};
 }
 
-// Krippendorff's alpha for nominal values; counts: of each unit how many gave each value. null where nothing can
-// disagree.
+// Krippendorff's alpha for nominal values; counts[unit][value] is the number of annotators. null if undefined.
 export function classAlphaOf(counts) {
   let n = 0, observed = 0;
   const totals = [];
@@ -84,7 +83,7 @@ export function classAlphaOf(counts) {
   return 1 - observed / expected;
 }
 
-// Rows of numbers below n, by the generator of Park and Miller from seed 1.
+// Rows of random numbers below n from the Park-Miller generator with seed 1.
 export function classDrawn(n, times) {
   let x = 1;
   return Array.from({length: times}, () => Array.from({length: n}, () => {
@@ -116,7 +115,7 @@ function classMedian(values) {
   return ordered.length % 2 ? ordered[half] : (ordered[half - 1] + ordered[half]) / 2;
 }
 
-// What more than half of the respondents marked: a tie is not marked.
+// Words that more than half of the respondents marked; a tie is not marked.
 export function classMajority(votes, respondents) {
   return respondents ? votes.map(v => 2 * v > respondents ? 1 : 0) : null;
 }
@@ -139,7 +138,7 @@ function classF1(a, b) {
   return total ? 2 * both / total : 0;
 }
 
-// The agreement of a student with the majority of the others, of each sentence; null: nothing to compare.
+// Agreement of a student with the majority of the others, per sentence; null if there is nothing to compare.
 function classWithOthers(sheet, {respondents, votes}) {
   return sheet.marks.map((mine, i) => {
     if (mine === null) return null;
@@ -155,7 +154,7 @@ function classStudents(set, sheets, all) {
     alpha_without: classAlphaOf(classCounts(classWithout(sheet, all)).flat())}));
 }
 
-// Two places without the 0 before the point, as in the report of Python.
+// Two decimals without the leading 0, as in the report of Python.
 export function classPoint(x) {
   return x === null ? 'not defined' : (Math.round(x * 100) / 100).toFixed(2).replace('0.', '.');
 }
@@ -170,13 +169,13 @@ function classOutliers(sheets, students) {
     if (2 * marked > words.length)
       return [{nickname, reason: `marked ${marked} of ${words.length} words, more than half`}];
     if (!median || f1 === null || f1 >= median / 2) return [];
-    const reason = `F1 ${classPoint(f1)} with the majority of the others, below half of the median `
+    const reason = `F1 ${classPoint(f1)} with the majority of the others, less than half the median `
       + classPoint(median);
     return [{nickname, reason}];
   });
 }
 
-// All of it; `without`: folded nicknames that do not count.
+// Merge everything; `without` are folded nicknames that do not count.
 export function classMerge(set, sheets, without = []) {
   const {unique, doubled} = classTwins(sheets, set);
   const counting = unique.filter(sheet => !without.includes(marksFolded(sheet.nickname)));
@@ -186,7 +185,7 @@ export function classMerge(set, sheets, without = []) {
     outliers: classOutliers(counting, students)};
 }
 
-// A line of JSON for each sentence that anybody has done, as `ClassMarks.write` has them.
+// One line of JSON per sentence with marks, as in `ClassMarks.write`.
 export function classLines(set, merged) {
   const lines = set.texts.flatMap((text, i) => {
     const votes = merged.votes[i], respondents = merged.respondents[i];

@@ -1,4 +1,4 @@
-// Opens the page of a class on what stands in it.
+// Open the page of a class with the data in it.
 import {courseUnpacked} from './book.js';
 import {mountClass} from './classpage.js';
 

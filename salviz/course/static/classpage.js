@@ -1,4 +1,4 @@
-// The page of a class: files are dropped, codes pasted, and their marks merged. Nothing of it leaves the page.
+// The class page: drop files, paste codes, merge marks. Nothing leaves the page.
 import {elementOf, setText} from '../explorer/controls.js';
 import {watchTheme} from '../explorer/theme.js';
 import {classLines, classMerge, classPoint, classRead} from './classmerge.js';
@@ -16,7 +16,7 @@ function classButton(text, act) {
   return button;
 }
 
-// What was handed in is kept by the browser, so that a reload loses nothing; `forget` empties it.
+// The browser stores what was handed in, so that a reload loses nothing; `forget` deletes it.
 class ClassStorage {
   constructor(id) { this.key = `salviz-class-${id}`; }
 
@@ -30,10 +30,10 @@ class ClassStorage {
   }
 
   write(state) {
-    try { courseStore(this.key, JSON.stringify(state)); } catch { /* it has no storage: a reload forgets */ }
+    try { courseStore(this.key, JSON.stringify(state)); } catch { /* no storage: a reload loses everything */ }
   }
 
-  forget() { try { courseForget(this.key); } catch { /* nothing was kept */ } }
+  forget() { try { courseForget(this.key); } catch { /* nothing was stored */ } }
 }
 
 class ClassPage {
@@ -42,8 +42,8 @@ class ClassPage {
     Object.assign(this, {place: el, set, rows, questions, truths, storage, unreadable: []});
     Object.assign(this, this.storage.read());
     this.el = elementOf('main', 'sv-marks sv-merge');
-    const about = `${set.spans.length} sentences, set ${set.id}. Nothing leaves this page: it works without a network, `
-      + 'and only this browser keeps what is dropped here.';
+    const about = `${set.spans.length} sentences, set ${set.id}. This page works without a network and sends nothing. `
+      + 'Only this browser stores the files that you drop here.';
     this.message = elementOf('p', 'sv-marks-said');
     this.message.setAttribute('role', 'status');
     this.results = elementOf('div');
@@ -77,7 +77,7 @@ class ClassPage {
     const placeholder = 'marks1:nickname:… or SVA1.…  one below the other, or a whole chat';
     Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
-      if (!field.value.trim()) { setText(this.message, 'There is no code in the field.'); return; }
+      if (!field.value.trim()) { setText(this.message, 'Paste a code first.'); return; }
       this.take([['', field.value]]);
       field.value = '';
     });
@@ -94,7 +94,7 @@ class ClassPage {
     this.take(await Promise.all(texts));
   }
 
-  // What holds neither marks nor answers is named and not stored: a reload would read it again.
+  // Report texts without marks or answers, and do not store them: a reload would read them again.
   take(handed) {
     const readable = handed.filter(([, text]) => text !== null), existing = new Set(this.handed.map(x => x.join('\n')));
     const unknown = readable.filter(([source, text]) => !existing.has(`${source}\n${text}`));
@@ -107,7 +107,7 @@ class ClassPage {
       ...unknown.flatMap((one, i) => holds(one, i) ? [] : read[i].broken.map(x => ({...x, from: one[0]})))];
     this.keep();
     const twice = readable.length - unknown.length;
-    this.draw(`Read ${fresh.length}${twice ? `, ${twice} were there already` : ''}. `);
+    this.draw(`Read ${fresh.length}${twice ? `; ${twice} already loaded` : ''}. `);
   }
 
   keep() { this.storage.write({handed: this.handed, without: this.without}); }
@@ -115,7 +115,7 @@ class ClassPage {
   forget() {
     [this.handed, this.without, this.unreadable] = [[], [], []];
     this.storage.forget();
-    this.draw('All of it is forgotten. ');
+    this.draw('Everything was deleted. ');
     this.el.querySelector('input').focus();
   }
 
@@ -141,10 +141,10 @@ class ClassPage {
       this.leaving(m));
   }
 
-  // Each question that was answered, with a button that puts it on the projector.
+  // Each answered question with a button that opens its vote screen.
   votes({rounds}) {
     const title = elementOf('h2', '', 'Votes');
-    const none = 'None of these predictions answers a question of this page.';
+    const none = 'None of these answers belongs to a question of this page.';
     if (!rounds.length) return [title, elementOf('p', '', none)];
     this.screen?.el.remove();
     this.screen = new VoteScreen(this.place, rounds, name => {
@@ -162,20 +162,21 @@ class ClassPage {
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });
-    const says = 'For the projector: first answers, then those after discussion, then what is true, each on a key.';
+    const says = 'For the projector. Press a key to show the first answers, the answers after the discussion '
+      + 'and the truth.';
     return [title, elementOf('p', '', says), elementOf('ul', 'sv-merge-votes', ...list)];
   }
 
   agreement({alpha, sheets}) {
-    const value = alpha.value === null ? 'not defined: fewer than two students on a word, or all alike'
+    const value = alpha.value === null ? 'not defined: fewer than two students per word, or all marks equal'
       : classPoint(alpha.value);
-    const sampled = alpha.low === null ? '' : ` (95 % of samples of sentences: ${classPoint(alpha.low)} to `
+    const sampled = alpha.low === null ? '' : ` (95% interval over sentences: ${classPoint(alpha.low)} to `
       + `${classPoint(alpha.high)})`;
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
-      '. 1 is perfect agreement, 0 what chance gives.'),
-    elementOf('p', '', `${whole} of ${sheets.length} have done all ${this.set.spans.length} sentences; unfinished `
-      + 'marks count as far as they go.')];
+      '. 1 is perfect agreement, 0 is chance.'),
+    elementOf('p', '', `${whole} of ${sheets.length} have finished all ${this.set.spans.length} sentences; unfinished `
+      + 'sheets count with their finished sentences.')];
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 
@@ -185,7 +186,7 @@ class ClassPage {
       'Could not be read': broken.map(({source, reason}) => `${source || 'what was pasted'}: ${reason}`),
       'Handed in twice': doubled.map(({better, other, reason}) =>
         `${reason}; ${name(better)} counts, ${name(other)} does not`),
-      'Unlike the others, and yet counted': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
+      'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
     return Object.entries(lists).filter(([, lines]) => lines.length).map(([title, lines]) => elementOf('section', '',
       elementOf('h2', '', title), elementOf('ul', '', ...lines.map(line => elementOf('li', '', line)))));
   }
@@ -204,8 +205,8 @@ class ClassPage {
     Object.assign(wide, {tabIndex: 0});
     wide.setAttribute('role', 'region');
     wide.setAttribute('aria-label', 'Students');
-    const says = 'F1: agreement with the majority of the others. Words: marked in a sentence, on average. Alpha '
-      + 'without: of the class if this student did not count.';
+    const says = 'F1: agreement with the majority of the others. Words: mean number of marked words per sentence. '
+      + 'Alpha without: alpha of the class without this student.';
     return [elementOf('h2', '', 'Students'), elementOf('p', 'sv-marks-keys', says), wide];
   }
 
@@ -242,7 +243,8 @@ class ClassPage {
       this.draw();
       this.el.querySelector('.sv-merge-legend select').focus();
     });
-    const rows = [['majority', 'majority'], ['share of votes', 'votes'], ...this.rows.map(({name}) => [name, 'model'])];
+    const model = this.rows.map(({name}) => [name, 'model']);
+    const rows = [['majority', 'majority'], ['fraction of votes', 'votes'], ...model];
     if (mine) rows.unshift([mine.nickname, 'own']);
     const keys = rows.map(([name, hue]) => {
       const key = elementOf('span', 'sv-merge-key');
@@ -279,13 +281,13 @@ class ClassPage {
     const download = classButton('Download marks.jsonl', () =>
       marksSave('marks.jsonl', classLines(this.set, m), 'application/x-ndjson'));
     download.disabled = !m.sheets.some(sheet => sheet.marks.some(flags => flags !== null));
-    const forget = classButton('Forget everything', () => {
+    const forget = classButton('Delete everything', () => {
       if (forget.dataset.sure) { this.forget(); return; }
       forget.dataset.sure = 'yes';
-      setText(forget, 'Really forget? Press again');
+      setText(forget, 'Press again to delete everything');
     });
-    const holds = 'marks.jsonl holds text, label, votes and majority of each sentence, and no names.';
-    return elementOf('section', '', elementOf('h2', '', 'What leaves'), elementOf('p', '', holds),
+    const holds = 'marks.jsonl contains the text, label, votes and majority of each sentence, but no names.';
+    return elementOf('section', '', elementOf('h2', '', 'Export'), elementOf('p', '', holds),
       elementOf('div', 'sv-marks-moves', download, forget));
   }
 }

@@ -1,4 +1,4 @@
-// All that was answered: a table, a file, and a code.
+// All answers: a table, a file and a code.
 import {courseClassAnswers, courseCode, courseFile, courseSave} from './file.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton} from './parts.js';
@@ -28,12 +28,12 @@ function courseRow({about, entry, outcome}) {
   const first = entry.first ? courseAnswerCells(about, entry.first, truth)
     : [entry.skipped ? 'skipped' : 'not answered'];
   return elementOf('tr', '', name, courseCell('you', ...first),
-    courseCell('after talking', ...courseAnswerCells(about, entry.second, truth)),
+    courseCell('after discussion', ...courseAnswerCells(about, entry.second, truth)),
     courseCell('class', of && entry.state === 'revealed' ? courseClassText(about, of.first) : ''),
     courseCell('true', truth === null ? '' : courseTruthText(about, truth)));
 }
 
-// Scores of those that were guessed, thought and sure, side by side; no sum is made of them.
+// Scores by confidence, side by side; they are never summed.
 function courseSureScores(rows) {
   return courseConfidences.map(confidence => {
     const isShown = ({entry, outcome}) => entry.state === 'revealed' && (outcome?.truth ?? null) !== null;
@@ -50,7 +50,7 @@ export class CourseAnswers {
     Object.assign(this, {el, source});
     this.state = elementOf('span', 'cr-state');
     this.body = elementOf('tbody');
-    const names = ['question', 'you', 'after talking', 'class', 'true'].map(name => {
+    const names = ['question', 'you', 'after discussion', 'class', 'true'].map(name => {
       const cell = elementOf('th', '', name);
       cell.scope = 'col';
       return cell;
@@ -68,7 +68,7 @@ export class CourseAnswers {
       ...source.page ? [this.nicknameField()] : [],
       elementOf('div', 'cr-table-room', this.table), this.sure,
       elementOf('div', 'cr-buttons', save, copy, ...source.page ? this.pageButtons() : []),
-      elementOf('label', 'cr-code-label', 'As a code, where no file can be handed in', this.code), this.note);
+      elementOf('label', 'cr-code-label', 'Code, if you cannot hand in a file', this.code), this.note);
     this.offSource = source.on(() => this.update());
     this.update();
   }
@@ -78,7 +78,8 @@ export class CourseAnswers {
       maxLength: 24, autocomplete: 'off', value: this.source.get().nickname});
     this.nickname.addEventListener('input', () => {
       const typed = this.nickname.value.trim();
-      setText(this.note, typed && !courseIsNickname(typed) ? 'A nickname has letters of a to z, digits, - and _.' : '');
+      const isWrong = typed && !courseIsNickname(typed);
+      setText(this.note, isWrong ? 'A nickname may contain letters a to z, digits, - and _.' : '');
       if (courseIsNickname(typed)) this.source.page.say({nickname: typed});
     });
     return elementOf('label', 'cr-why cr-nickname', 'Nickname', this.nickname);
@@ -96,13 +97,13 @@ export class CourseAnswers {
   async readClass(input) {
     const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
     if (count) this.source.page.say({classmates});
-    const found = count ? `Answers of a class to ${count} questions; they stand beside yours.` : 'It holds no answers.';
-    const not = leftOut.length ? ` This could not be read: ${coursePrintable(leftOut.join('; '))}.` : '';
+    const found = count ? `Loaded the answers of a class to ${count} questions.` : 'This file contains no answers.';
+    const not = leftOut.length ? ` Could not read: ${coursePrintable(leftOut.join('; '))}.` : '';
     setText(this.note, found + not);
     input.value = '';
   }
 
-  // A second press within the same visit deletes.
+  // The second press deletes.
   deleted() {
     if (!this.sureToDelete) {
       this.sureToDelete = true;
@@ -116,7 +117,7 @@ export class CourseAnswers {
   save() {
     const {name, file, nickname} = this.source.get();
     if (this.source.page && !courseIsNickname(nickname)) {
-      setText(this.note, 'Give a nickname first: the file is called by it.');
+      setText(this.note, 'Type a nickname first; it becomes part of the file name.');
       this.nickname.focus();
       return;
     }
@@ -124,7 +125,7 @@ export class CourseAnswers {
     setText(this.note, `Saved as ${name}.`);
   }
 
-  // The clipboard may be closed to a page that was opened from disk.
+  // The clipboard may be unavailable to a page opened from disk.
   async copy() {
     this.code.focus();
     this.code.select();
@@ -142,7 +143,7 @@ export class CourseAnswers {
     this.body.replaceChildren(...rows.map(courseRow));
     this.table.hidden = !rows.length;
     const sure = courseSureScores(rows);
-    setText(this.sure, sure ? `Scores of your first answers, by how sure you were: ${sure}.` : '');
+    setText(this.sure, sure ? `Scores of your first answers by confidence: ${sure}.` : '');
     this.sure.hidden = !sure;
     if (this.code.value !== code) this.code.value = code;
     if (note && !this.note.textContent) setText(this.note, note);
@@ -151,7 +152,7 @@ export class CourseAnswers {
   destroy() { this.offSource(); }
 }
 
-// Of a page: all that its book holds, in the order in which the page asks.
+// For a page: all answers in its book, in the order of the questions.
 export function coursePageAnswers(book) {
   const get = () => {
     const {nickname, entries} = book.stored;
@@ -166,7 +167,7 @@ export function coursePageAnswers(book) {
     }));
     const file = courseFile(nickname || 'nobody', scored);
     const note = book.remembers ? ''
-      : 'This browser keeps nothing of this page: download your answers before you close it.';
+      : 'This browser does not store your answers: download them before you close this page.';
     return {nickname, name: `answers-${nickname || 'nobody'}.json`, note, rows, code: courseCode(file),
       file: JSON.stringify(file, null, 1)};
   };

@@ -1,5 +1,4 @@
-// The course in a page of its own: fragments are found and brought to life; what is revealed may hold further ones, and
-// explorers.
+// The course in a stand-alone page: mounts all fragments. Revealed content may contain more fragments and explorers.
 import {courseBook, CoursePageKeeper} from './book.js';
 import {elementOf} from '../explorer/controls.js';
 import {courseView} from './fragments.js';
@@ -7,7 +6,7 @@ import {openPage} from '../explorer/page.js';
 import {plotlyLoader} from '../explorer/plotly.js';
 import {watchTheme} from '../explorer/theme.js';
 
-// Plotly is in the page once, for all explorers in it.
+// The page contains plotly once for all explorers.
 function coursePlotly() {
   return plotlyLoader(async () => {
     const packed = document.getElementById('salviz-plotly')?.textContent ?? '';
@@ -50,7 +49,7 @@ async function courseFill(el, {parts}) {
   for (const {ready} of views) await ready?.();
 }
 
-// Brings all fragments within `root` to life, and returns them; one that fails says so and leaves the others alone.
+// Mount all fragments within `root` and return them; a fragment that fails shows an error and does not stop the others.
 export function mountCourse(root) {
   const book = courseBook(), places = [...root.querySelectorAll('.salviz-course:not([data-mounted])')];
   const fragments = places.map(place => {

@@ -1,4 +1,4 @@
-// The entry of a prediction, as in `salviz.course.session`: each step makes the next entry of the one before.
+// The entry of a prediction, as in `salviz.course.session`: each step returns the next entry.
 import {courseFits} from './score.js';
 
 export const courseConfidences = ['guess', 'think', 'sure'];
@@ -15,14 +15,14 @@ function courseOneAnswer({value, confidence, why}) {
   return {value, confidence, why: why.slice(0, courseWhyLength), time: courseNow()};
 }
 
-// The first answer, and after it one that follows a talk with a neighbour.
+// Add the first answer, or the second one after the discussion.
 export function courseAnswered(entry, answer) {
   if (entry.state === 'open') return {...entry, state: 'committed', first: courseOneAnswer(answer)};
   if (entry.state === 'committed') return {...entry, state: 'discussed', second: courseOneAnswer(answer)};
   return entry;
 }
 
-// Who has not answered by now has skipped the question.
+// A question without an answer is now skipped.
 export function courseRevealed(entry) {
   if (entry.state === 'revealed') return entry;
   return {...entry, state: 'revealed', revealed: courseNow(), skipped: entry.first === null};
@@ -33,7 +33,7 @@ function courseIsAnswer(about, answer) {
     && typeof answer.why === 'string' && typeof answer.time === 'string';
 }
 
-// What was stored by an older page, or by somebody else, is an entry to this question, or there is none.
+// Return a stored entry if it belongs to this question, else null; older pages and other people may have stored others.
 export function courseEntryOf(about, stored) {
   const {id, kind, state, first, second} = stored ?? {};
   const fits = id === about.id && kind === about.kind && courseStates.includes(state)

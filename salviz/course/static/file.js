@@ -1,4 +1,4 @@
-// Answers as a file, as a short code, and those of a class; as in `salviz.course.session`.
+// Answers as a file, as a short code and of a class, as in `salviz.course.session`.
 import {courseConfidences, courseNow, courseStates} from './entry.js';
 import {courseClassFile, courseLargest, courseParsed, courseReadText} from './untrusted.js';
 
@@ -36,7 +36,7 @@ function courseCoded(entry) {
   return [entry.kind, entry.id ?? '', courseStates.indexOf(entry.state), ...answers];
 }
 
-// Text as ASCII, so that every place that takes text takes it.
+// Escape text to ASCII, which can be pasted anywhere.
 function courseAscii(text) {
   return text.replace(/[\u0080-\uffff]/g, c => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
@@ -56,22 +56,22 @@ function courseDecoded([kind, id, state, ...rest]) {
   return {id, kind, state: name, first, second: answer(2), revealed: null, skipped: name === 'revealed' && !first};
 }
 
-// The file that a code was made of, without reasons and times; an error says what is wrong with the code.
+// Decode a code into an answers file without reasons and times; throw if it is invalid.
 export function courseOfCode(code) {
   const [mark, packed, sum, ...more] = code.slice(0, courseLargest).replace(/\s+/g, '').split('.');
   if (mark !== 'SVA1' || !sum || more.length)
-    throw new Error('An answers code begins with SVA1. and ends with its checksum.');
+    throw new Error('An answers code starts with SVA1. and ends with its checksum.');
   let text = '';
-  try { text = atob(packed.replaceAll('-', '+').replaceAll('_', '/')); } catch { /* its checksum tells */ }
-  if (courseChecksum(text) !== sum) throw new Error('This answers code is damaged; copy it again, from SVA1 on.');
+  try { text = atob(packed.replaceAll('-', '+').replaceAll('_', '/')); } catch { /* the checksum below fails */ }
+  if (courseChecksum(text) !== sum) throw new Error('This answers code is damaged; copy it again, starting from SVA1.');
   try {
     const [nickname, coded] = courseParsed(text);
     return courseFile(nickname,
       Object.fromEntries(Object.entries(coded).map(([name, one]) => [name, courseDecoded(one)])));
-  } catch { throw new Error('This answers code holds something else than answers.'); }
+  } catch { throw new Error('This answers code does not contain answers.'); }
 }
 
-// What the class has answered, question by question, without names, and a sentence for each file or entry left out.
+// Merge the answers of a class by question, without names, and list the files and entries that were left out.
 export async function courseClassAnswers(files) {
   const classmates = {__proto__: null}, leftOut = [];
   for (const file of files) {
@@ -88,7 +88,7 @@ export async function courseClassAnswers(files) {
   return {classmates, leftOut};
 }
 
-// Saves `text` as a file, as a browser does it.
+// Download `text` as a file.
 export function courseSave(name, text) {
   const anchor = document.createElement('a');
   anchor.href = URL.createObjectURL(new Blob([text], {type: 'application/json'}));

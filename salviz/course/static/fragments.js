@@ -1,4 +1,4 @@
-// What a fragment of a page, or a widget, can be: the one list, and what all of them have in common.
+// All kinds of fragments and widgets, and their common frame.
 import {CourseAnswers, coursePageAnswers, courseWidgetAnswers} from './collected.js';
 import {elementOf} from '../explorer/controls.js';
 import {marksFragment} from './marks.js';
@@ -7,8 +7,8 @@ import {CoursePredict} from './predict.js';
 import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
 import {watchTheme} from '../explorer/theme.js';
 
-// {what: options → view}. `options`: el, an empty element in which it is drawn; about, what it is; keeper, what it
-// knows and keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
+// {what: options → view}. `options`: el, an empty element to draw in; about, the description; keeper, the data and
+// storage; fill(el, hidden), which adds the content of a reveal to a page. A view has a method `destroy`.
 export const courseFragments = {
   predict: options => new CoursePredict(options),
   reveal: ({keeper, fill, ...options}) => new CourseReveal({...options, gate: keeper.kind === 'page'
@@ -25,8 +25,8 @@ function courseFull(el) {
   else el.requestFullscreen?.().catch(() => {});
 }
 
-// JupyterLab's shortcuts match what has the focus, so the attribute must stand there; those with ctrl or cmd, such as
-// saving, go on.
+// JupyterLab matches shortcuts against the focused element, so the attribute must be there. Shortcuts with ctrl or
+// cmd, such as saving, still work.
 function courseSuppressShortcuts(el) {
   const mark = ({target, ctrlKey = false, metaKey = false}) => {
     if (ctrlKey || metaKey) target.removeAttribute('data-lm-suppress-shortcuts');
@@ -35,16 +35,16 @@ function courseSuppressShortcuts(el) {
   for (const type of ['focusin', 'keydown', 'keyup']) el.addEventListener(type, mark, true);
 }
 
-// Frame, theme, full screen by F; the view within it is of the kind that `about.what` says.
+// Frame, theme and full screen (key F); `about.what` selects the view.
 export function courseView(place, options) {
   const {about} = options, make = courseFragments[about.what];
   const el = elementOf('section', `salviz course course-${about.what}`);
   el.dataset.courseName = about.name ?? '';
   courseSuppressShortcuts(el);
-  if (!make) throw new Error(`this program knows no fragment of the kind ${about.what}`);
+  if (!make) throw new Error(`unknown kind of fragment: ${about.what}`);
   place.append(el);
   const view = make({...options, el}), full = courseButton('full screen', () => courseFull(el), 'cr-full');
-  full.title = 'or the key F';
+  full.title = 'Full screen (F)';
   el.querySelector('.cr-head')?.append(full);
   el.addEventListener('keydown', event => {
     if (event.key.toLowerCase() !== 'f' || !coursePlain(event) || event.target.matches(courseTyping)

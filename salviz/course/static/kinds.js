@@ -1,4 +1,4 @@
-// The kinds of question, each a file of its own.
+// The kinds of question, one file each.
 import {courseChoice} from './kinds/ask-choice.js';
 import {courseHead} from './kinds/ask-head.js';
 import {courseNumberKind} from './kinds/ask-number.js';

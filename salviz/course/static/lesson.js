@@ -1,12 +1,12 @@
-// The page of a lesson: an explorer comes alive where its place appears, at the start or when it is revealed. Its data
-// lies in script elements of the page, under their checksums, so that explorers share what is the same.
+// The page of a lesson: opens each explorer when its element appears, at the start or at a reveal. The data is in
+// script elements identified by checksum, so that explorers share it.
 import {openPage} from './page.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {watchTheme} from './lib/theme.js';
 
 function lessonText(part) { return document.querySelector(`script[data-part="${part}"]`)?.textContent ?? ''; }
 
-// What `openPage` reads the parts of a page from.
+// The source from which `openPage` reads the parts of a page.
 function lessonSource(parts) {
   return {querySelector: selector => {
     const part = parts[selector.slice(1)];
@@ -28,11 +28,11 @@ function lessonFailed(place, error) {
   const note = document.createElement('p');
   note.className = 'salviz-failed';
   note.setAttribute('role', 'alert');
-  note.textContent = `This explorer could not be opened (${error.message}). It was made for a current browser.`;
+  note.textContent = `This explorer could not be opened (${error.message}). Try a recent browser.`;
   place.append(note);
 }
 
-// Explorers in view that are not alive yet.
+// Open all explorers in the page that are not open yet.
 export function openExplorers() {
   for (const place of document.querySelectorAll('.course-explorer:not([data-opened])')) {
     place.dataset.opened = '';

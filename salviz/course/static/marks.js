@@ -1,10 +1,10 @@
-// Marks: one sentence at a time, its words are toggles; what is marked leaves as a file or a short code.
+// Mark words, one sentence at a time, and hand in the marks as a file or a short code.
 import {elementOf, setText} from '../explorer/controls.js';
 import {watchTheme} from '../explorer/theme.js';
 import {marksCode, marksDone, marksFile, marksFileName, marksNickname, marksSheet} from './markscode.js';
 import {courseStore, courseStored} from './storage.js';
 
-// The stored marks if they fit these sentences, else none.
+// Return the stored marks if they fit these sentences.
 export function marksStateOf(set, stored) {
   const empty = {marks: set.spans.map(() => null), at: 0, nickname: ''};
   if (stored === null || typeof stored !== 'object') return empty;
@@ -21,7 +21,7 @@ export function marksSave(name, text, type = 'application/json') {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// What is there to be copied also stands in a field, where the browser gives no clipboard.
+// The text is also in a field, for browsers without clipboard access.
 export async function marksCopy(field) {
   try { await navigator.clipboard.writeText(field.value); } catch {
     field.focus();
@@ -47,8 +47,8 @@ class MarksView {
     this.el.dataset.lmSuppressShortcuts = 'true';
     this.el.setAttribute('aria-label', 'Marks');
     const limit = `at most ${marksPlural(set.most, 'word')}`;
-    this.el.append(elementOf('p', 'sv-marks-task', 'Mark the words that you could not do without: ',
-      elementOf('strong', '', limit), '. Your own judgement is asked, not what a model might do.'));
+    this.el.append(elementOf('p', 'sv-marks-task', 'Mark the words that you cannot do without: ',
+      elementOf('strong', '', limit), '. Use your own judgement; do not guess what a model would do.'));
     this.el.append(this.progress(), this.sentence(), this.moves(), this.handIn());
     this.el.addEventListener('keydown', event => this.pressed(event));
     el.append(this.el);
@@ -78,7 +78,7 @@ class MarksView {
     this.back = marksButton('← Back', () => this.go(this.state.at - 1));
     this.forth = marksButton('Next →', () => this.go(this.state.at + 1));
     this.none = marksButton('No word is needed', () => this.needNone());
-    const keys = 'Arrow keys move between words, space marks, Page Up and Page Down change the sentence.';
+    const keys = 'Arrow keys: move between words. Space: mark. Page Up and Page Down: change the sentence.';
     return elementOf('div', '', elementOf('div', 'sv-marks-moves', this.back, this.forth, this.none),
       elementOf('p', 'sv-marks-keys', keys));
   }
@@ -106,7 +106,7 @@ class MarksView {
     this.draw();
   }
 
-  // Somebody else has set the state: the kernel, or another view of the same widget.
+  // The kernel or another view of the widget changed the state.
   take(state) {
     this.state = marksStateOf(this.set, state);
     if (marksNickname(this.name.value) !== marksNickname(this.state.nickname)) this.name.value = this.state.nickname;
@@ -120,8 +120,8 @@ class MarksView {
       this.set_(marksStateOf(this.set, null));
       this.focusWord();
     };
-    const back = elementOf('p', 'sv-marks-keys', 'These marks were read back from this browser. ',
-      marksButton('They are not mine: begin anew', anew));
+    const back = elementOf('p', 'sv-marks-keys', 'These marks were restored from this browser. ',
+      marksButton('Not mine: start over', anew));
     this.el.prepend(back);
   }
 
@@ -143,7 +143,7 @@ class MarksView {
     const text = this.wordsOf(this.state.at)[word], marked = flags.filter(Boolean).length;
     this.cursor = word;
     if (!flags[word] && marked >= this.set.most) {
-      this.say(`${marksPlural(this.set.most, 'word')} at most: take one away first`);
+      this.say(`${marksPlural(this.set.most, 'word')} at most: remove one first`);
       this.draw();
       return;
     }
@@ -155,7 +155,7 @@ class MarksView {
 
   needNone() {
     const isNone = this.flags && !this.flags.some(Boolean);
-    this.say(isNone ? 'This sentence is open again' : 'No word is needed in this sentence');
+    this.say(isNone ? 'This sentence is no longer done' : 'No word is needed in this sentence');
     this.setFlags(isNone ? null : this.set.spans[this.state.at].map(() => 0));
   }
 
@@ -165,7 +165,7 @@ class MarksView {
 
   focusWord() { this.list.querySelector('[tabindex="0"]')?.focus(); }
 
-  // Of the keys that are not typed into a field only F goes on to the frame, which fills the screen by it.
+  // Outside of fields, pass only F on to the frame, which toggles full screen.
   pressed(event) {
     if (event.key.toLowerCase() !== 'f' || event.target.matches('input, textarea')) event.stopPropagation();
     if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -202,14 +202,14 @@ class MarksView {
     if (!sheet) return;
     const name = marksFileName(sheet.nickname);
     marksSave(name, marksFile(this.set, sheet));
-    setText(this.handed, `${name} is among your downloads; hand it to your teacher.`);
+    setText(this.handed, `${name} is in your downloads; give it to your teacher.`);
   }
 
   async copied() {
     if (!this.sheet()) return;
     const done = await marksCopy(this.code);
-    setText(this.handed, done ? 'The code is copied; paste it anywhere.'
-      : 'The code is selected; copy it with your keys.');
+    setText(this.handed, done ? 'Code copied. Paste it anywhere.'
+      : 'The code is selected. Copy it with Ctrl+C or Cmd+C.');
   }
 
   draw() {
@@ -222,9 +222,9 @@ class MarksView {
     this.none.setAttribute('aria-pressed', String(Boolean(this.flags) && !this.flags.some(Boolean)));
     const name = marksNickname(nickname);
     this.code.value = name ? marksCode(this.set, marksSheet(this.set, name, marks)) : '';
-    this.code.placeholder = 'The code appears once there is a nickname';
+    this.code.placeholder = 'Type a nickname to get a code';
     if (!this.handed.textContent || /unfinished|All/.test(this.handed.textContent)) {
-      const rest = done < total ? `${marksPlural(total - done, 'sentence')} unfinished; what is done can be handed in.`
+      const rest = done < total ? `${marksPlural(total - done, 'sentence')} unfinished. You can hand in now.`
         : `All ${total} sentences are done.`;
       setText(this.handed, rest);
     }
@@ -255,19 +255,19 @@ class MarksView {
   }
 }
 
-// The part of a text between two places, which count characters as Python does.
+// Slice a text by code points, as Python does.
 export function marksCut(text, start, end) { return [...text].slice(start, end).join(''); }
 
-// Puts marks into `el`; initial: the first state, write(state): called at every change.
+// Draw the marks in `el`; `initial` is the first state, `write(state)` is called after each change.
 export function mountMarks(el, set, initial, write) { return new MarksView(el, set, initial, write); }
 
-// Where a page keeps marks: by the sentences and the place of the page, so that each copy of a lesson has its own.
-// All notebooks have one place, since JupyterLab's address does not say which one is open.
+// The storage key of a page: its sentences and its address, so that each copy of a lesson has its own marks.
+// All notebooks share one key, because JupyterLab's address does not identify the open notebook.
 function marksPlace({id}, kind) { return `salviz-marks ${id} ${kind === 'page' ? location.pathname : 'notebook'}`; }
 
 function marksRead(about, kind) {
   try { return JSON.parse(courseStored(marksPlace(about, kind))); } catch {
-    return null; // there is no storage, or something else was stored: nothing is marked yet
+    return null; // no storage, or other content: nothing is marked yet
   }
 }
 
@@ -279,7 +279,7 @@ function marksInitial(about, book) {
   return marksRead(about, 'page') ?? {marks: about.set.spans.map(() => null), nickname: book.stored.nickname};
 }
 
-// A kernel that was started again knows nothing of what was marked before; the browser does.
+// After a kernel restart, restore the marks from the browser.
 function marksAgain(about, model) {
   if (marksDone(marksStateOf(about.set, model.get('state')))) return false;
   const stored = marksStateOf(about.set, marksRead(about, 'widget'));
@@ -289,7 +289,7 @@ function marksAgain(about, model) {
   return true;
 }
 
-// Marks as a fragment of the course: in a notebook the kernel keeps them, in a page the browser.
+// Marks as a fragment: a notebook stores them in the kernel, a page in the browser.
 export function marksFragment({el, about, keeper}) {
   el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your marks'),
     elementOf('span', 'cr-state', `${about.set.spans.length} sentences`)));

@@ -1,13 +1,13 @@
-// Marks as files and codes, as in `salviz.course.marks`: both are held to one table of cases by a test.
+// Marks as files and codes, as in `salviz.course.marks`; one table of cases tests both.
 import {courseParsed} from './untrusted.js';
 
 export const marksVersion = 1;
 const marksSigns = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';   // digits and letters, without I, L, O and U
-// No two parts that can be repeated take the same characters, so that a search takes time in proportion to the text.
+// No two repeatable parts match the same characters, so that a search takes linear time.
 const marksCodeForm = new RegExp('marks([0-9]{1,9}):([^:\\n\\r]*):[ \\t]*'
   + '((?:[0-9a-z]{1,2000}[-‐‑–—][ \\t\\r\\n]{0,80}){0,2000}[0-9a-z]{1,2000})', 'i');
 
-// A nickname as it is shown, kept and compared; '' if nothing is left.
+// Clean a nickname for display, storage and comparison; '' if nothing is left.
 export function marksNickname(name) {
   let text = '';
   for (const c of [...name].slice(0, 200).join('').normalize('NFC')) {
@@ -17,7 +17,7 @@ export function marksNickname(name) {
   return [...text.split(' ').filter(Boolean).join(' ')].slice(0, 40).join('').trim();
 }
 
-// What two spellings of one nickname share.
+// Fold the spellings of a nickname.
 export function marksFolded(name) { return marksNickname(name).replace(/[A-Z]/g, c => c.toLowerCase()); }
 
 export function marksFileName(nickname) {
@@ -33,17 +33,17 @@ function marksFlags(i, flags, words, most) {
   const where = `sentence ${i + 1}`;
   if (flags === null) return null;
   if (!Array.isArray(flags) || !flags.every(x => x === 0 || x === 1 || x === true || x === false))
-    throw new Error(`${where} must hold null or flags, 0 or 1, got ${marksExcerpt(flags)}`);
+    throw new Error(`${where} must be null or a list of flags, 0 or 1, got ${marksExcerpt(flags)}`);
   if (flags.length !== words) throw new Error(`${where} has ${flags.length} flags for ${words} words`);
   const marked = flags.filter(Boolean).length;
-  if (marked > most) throw new Error(`${where} has ${marked} marks, and at most ${most} are allowed`);
+  if (marked > most) throw new Error(`${where} has ${marked} marks; at most ${most} are allowed`);
   return flags.map(Number);
 }
 
-// The sheet of a student, or an error that says why there is none; `set` is what `MarkSet.described` gives.
+// Return the sheet of a student, or throw; `set` is the result of `MarkSet.described`.
 export function marksSheet(set, nickname, marks, source = '') {
   const name = typeof nickname === 'string' ? marksNickname(nickname) : '';
-  if (!name) throw new Error(`the nickname must be a text, got ${marksExcerpt(nickname)}`);
+  if (!name) throw new Error(`the nickname must be a non-empty string, got ${marksExcerpt(nickname)}`);
   if (!Array.isArray(marks) || marks.length !== set.spans.length) {
     const count = Array.isArray(marks) ? `${marks.length} sentences` : marksExcerpt(marks);
     throw new Error(`marks must be a list for ${set.spans.length} sentences, got ${count}`);
@@ -53,9 +53,9 @@ export function marksSheet(set, nickname, marks, source = '') {
 
 function marksCheckVersion(version, set, id) {
   if (version !== marksVersion)
-    throw new Error(`has version ${marksExcerpt(version)} of the marks, and this salviz reads ${marksVersion}`);
+    throw new Error(`has version ${marksExcerpt(version)} of the marks; this salviz reads version ${marksVersion}`);
   if (id !== set.id)
-    throw new Error(`is of another set of sentences (${marksExcerpt(id)}; this class marks ${set.id})`);
+    throw new Error(`belongs to another set of sentences (${marksExcerpt(id)}; this class marks ${set.id})`);
 }
 
 export function marksFile(set, sheet) {
@@ -67,7 +67,7 @@ export function marksFile(set, sheet) {
 export function marksReadFile(set, text, source = '') {
   const contents = courseParsed(text);
   if (contents === null || typeof contents !== 'object' || contents.salviz !== 'marks')
-    throw new Error('is JSON, but no file of marks');
+    throw new Error('is JSON but not a file of marks');
   marksCheckVersion(contents.version ?? null, set, contents.set ?? null);
   return marksSheet(set, contents.nickname ?? null, contents.marks ?? null, source);
 }
@@ -79,14 +79,14 @@ function marksChoose(n, k) {
   return out;
 }
 
-// How many sets of k words there are, for k up to `most`.
+// The number of sets of k words, for k up to `most`.
 function marksPlaceSizes(n, most) {
   return Array.from({length: Math.min(n, most) + 1}, (_, k) => marksChoose(n, k));
 }
 
 function marksSum(numbers) { return numbers.reduce((a, b) => a + b, 0n); }
 
-// The state of a sentence as a number: 0 is not done, then by how many words are marked, then which.
+// Encode a sentence as a number: 0 if not done, then ordered by the number of marked words, then by the words.
 function marksDigit(flags, most) {
   if (flags === null) return 0n;
   const at = flags.flatMap((x, i) => x ? [i] : []);
@@ -147,16 +147,17 @@ export function marksCode(set, sheet) {
 
 export function marksReadCode(set, text, source = '') {
   const match = marksCodeForm.exec(text);
-  if (!match) throw new Error(`is no code; one begins with marks${marksVersion}:`);
+  if (!match) throw new Error(`is not a code; a code starts with marks${marksVersion}:`);
   if (Number(match[1]) !== marksVersion) marksCheckVersion(Number(match[1]), set, set.id);
   const typed = match[3].toUpperCase().replace(/[^0-9A-Z]/g, '').replace(/O/g, '0').replace(/[IL]/g, '1');
   const body = typed.slice(0, -7), length = 6 + marksPayloadLength(set) + 7;
   if (![...typed].every(c => marksSigns.includes(c)) || typed.slice(-7) !== marksCheckSigns(match[2], body)) {
-    const cut = typed.length === length ? '' : ` (${typed.length} signs, one of this class has ${length})`;
-    throw new Error(`does not add up: a sign or the nickname is mistyped, or some of it is missing${cut}`);
+    const cut = typed.length === length ? '' : ` (${typed.length} signs; a code of this class has ${length})`;
+    throw new Error(`does not match its checksum: a sign or the nickname is mistyped, or a part is missing${cut}`);
   }
   marksCheckVersion(marksVersion, set, body.slice(0, 6));
-  if (typed.length !== length) throw new Error(`does not add up: it has ${typed.length} signs, not ${length}`);
+  if (typed.length !== length)
+    throw new Error(`does not match its checksum: it has ${typed.length} signs instead of ${length}`);
   let number = 0n;
   for (const c of body.slice(6)) number = number << 5n | BigInt(marksSigns.indexOf(c));
   const states = marksStates(set), marks = [];
@@ -164,7 +165,7 @@ export function marksReadCode(set, text, source = '') {
     marks.unshift(marksFlagsOf(number % states[i], set.spans[i].length, set.most));
     number /= states[i];
   }
-  if (number) throw new Error('does not add up: it holds more than these sentences can');
+  if (number) throw new Error('does not fit these sentences');
   return marksSheet(set, match[2], marks, source);
 }
 

@@ -1,7 +1,7 @@
-// Small pieces of page that several kinds of the course share.
+// Small shared elements.
 import {elementOf} from '../explorer/controls.js';
 
-// A key that is handled here is no shortcut of JupyterLab's, and scrolls nothing.
+// Stop a handled key from scrolling the page or triggering a JupyterLab shortcut.
 export function courseKeep(event) {
   event.preventDefault();
   event.stopPropagation();
@@ -16,13 +16,13 @@ export function courseButton(text, onClick, className = '') {
   return button;
 }
 
-// Where the focus stays when the button that had it goes away: Tab goes on from there.
+// Keep the focus here when the focused button disappears, so that Tab continues from here.
 export function courseRest(el) {
   el.tabIndex = -1;
   el.focus({preventScroll: true});
 }
 
-// One of `items` can be reached by Tab; the arrow keys move between them.
+// Roving tabindex: Tab reaches one of `items`, the arrow keys move between them.
 export function courseRove(items, at, focus = true) {
   items.forEach((item, i) => { item.tabIndex = i === at ? 0 : -1; });
   if (focus) items[at]?.focus();
@@ -30,10 +30,10 @@ export function courseRove(items, at, focus = true) {
 
 export function courseTag(text, kind) { return elementOf('span', `cr-tag cr-tag-${kind}`, text); }
 
-// Who has given what, in pictures and in lists; `second` came after talking to a neighbour.
-export const courseNames = {first: 'you', second: 'you later', class: 'class', truth: 'true'};
+// Labels of the answers; `second` is the answer after the discussion.
+export const courseNames = {first: 'you', second: 'you, later', class: 'class', truth: 'true'};
 
-// Tags of those of the marks that `is` says are here.
+// Tags for the marks for which `is` returns true.
 export function courseMarks({first, second, truth}, is) {
   return [first !== null && is(first) ? courseTag(courseNames.first, 'you') : null,
     second !== null && is(second) ? courseTag(courseNames.second, 'then') : null,

@@ -1,4 +1,4 @@
-// A question, an answer that is committed, a second one after talking to a neighbour, and what is true.
+// A prediction card: the question, the first answer, the answer after the discussion, and the true answer.
 import {courseAnswered, courseConfidences, courseRevealed, courseWhyLength} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseKinds} from './kinds.js';
@@ -10,7 +10,7 @@ const courseStateNames = {open: 'not answered yet', committed: 'committed', disc
   revealed: 'revealed', skipped: 'skipped'};
 const courseSureness = {guess: 'a guess', think: 'I think so', sure: 'sure'};
 
-// How sure one is: three radio buttons.
+// Confidence: three radio buttons.
 class CourseConfidence {
   constructor() {
     const name = courseId();
@@ -48,13 +48,16 @@ export class CoursePredict {
     this.state = elementOf('span', 'cr-state');
     this.message = elementOf('output', 'sv-said');
     this.message.setAttribute('aria-live', 'polite');
+    this.picture = elementOf('div', 'cr-shown');
+    this.picture.innerHTML = this.about.picture ?? ''; // HTML that Python wrote
+    this.picture.hidden = !this.about.picture;
     this.control = this.kind.ask(this.about.options, {labelledBy: id, tell: text => this.tell(text),
       changed: value => { this.value = value; this.note.textContent = ''; }});
     this.how = elementOf('p', 'sv-note cr-how', this.kind.how(this.about.options));
     this.place = elementOf('div', 'cr-place', this.control.el);
     this.confidence = new CourseConfidence();
     this.why = Object.assign(document.createElement('input'), {type: 'text', className: 'cr-why-field',
-      maxLength: courseWhyLength, placeholder: 'one line, if you like'});
+      maxLength: courseWhyLength, placeholder: 'one line (optional)'});
     this.why.addEventListener('keydown', event => this.entered(event));
     this.commit = elementOf('button', 'cr-main', 'Commit');
     this.commit.type = 'submit';
@@ -66,13 +69,13 @@ export class CoursePredict {
     this.form.noValidate = true;
     this.form.addEventListener('submit', event => { event.preventDefault(); this.committed(); });
     this.results = elementOf('dl', 'cr-results');
-    this.talked = courseButton('Answer again, after talking', () => this.repeat(true));
-    this.shows = courseButton('Show what is true', () => this.keeper.set(courseRevealed(this.keeper.get())), 'cr-main');
+    this.talked = courseButton('Answer again after the discussion', () => this.repeat(true));
+    this.shows = courseButton('Show the answer', () => this.keeper.set(courseRevealed(this.keeper.get())), 'cr-main');
     this.next = elementOf('div', 'cr-buttons', this.shows, this.talked);
     this.el.setAttribute('role', 'group');
     this.el.setAttribute('aria-labelledby', id);
-    this.el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Predict'), this.state), question, this.how,
-      this.place, this.form, this.results, this.next, this.note, this.message);
+    this.el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Predict'), this.state), question,
+      this.picture, this.how, this.place, this.form, this.results, this.next, this.note, this.message);
     if (this.kind.begin) this.value = this.kind.begin(this.about.options);
   }
 
@@ -88,10 +91,10 @@ export class CoursePredict {
     this.committed();
   }
 
-  // What stands in the way of a commitment is said, not hidden behind a button that does nothing.
+  // A missing part is reported instead of disabling the button.
   committed() {
     const missing = this.value === null ? this.kind.missing : this.confidence.get() === null
-      ? 'Say how sure you are first.' : '';
+      ? 'First choose how sure you are.' : '';
     if (missing) {
       setText(this.note, missing);
       (this.value === null ? this.control : this.confidence.radios[0]).focus();
@@ -101,7 +104,7 @@ export class CoursePredict {
     this.again = false;
     this.keeper.set(courseAnswered(this.keeper.get(), answer));
     this.tell('Committed.');
-    [this.talked, this.shows].find(button => !button.hidden)?.focus(); // Enter once more reveals nothing
+    [this.talked, this.shows].find(button => !button.hidden)?.focus(); // so that pressing Enter again reveals nothing
   }
 
   repeat(on) {
@@ -113,7 +116,7 @@ export class CoursePredict {
     else this.talked.focus();
   }
 
-  // Drawn anew only where something has changed: what somebody is about to answer stays.
+  // Redraw only after a change, so that an answer in progress is kept.
   update() {
     const entry = this.keeper.get(), outcome = entry.state === 'revealed' ? this.keeper.outcome() : null;
     if (entry.state === 'revealed' && !outcome && (this.about.hasTruth || entry.first)) this.keeper.fetch();
@@ -144,10 +147,10 @@ export class CoursePredict {
 
   noteOf(entry, outcome) {
     if (entry.state === 'revealed' && this.about.hasTruth && !outcome)
-      return 'What is true is on its way. If it does not come, the kernel is gone: run the cell again.';
+      return 'Waiting for the answer. If it does not appear, the kernel has stopped: run the cell again.';
     if (outcome?.error) return outcome.error;
-    if (entry.skipped) return 'Looked at before it was answered: kept as skipped.';
-    if (entry.state === 'committed' || entry.state === 'discussed') return 'Kept. It cannot be changed any more.';
+    if (entry.skipped) return 'Shown without an answer: recorded as skipped.';
+    if (entry.state === 'committed' || entry.state === 'discussed') return 'Saved. You can no longer change it.';
     return '';
   }
 
@@ -187,7 +190,7 @@ export class CoursePredict {
     if (this.kind.tellsAll) return lines;
     if (of) lines.push(this.line('class', courseNames.class, courseClassText(this.about, of.first)));
     if (of && of.second.some((value, i) => JSON.stringify(value) !== JSON.stringify(of.first[i])))
-      lines.push(this.line('class', 'class later', courseClassText(this.about, of.second)));
+      lines.push(this.line('class', 'class, after discussion', courseClassText(this.about, of.second)));
     if (truth !== null) lines.push(this.line('true', courseNames.truth, courseTruthText(this.about, truth)));
     return lines;
   }

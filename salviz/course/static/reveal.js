@@ -1,4 +1,4 @@
-// What waits for predictions: until they are committed it says which, and holds nothing of what it will show.
+// Content that waits for predictions: until they are committed it lists them and contains nothing else.
 import {courseEntryOf, courseRevealed} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton, courseRest} from './parts.js';
@@ -8,10 +8,10 @@ export class CourseReveal {
     Object.assign(this, {el, about, gate});
     this.state = elementOf('span', 'cr-state');
     this.list = elementOf('span', 'cr-waiting');
-    this.wait = elementOf('p', 'cr-wait', 'Shown once you have committed ', this.list, '.');
+    this.wait = elementOf('p', 'cr-wait', 'Shown after you commit ', this.list, '.');
     this.shows = courseButton('Show', () => this.open(), 'cr-main');
     this.anyway = courseButton('Show anyway', () => this.open());
-    this.anyway.title = 'the predictions that are not answered are kept as skipped';
+    this.anyway.title = 'Unanswered predictions are recorded as skipped';
     this.buttons = elementOf('div', 'cr-buttons', this.shows, this.anyway);
     this.note = elementOf('p', 'sv-note cr-note');
     this.note.setAttribute('role', 'status');
@@ -35,7 +35,7 @@ export class CourseReveal {
     const had = this.buttons.contains(document.activeElement);
     this.drawn = drawn;
     this.el.dataset.state = open ? 'revealed' : waiting.length ? 'waiting' : 'ready';
-    setText(this.state, open ? 'shown' : waiting.length ? 'waits for your prediction' : 'ready');
+    setText(this.state, open ? 'shown' : waiting.length ? 'waiting for your prediction' : 'ready');
     this.wait.hidden = open || !waiting.length;
     this.list.replaceChildren(...waiting.flatMap((name, i) => [...i ? [', '] : [], this.jump(name)]));
     this.shows.hidden = open || waiting.length > 0;
@@ -47,7 +47,7 @@ export class CourseReveal {
     else if (open && had) courseRest(this.el);
   }
 
-  // To a prediction that is waited for, if it stands in this document.
+  // Jump to a missing prediction, if it is in this document.
   jump(name) {
     const find = () => [...document.querySelectorAll('[data-course-name]')].find(el => el.dataset.courseName === name);
     return courseButton(name, () => {
@@ -61,7 +61,7 @@ export class CourseReveal {
     if (this.filled) return;
     this.filled = true;
     try { await this.gate.fill(this.content); } catch (error) {
-      setText(this.note, `What is revealed here could not be shown (${error.message}).`);
+      setText(this.note, `This content could not be shown (${error.message}).`);
     }
     if (had) courseRest(this.content);
   }
@@ -69,7 +69,7 @@ export class CourseReveal {
   destroy() { this.offGate(); }
 }
 
-// A reveal of a page: it opens by itself where all of its predictions were revealed before.
+// The reveal of a page: it opens if all of its predictions were revealed before.
 export class CoursePageGate {
   constructor(keeper, fill) {
     Object.assign(this, {kind: 'page', keeper, fill});
@@ -98,7 +98,7 @@ export class CoursePageGate {
   }
 }
 
-// That of a notebook: the kernel knows what is committed, and makes what is shown.
+// The reveal of a notebook: the kernel tracks the predictions and creates the content.
 export class CourseWidgetGate {
   constructor(keeper) { Object.assign(this, {kind: 'widget', keeper}); }
 

@@ -1,7 +1,7 @@
 // Answers, truths and scores as lines of text.
 import {courseDirection, coursePairs} from './score.js';
 
-// At least two places behind the point, none before it if it is 0; finer where the question is.
+// At least two decimals without a leading 0; more if the step of the question is finer.
 export function courseNumber(x, unit = '', step = .01) {
   const digits = Math.min(6, Math.max(2, Math.ceil(-Math.log10(step) - 1e-9)));
   const text = x.toFixed(digits).replace(/\.?0+$/, '').replace(/^(-?)0\./, '$1.').replace(/^-?0?$/, '0');
@@ -25,12 +25,12 @@ const courseValues = {
 
 export function courseValueText({kind, options}, value) { return courseValues[kind](value, options); }
 
-// The items by the middle of their intervals.
+// Sort items by the middle of their intervals.
 export function courseTrueOrder(truth) {
   return truth.map((_, i) => i).sort((a, b) => truth[b][0] + truth[b][1] - truth[a][0] - truth[a][1] || a - b);
 }
 
-// Does the item at place `i` overlap with the next one?
+// Return whether item `i` overlaps with the next one.
 export function courseTied(truth, places, i) { return truth[places[i]][0] <= truth[places[i + 1]][1]; }
 
 function courseOrderText(truth, {items}) {
@@ -55,13 +55,13 @@ const courseScored = {
   words: (score, value, truth) =>
     `F1 ${courseNumber(score)} (${value.filter(w => truth.includes(w)).length} of ${value.length} chosen words)`,
   head: score => {
-    const bands = {1: 'the first', .5: 'within the first five', 0: 'not within the first five'};
+    const bands = {1: 'the best head', .5: 'one of the best five', 0: 'not one of the best five'};
     return `${courseNumber(score)} (${bands[score]})`;
   },
   choice: score => courseNumber(score),
   order: (score, value, truth) => {
     const all = value.length * (value.length - 1) / 2, {separated} = coursePairs(value, truth);
-    return score === null ? 'none: all of them are tied'
+    return score === null ? 'none: all items are tied'
       : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs differ)`;
   },
   number: (score, value, truth, {near, far, unit, step}) => {
@@ -77,12 +77,12 @@ const courseScored = {
   },
 };
 
-// What a score says, such as 'F1 .5 (1 of 2 chosen words)'.
+// Describe a score, such as 'F1 .5 (1 of 2 chosen words)'.
 export function courseScoreText({kind, options}, score, value, truth) {
   return courseScored[kind](score, value, truth, options);
 }
 
-// How often each of `values` was given, the most frequent first.
+// Count `values`, the most frequent first.
 export function courseCounts(values) {
   const counts = new Map();
   for (const value of values) {
@@ -97,7 +97,7 @@ export function courseQuantile(values, fraction) {
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
-// Items by their mean place in the orders of a class.
+// Sort items by their mean place in the orders of a class.
 export function courseMeanOrder(values, count) {
   const places = Array.from({length: count}, (_, item) =>
     values.reduce((sum, value) => sum + value.indexOf(item), 0) / values.length);
@@ -114,10 +114,10 @@ function courseSpread(values, {unit, step}) {
   return `median ${courseNumber(middle, unit, step)}, half from ${courseInterval([low, high], {unit, step})}`;
 }
 
-// What a class has answered, in a line.
+// Summarise the answers of a class in one line.
 export function courseClassText(about, values) {
   const {kind, options} = about, of = ` (${values.length} answers)`;
-  if (!values.length) return 'nobody has answered';
+  if (!values.length) return 'no answers yet';
   if (kind === 'words') return courseOften(about, values.flatMap(value => value.map(word => [word])), 4) + of;
   if (kind === 'order') {
     const order = courseMeanOrder(values, options.items.length).map(({item}) => options.items[item]);

@@ -1,4 +1,4 @@
-// How near an answer is to what is true, as in `salviz.course.kinds`; one table of cases tests both.
+// Score answers as `salviz.course.kinds` does; one table of cases tests both.
 
 function courseWhole(x, below) { return Number.isInteger(x) && x >= 0 && x < below; }
 
@@ -18,7 +18,7 @@ const courseFitting = {
   slope: courseWithin,
 };
 
-// Is `value` an answer to the question `about`?
+// Return whether `value` is a valid answer to the question `about`.
 export function courseFits({kind, options}, value) { return courseFitting[kind]?.(value, options) ?? false; }
 
 function courseScoreWords(value, truth) {
@@ -31,7 +31,7 @@ function courseScoreHead([layer, head], truth) {
   return place < 0 ? 0 : place ? .5 : 1;
 }
 
-// Pairs of items whose intervals do not overlap: how many, and how many more are in the right order than in the wrong.
+// Count pairs of items without overlap, and how many more of them are in the right than in the wrong order.
 export function coursePairs(value, truth) {
   let balance = 0, separated = 0;
   value.forEach((before, i) => {
@@ -72,5 +72,5 @@ function courseScoreSlope(value, truth, {start, low, high, near, same}) {
 const courseScores = {words: courseScoreWords, head: courseScoreHead, order: courseScoreOrder,
   choice: (value, truth) => value === truth ? 1 : 0, number: courseScoreNumber, slope: courseScoreSlope};
 
-// null where the truth tells nothing apart.
+// null if all items are tied.
 export function courseScore({kind, options}, value, truth) { return courseScores[kind](value, truth, options); }

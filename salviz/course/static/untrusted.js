@@ -1,4 +1,4 @@
-// Files from other people: read within limits, and shown without characters that change how a text is displayed; as in
+// Read files from other people within limits, and remove characters that change how text is displayed; as in
 // `salviz.core.untrusted` and `salviz.course.session`.
 import {courseConfidences, courseStates} from './entry.js';
 
@@ -9,12 +9,12 @@ const courseEscapes = /\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b
 const courseBreaks = /\r\n|[\t-\r\x1c-\x1e\x85\u2028\u2029]/g;
 const courseUnseen = /[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\p{Cs}]/gu;
 
-// One line of text, without control characters, escape sequences and overrides of its direction.
+// Return one line of text without control characters, escape sequences and direction overrides.
 export function coursePrintable(text) {
   return text.replace(courseEscapes, '').replace(courseBreaks, ' ').replace(courseUnseen, '');
 }
 
-// The text of a file; an error says what is wrong with it, without its name.
+// Return the text of a file; errors do not contain its name.
 export async function courseReadText(file) {
   if (file.size > courseLargest) throw new Error('is larger than 1 MB');
   let bytes;
@@ -26,7 +26,7 @@ function courseIsObject(x) { return x !== null && typeof x === 'object' && !Arra
 
 function courseNested(x) { return Object.values(x).filter(part => part !== null && typeof part === 'object'); }
 
-// What JSON contains; an error says what is wrong with it.
+// Parse JSON, or throw.
 export function courseParsed(text) {
   let found;
   try { found = JSON.parse(text.replace(/^\ufeff/, '')); } catch { throw new Error('is not JSON'); }
@@ -55,7 +55,7 @@ function courseHasShape(answer, kind) {
     && [answer.why ?? '', answer.time ?? ''].every(text => typeof text === 'string');
 }
 
-// Is `entry` one of an answers file, whatever its question?
+// Return whether `entry` is a valid entry of an answers file, for any question.
 export function courseIsEntry(entry) {
   if (!courseIsObject(entry) || !courseIsText(entry.kind)) return false;
   if (!courseShapes.has(entry.kind)) return true;   // a record
@@ -63,7 +63,7 @@ export function courseIsEntry(entry) {
     && [entry.first, entry.second].every(answer => courseHasShape(answer, entry.kind));
 }
 
-// Is it what a class has answered to one question?
+// Return whether this is a valid list of class answers to one question.
 export function courseIsOfClass(of) {
   if (!courseIsObject(of) || !courseShapes.has(of.kind) || !courseIsText(of.id)) return false;
   const {first, second, confidence} = of;
@@ -72,7 +72,7 @@ export function courseIsOfClass(of) {
     && confidence.every(x => courseConfidences.includes(x));
 }
 
-// The sound ones of `entries`, by name.
+// Return the valid `entries` by name.
 export function courseSound(entries, isSound) {
   const pairs = courseIsObject(entries) ? Object.entries(entries) : [];
   return Object.fromEntries(pairs.filter(([, entry]) => isSound(entry)));
@@ -84,27 +84,26 @@ function courseFirstAnswers(entries) {
     first: [first.value], second: [(second ?? first).value], confidence: [first.confidence]}]));
 }
 
-// The sound entries of a file and the number of the others; an error says why there are none.
+// Return the valid entries of a file and the number of invalid ones, or throw.
 function courseEntries({version, entries}, isSound) {
-  if (version !== 1) throw new Error('is of another version');
-  if (!courseIsObject(entries)) throw new Error('must hold entries by name');
+  if (version !== 1) throw new Error('has another version');
+  if (!courseIsObject(entries)) throw new Error('must contain entries by name');
   const count = Object.keys(entries).length;
   if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
   const sound = courseSound(entries, isSound);
   return {sound, damaged: count - Object.keys(sound).length};
 }
 
-// What an answers file or the file of a class contains: {answers, damaged: how many entries were left out}; an error
-// says why there is nothing.
+// Read an answers file or a class file: {answers, damaged: number of entries left out}; throw if it is neither.
 export function courseClassFile(contents) {
   const isClass = contents?.salviz === 'class-answers';
-  if (!isClass && contents?.salviz !== 'answers') throw new Error('is no file of answers');
+  if (!isClass && contents?.salviz !== 'answers') throw new Error('is not an answers file');
   const {sound, damaged} = courseEntries(contents, isClass ? courseIsOfClass : courseIsEntry);
   return {answers: isClass ? sound : courseFirstAnswers(sound), damaged};
 }
 
-// What the answers file of one student contains: {nickname, entries, damaged: how many entries were left out}; an error
-// says why there is nothing.
+// Read the answers file of one student: {nickname, entries, damaged: number of entries left out}; throw if it is
+// invalid.
 export function courseAnswersFile(contents) {
   const {sound, damaged} = courseEntries(contents, courseIsEntry);
   if (typeof contents.nickname !== 'string' || !courseIsNickname(contents.nickname))

@@ -1,16 +1,16 @@
-// What a class has answered to a question, as rows of bars: first answers, answers after discussion, and the truth.
+// The answers of a class to a question as bars: first answers, answers after discussion, and the truth.
 import {courseConfidences, courseEntryOf, courseStates} from './entry.js';
 import {courseNumber, courseTruthText} from './say.js';
 import {courseScore} from './score.js';
 
 const votesMostHeads = 10, votesMostBins = 11;
 
-// The answers codes in a message.
+// Find the answers codes in a message.
 export function votesCodesIn(text) { return text.match(/SVA1\.[\w-]+\.[0-9a-f]{8}/g) ?? []; }
 
 function votesTime({first}) { return typeof first?.time === 'string' ? first.time : ''; }
 
-// As `session.is_anothers`: do two files of one nickname hold different first answers to a question?
+// As `session.is_anothers`: return whether two files of one nickname have different first answers to a question.
 function votesAnothers(existing, mine) {
   return Object.entries(mine).some(([name, entry]) => {
     const [one, other] = [existing[name] ? votesTime(existing[name]) : '', votesTime(entry)];
@@ -18,14 +18,14 @@ function votesAnothers(existing, mine) {
   });
 }
 
-// As `session.joined_entries`: of two entries to a question the one that went further.
+// As `session.joined_entries`: keep the more advanced of two entries to a question.
 function votesJoined(existing, mine) {
   const rank = ({state}) => courseStates.includes(state) ? courseStates.indexOf(state) : courseStates.length;
   const ahead = Object.entries(mine).filter(([name, entry]) => !existing[name] || rank(entry) >= rank(existing[name]));
   return {...existing, ...Object.fromEntries(ahead)};
 }
 
-// Files and codes of one student are one: lessons are handed in one by one.
+// Merge the files and codes of one student, who hands in one lesson at a time.
 export function votesStudents(files) {
   const students = [];
   for (const {nickname, entries} of files) {
@@ -37,7 +37,7 @@ export function votesStudents(files) {
   return students;
 }
 
-// The answers of `students` to the question `about`; `second`: of those who did not answer again, the first one.
+// The answers of `students` to the question `about`; `second` repeats the first answer of those who answered once.
 export function votesOf(about, students) {
   const entries = students.filter(({entries}) => Object.hasOwn(entries, about.name))
     .map(({entries}) => courseEntryOf(about, entries[about.name])).filter(({first}) => first);
@@ -47,7 +47,7 @@ export function votesOf(about, students) {
     sure: courseConfidences.map(one => entries.filter(({first}) => first.confidence === one).length)};
 }
 
-// Ranges of numbers: each number that can be answered where these are few, else ten.
+// Ranges of numbers: one per possible answer if there are few, else ten.
 function votesBins({low, high, step, unit}) {
   const count = Math.round((high - low) / step) + 1, isEach = count <= votesMostBins, n = isEach ? count : 10;
   const width = isEach ? step : (high - low) / n, edge = i => courseNumber(low + i * width, '', step);
@@ -57,7 +57,7 @@ function votesBins({low, high, step, unit}) {
   return {texts, at};
 }
 
-// Rows of a kind of question: their texts, which of them an answer counts for, and which of them are true.
+// Rows for each kind of question: their texts, the rows an answer counts for, and the true rows.
 function votesNumbers({options}) {
   const {texts, at} = votesBins(options), start = options.start === undefined ? -1 : at(options.start);
   return {texts, of: value => [at(value)], isTrue: ([low, high], i) => i >= at(low) && i <= at(high),
@@ -81,7 +81,7 @@ function votesCounted(about, answers, truth) {
     bars: counts.map(count => ({fraction: count[i] / total, text: String(count[i])}))}));
 }
 
-// Heads that were chosen, the most frequent first, and the true one.
+// Chosen heads, the most frequent first, and the true one.
 function votesHeads(about, {first, second}, truth) {
   const name = ([layer, head]) => `layer ${layer}, head ${head}`, total = Math.max(1, first.length);
   const counted = new Map();
@@ -100,7 +100,7 @@ function votesHeads(about, {first, second}, truth) {
     bars: (counted.get(text) ?? [0, 0]).map(count => ({fraction: count / total, text: String(count)}))}));
 }
 
-// Items in the order in which they were asked, with their mean places; a longer bar is a higher place.
+// Items in the order of the question with their mean places; a longer bar is a higher place.
 function votesOrder({options: {items}}, {first, second}, truth) {
   const place = (values, item) => values.reduce((sum, value) => sum + value.indexOf(item) + 1, 0) / values.length;
   const bar = (values, item) => values.length ? {fraction: (items.length - place(values, item)) / (items.length - 1),
@@ -110,7 +110,7 @@ function votesOrder({options: {items}}, {first, second}, truth) {
     bars: [first, second].map(values => bar(values, item))}));
 }
 
-// The places that an item can have, given the intervals of all: '1', or '2 to 3' where it is tied.
+// Possible places of an item, given all intervals: '1', or '2 to 3' for a tie.
 function votesPlaces(truth, item) {
   const [low, high] = truth[item];
   const from = 1 + truth.filter(other => other[0] > high).length, to = truth.filter(other => other[1] >= low).length;
@@ -130,7 +130,7 @@ function votesMean(about, values, truth) {
   return scores.length ? courseNumber(scores.reduce((a, b) => a + b, 0) / scores.length) : 'none';
 }
 
-// What is true, and how near the class came to it.
+// The true answer and the mean score of the class.
 export function votesTruth(about, {first, second}, truth) {
   const means = first.length ? ` Mean score: ${votesMean(about, first, truth)} at first, `
     + `${votesMean(about, second, truth)} after discussion.` : '';

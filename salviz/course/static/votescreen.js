@@ -1,10 +1,10 @@
-// The vote screen, for a projector: a question, all first answers, those after discussion, the truth, each on a key.
+// The vote screen for a projector: question, first answers, answers after discussion, truth; one key press each.
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton, courseKeep, coursePlain, courseRest} from './parts.js';
 import {votesCount, votesRows, votesTruth} from './votes.js';
 
 const votesStages = ['question', 'first answers', 'answers after discussion', 'truth'];
-const votesForward = ['Show first answers', 'Show answers after discussion', 'Show what is true'];
+const votesForward = ['Show first answers', 'Show answers after discussion', 'Show the answer'];
 const votesForwardKeys = ['ArrowRight', 'PageDown', ' '], votesBackKeys = ['ArrowLeft', 'PageUp'];
 
 function votesBar({fraction, text}, kind) {
@@ -14,7 +14,7 @@ function votesBar({fraction, text}, kind) {
 }
 
 export class VoteScreen {
-  // `rounds`: [{about, answers, truth}] of the questions that were answered; `closed()`: the page is wanted back.
+  // `rounds`: [{about, answers, truth}] of the answered questions; `closed(name)` is called to return to the page.
   constructor(el, rounds, closed) {
     Object.assign(this, {rounds, closed, at: 0, stage: 0});
     this.el = elementOf('main', 'sv-marks sv-votes');
@@ -23,6 +23,7 @@ export class VoteScreen {
     this.name = elementOf('p', 'vt-name');
     this.question = elementOf('h1', 'vt-question');
     this.question.dir = 'auto';
+    this.picture = elementOf('div', 'vt-shown');
     this.rows = elementOf('ul', 'vt-rows');
     this.legend = elementOf('p', 'vt-legend');
     this.truth = elementOf('p', 'vt-truth');
@@ -31,7 +32,7 @@ export class VoteScreen {
     this.back = courseButton('Back', () => this.backward());
     const full = courseButton('Full screen', () => this.full()), close = courseButton('Close', () => this.close());
     const keys = '→ or space: show more. ←: back. F: full screen. Esc: close.';
-    this.el.append(this.name, this.question, this.rows, this.legend, this.truth,
+    this.el.append(this.name, this.question, this.picture, this.rows, this.legend, this.truth,
       elementOf('div', 'vt-buttons', this.forth, this.back, full, close, elementOf('span', 'vt-keys', keys)));
     this.el.addEventListener('keydown', event => this.pressed(event));
     el.append(this.el);
@@ -61,7 +62,7 @@ export class VoteScreen {
     this.draw();
   }
 
-  // After the truth comes the next question.
+  // The next question follows the truth.
   forward() {
     if (this.stage < this.last) this.go(this.at, this.stage + 1);
     else if (this.at < this.rounds.length - 1) this.go(this.at + 1, 0);
@@ -89,6 +90,8 @@ export class VoteScreen {
     this.el.dataset.stage = votesStages[stage];
     setText(this.name, `${about.name}: ${votesCount(answers.first)}`);
     setText(this.question, about.question);
+    this.picture.innerHTML = stage ? '' : about.picture ?? ''; // HTML that Python wrote
+    this.picture.hidden = !this.picture.innerHTML;
     const rows = stage || about.kind !== 'head' ? votesRows(about, answers, isTrue ? truth : null) : [];
     this.rows.style.setProperty('--vt-count', Math.max(4, rows.length));
     this.rows.replaceChildren(...rows.map(row => this.row(row)));

@@ -52,7 +52,7 @@ function courseCompareChoice({options}, marks) {
 
 export const courseChoice = {
   kind: 'choice',
-  missing: 'Choose an option first.',
+  missing: 'First choose an option.',
   how: () => '',
   ask: (options, context) => new CourseChoice(options, context),
   compare: courseCompareChoice,

@@ -76,7 +76,7 @@ class CourseHeadGrid {
   }
 }
 
-// The five best heads are numbered; a ring is the reader's.
+// The best five heads are numbered; a ring marks the reader's answer.
 function courseCompareHead(options, {first, second, truth}) {
   const is = (value, layer, head) => value?.[0] === layer && value[1] === head;
   const el = courseGrid(options, '', (layer, head) => {
@@ -89,15 +89,15 @@ function courseCompareHead(options, {first, second, truth}) {
     return cell;
   });
   el.setAttribute('aria-hidden', 'true');
-  const says = [first ? 'Ring: your answer' : '', second ? 'dashed: your later one' : '',
-    truth?.length > 1 ? `1 to ${truth.length}: the first heads, in their order` : truth ? '1: the head' : ''];
+  const says = [first ? 'Ring: your answer' : '', second ? 'dashed ring: your answer after the discussion' : '',
+    truth?.length > 1 ? `1 to ${truth.length}: the best heads, in order` : truth ? '1: the true head' : ''];
   return elementOf('div', '', el, elementOf('p', 'sv-note', `${says.filter(Boolean).join('; ')}.`));
 }
 
 export const courseHead = {
   kind: 'head',
-  missing: 'Choose a head first.',
-  how: () => 'One head; rows are layers, columns are heads. Click it, or arrow keys and space.',
+  missing: 'First choose a head.',
+  how: () => 'Choose one head: click it, or use the arrow keys and space. Rows are layers, columns are heads.',
   ask: (options, context) => new CourseHeadGrid(options, context),
   compare: courseCompareHead,
 };

@@ -1,9 +1,9 @@
-// A number: a slider and a field that say the same.
+// A number: a slider and a field with the same value.
 import {elementOf, svgNode} from '../explorer/controls.js';
 import {courseNames} from '../parts.js';
 import {courseInterval, courseNumber} from '../say.js';
 
-// The nearest number that can be answered.
+// Round to the nearest allowed number.
 export function courseSnap(x, {low, high, step}) {
   const steps = Math.round((x - low) / step);
   return Math.max(low, Math.min(high, Number((low + steps * step).toFixed(9))));
@@ -52,7 +52,7 @@ class CourseNumberField {
     this.changed(this.value);
   }
 
-  // While somebody types, what stands in the field is theirs.
+  // Do not overwrite the field while somebody types.
   typed() {
     const {low, high, unit, step} = this.options, x = this.field.valueAsNumber;
     const fits = Number.isFinite(x) && x >= low && x <= high;
@@ -66,7 +66,7 @@ class CourseNumberField {
 
 const courseLineWidth = 360, courseLineEdge = 14;
 
-// Labels of marks that are near one another go to lines of their own.
+// Put labels of nearby marks on separate lines.
 function courseLanes(marks) {
   const ends = [];
   return [...marks].sort((a, b) => a.x - b.x).map(mark => {
@@ -79,7 +79,7 @@ function courseLanes(marks) {
   });
 }
 
-// A line of numbers: below it what was answered, above it the class.
+// A number line: your answers below, the class above.
 function courseCompareNumber(options, {first, second, truth, class: of}) {
   const {low, high, unit, step} = options, space = courseLineWidth - 2 * courseLineEdge;
   const place = x => courseLineEdge + space * (Math.max(low, Math.min(high, x)) - low) / (high - low);
@@ -123,8 +123,8 @@ function courseCompareNumber(options, {first, second, truth, class: of}) {
 
 export const courseNumberKind = {
   kind: 'number',
-  missing: 'Choose a number first.',
-  how: () => 'Drag the slider or type; arrow keys change it.',
+  missing: 'First choose a number.',
+  how: () => 'Drag the slider, type a number, or use the arrow keys.',
   ask: (options, context) => new CourseNumberField(options, context),
   compare: courseCompareNumber,
 };

@@ -1,4 +1,4 @@
-// An order of items: dragged, or moved by alt and the arrow keys.
+// An order of items: drag them, or move them with alt and the arrow keys.
 import {elementOf} from '../explorer/controls.js';
 import {courseButton, courseKeep, courseNames} from '../parts.js';
 import {courseInterval, courseMeanOrder, courseNumber, courseTied, courseTrueOrder} from '../say.js';
@@ -51,7 +51,7 @@ class CourseOrderList {
 
   focus() { this.rows.find(({handle}) => handle.tabIndex === 0).handle.focus(); }
 
-  // The others move around the one that somebody holds: an element that is moved loses focus and pointer.
+  // Move the other items around the dragged one: a moved element loses focus and pointer.
   draw(held = null) {
     const at = this.value.indexOf(held), holds = at >= 0 ? this.rows[held].el : null;
     this.value.forEach((item, place) => {
@@ -59,7 +59,7 @@ class CourseOrderList {
       if (el !== holds) this.list.insertBefore(el, place < at ? holds : null);
       number.textContent = String(place + 1);
       handle.setAttribute('aria-label',
-        `${this.items[item]}, place ${place + 1} of ${this.items.length}; alt and arrow keys move it`);
+        `${this.items[item]}, place ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
     });
   }
 
@@ -91,7 +91,7 @@ class CourseOrderList {
     courseKeep(event);
   }
 
-  // A finger drags at the grip only, elsewhere it scrolls the page.
+  // On touch screens only the grip drags; elsewhere a finger scrolls the page.
   drag(event, item, el, grip) {
     if (this.locked || event.button || event.pointerType === 'touch' && event.target !== grip) return;
     const {handle} = this.rows[item];
@@ -131,7 +131,7 @@ function courseItem(text, note = '', tied = false) {
   return el;
 }
 
-// Orders side by side; what is tied with the one above it hangs together with it.
+// Orders side by side; tied items are joined.
 function courseCompareOrder({items}, {first, second, truth, class: of}) {
   const columns = [], plain = value => value.map(item => courseItem(items[item]));
   if (first) columns.push(courseColumn(courseNames.first, plain(first), 'you'));
@@ -150,7 +150,7 @@ function courseCompareOrder({items}, {first, second, truth, class: of}) {
   const el = elementOf('div', 'cr-columns', ...columns);
   const anyTied = el.querySelector('.cr-tied');
   return elementOf('div', '', el,
-    ...anyTied ? [elementOf('p', 'sv-note', '≈ overlaps with the one above it: these two are tied.')] : []);
+    ...anyTied ? [elementOf('p', 'sv-note', '≈ overlaps with the item above: these two are tied.')] : []);
 }
 
 export const courseOrder = {

@@ -1,4 +1,4 @@
-// Where a line ends that begins at a given number: drawn, or moved by the arrow keys.
+// The end of a line with a given start: drawn, or moved with the arrow keys.
 import {elementOf, setText, svgNode} from '../explorer/controls.js';
 import {courseSnap} from './ask-number.js';
 import {courseKeep, courseNames, coursePlain} from '../parts.js';
@@ -17,7 +17,7 @@ function courseSvgText(text, attributes) {
   return node;
 }
 
-// Both axes, their names, and the point at which the line begins.
+// Both axes, their names and the start of the line.
 function courseSlopeFrame(options) {
   const {width, height, left, right, top, bottom} = courseSlopeBox, {low, high, start, step, unit, ends} = options;
   const svg = svgNode('svg', {class: 'cr-slope', viewBox: `0 0 ${width} ${height}`}), y = courseSlopeY(options, start);
@@ -73,7 +73,7 @@ class CourseSlope {
     setText(this.text, value === null ? 'draw it' : courseNumber(value, unit, step));
     this.svg.setAttribute('aria-valuenow', value ?? start);
     this.svg.setAttribute('aria-valuetext', value === null
-      ? `begins at ${courseNumber(start, unit, step)}, its end is not drawn yet`
+      ? `starts at ${courseNumber(start, unit, step)}; the end is not drawn yet`
       : `from ${courseNumber(start, unit, step)} to ${courseNumber(value, unit, step)}`);
   }
 
@@ -87,7 +87,7 @@ class CourseSlope {
 
   choose(x) {
     if (this.locked) return;
-    // The beginning can be chosen although it may stand between two steps.
+    // The start can be chosen even if it is between two steps.
     const {start} = this.options, isStart = Math.abs(x - start) < this.options.step / 2;
     this.set(isStart ? start : courseSnap(x, this.options));
     this.changed(this.value);
@@ -120,7 +120,7 @@ class CourseSlope {
   }
 }
 
-// Labels at the right keep a line's height from one another.
+// Keep the labels at the right one line apart.
 function courseApart(labels) {
   const sorted = [...labels].sort((a, b) => a.y - b.y);
   sorted.forEach((label, i) => { if (i) label.y = Math.max(label.y, sorted[i - 1].y + 15); });
@@ -153,8 +153,8 @@ function courseCompareSlope(options, {first, second, truth, class: of}) {
 
 export const courseSlopeKind = {
   kind: 'slope',
-  missing: 'Draw where the line ends first.',
-  how: () => 'Draw the end of the line at the right, or use the arrow keys.',
+  missing: 'First draw the end of the line.',
+  how: () => 'Drag the end of the line, or use the arrow keys.',
   ask: (options, context) => new CourseSlope(options, context),
   compare: courseCompareSlope,
 };

@@ -1,8 +1,8 @@
-// Words of a sentence: a list of words that are switched on and off.
+// Words of a sentence: a list of toggles.
 import {elementOf} from '../explorer/controls.js';
 import {courseKeep, courseMarks, coursePlain, courseRove} from '../parts.js';
 
-// The sentence as elements, one a word, with space between them where the sentence has some.
+// The sentence as one element per word, with the spaces of the sentence.
 export function courseSentence({words, spaced}, make) {
   return words.map((word, i) => {
     const el = make(word, i);
@@ -12,7 +12,7 @@ export function courseSentence({words, spaced}, make) {
   });
 }
 
-// The word above or below in the lines as they are broken now.
+// Find the word above or below in the current line layout.
 function courseBeside(items, at, down) {
   const boxes = items.map(item => item.getBoundingClientRect()), here = boxes[at];
   const middle = (here.left + here.right) / 2, away = box => Math.abs((box.left + box.right) / 2 - middle);
@@ -25,7 +25,7 @@ function courseBeside(items, at, down) {
 }
 
 export class CourseWordList {
-  // `changed(value)`: the numbers of the chosen words; `tell(text)`: says it to who listens.
+  // `changed(value)` gets the indices of the chosen words; `tell(text)` announces a text to screen readers.
   constructor(options, {changed, tell, labelledBy}) {
     Object.assign(this, {options, changed, tell, chosen: new Set(), locked: false});
     this.items = courseSentence(options, (word, i) => {
@@ -60,9 +60,9 @@ export class CourseWordList {
     if (this.chosen.has(i)) this.chosen.delete(i);
     else if (most === 1) this.chosen = new Set([i]);
     else if (this.chosen.size < most) this.chosen.add(i);
-    else return void this.tell(`${most} word${plural} at most: take one away first.`);
+    else return void this.tell(`${most} word${plural} at most: remove one first.`);
     const value = [...this.chosen].sort((a, b) => a - b);
-    this.tell(`${word} ${this.chosen.has(i) ? 'chosen' : 'taken away'}, ${value.length} of ${most}.`);
+    this.tell(`${word} ${this.chosen.has(i) ? 'chosen' : 'removed'}, ${value.length} of ${most}.`);
     this.draw();
     this.changed(value.length ? value : null);
   }
@@ -100,8 +100,8 @@ function courseCompareWords(options, marks) {
 
 export const courseWords = {
   kind: 'words',
-  missing: 'Choose a word first.',
-  how: ({most}) => `${most === 1 ? 'One word: click it' : `Up to ${most} words: click them`}, or arrow keys and space.`,
+  missing: 'First choose a word.',
+  how: ({most}) => `${most === 1 ? 'Click one word' : `Click up to ${most} words`}, or use the arrow keys and space.`,
   ask: (options, context) => new CourseWordList(options, context),
   compare: courseCompareWords,
 };
