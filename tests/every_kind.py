@@ -154,19 +154,20 @@ def of_numbers(shape):
             'columns method, seed, a setting and the measure': pd.DataFrame(over),
             'columns method, p, q, seed and the measure, with the baseline': pd.DataFrame(both),
             'columns method and the measure, a run a row': pd.DataFrame(over),
-            'columns method, task, and the measure': pd.DataFrame(tasks),
+            'columns method, task and the metric': pd.DataFrame(tasks),
             'columns method, task, seed and the measure': pd.DataFrame(tasks),
             'columns name, mean, low, high, word': effects(shape)}
 
 
 def effects(shape):
-    "Invented effects with verdicts: told, not told, without an interval, without a number, beyond the axis"
+    "Return invented effects: decided, inconclusive, without an interval, without a number, beyond the axis"
     long = shape == 'long'
-    usual = [dict(name='A1', word='holds', mean=.03, low=.01, high=.05, smallest=.01, detectable=.02),
-             dict(name='A2', word='undecided', mean=.2, low=-.3, high=.7, smallest=.1, detectable=.6, rule='no harm'),
+    usual = [dict(name='A1', word='supported', mean=.03, low=.01, high=.05, smallest=.01, detectable=.02),
+             dict(name='A2', word='inconclusive', mean=.2, low=-.3, high=.7, smallest=.1, detectable=.6,
+                  rule='no harm'),
              dict(name='A3', word='no verdict', mean=-.1, smallest=.1),
-             dict(name='A4', word='not testable at this scale', smallest=.1),
-             dict(name='A5', word='reversed', mean=-90., low=-95., high=-85., smallest=.1)]
+             dict(name='A4', word='not testable', smallest=.1),
+             dict(name='A5', word='contradicted', mean=-90., low=-95., high=-85., smallest=.1)]
     rows = dict(three=usual[:1], sixty=usual*6).get(shape, usual)
     return pd.DataFrame([dict(low=np.nan, high=np.nan, mean=np.nan, title=address if long else 'a claim',
                               group=f'{compound} and others' if long else f'paper {i//8}') | row

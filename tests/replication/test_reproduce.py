@@ -80,11 +80,11 @@ def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
     (folder/'rows.jsonl').write_text('\n'.join(x for x in lines if '"study": "AGAIN"' not in x) + '\n')
     for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
         if 'checkpoints' in weights.parts: weights.unlink()
-    with pytest.raises(RuntimeError, match='1 of 6 cells have no row: AGAIN FT.seed=101'):
+    with pytest.raises(RuntimeError, match='1 of 6 trials have no row: AGAIN FT.seed=101'):
         reproduce(folder, names, progress=False, modules=modules)
     assert len(read_rows(folder/'rows.jsonl')) == 5
 
-@pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "no claim is called 'D99'"),
+@pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "unknown claim 'D99'"),
     (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
     (dict(processes=True), 'processes must be'),
     (dict(names=('D7',), budget='quick'), "not in the budget 'quick'")])
