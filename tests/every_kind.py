@@ -49,7 +49,7 @@ def of_texts(folder, shape):
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
             "info['continuation']": wrote(words),
             'prediction': scored(tokens), 'probabilities of a multi-label task': several_labels(tokens),
-            'evidence that no other kind knows': own_map(drop),
+            'evidence that no other kind draws': own_map(drop),
             'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
 
 
@@ -148,14 +148,14 @@ def of_numbers(shape):
              for z in range(1 if shape == 'three' else 3)]
     curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
-            'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
+            'columns of both settings and the metric': grid, 'columns method, gradient': sizes,
             'columns layer, head, and the number': numbers, 'a table of results': results,
-            'columns method, seed, a setting and two measures': front,
-            'columns method, seed, a setting and the measure': pd.DataFrame(over),
-            'columns method, p, q, seed and the measure, with the baseline': pd.DataFrame(both),
-            'columns method and the measure, a run a row': pd.DataFrame(over),
+            'columns method, seed, a setting and two metrics': front,
+            'columns method, seed, a setting and the metric': pd.DataFrame(over),
+            'columns method, p, q, seed and the metric, with the baseline': pd.DataFrame(both),
+            'columns method and the metric, one row per run': pd.DataFrame(over),
             'columns method, task and the metric': pd.DataFrame(tasks),
-            'columns method, task, seed and the measure': pd.DataFrame(tasks),
+            'columns method, task, seed and the metric': pd.DataFrame(tasks),
             'columns name, mean, low, high, word': effects(shape)}
 
 
