@@ -856,7 +856,7 @@ def _headed(views, heading, titles):
     if titles is not None:
         titles = [titles] if isinstance(titles, str) else list(titles)
         if len(titles) != len(views):
-            raise ValueError(f'figure: titles must have {len(views)} entries, one per view, got {len(titles)}')
+            raise ValueError(f'figure: titles must have one entry per view ({len(views)}), got {len(titles)}')
         views = [replace(view, title=t) for view, t in zip(views, titles)]
     if heading not in ('full', 'title', 'none'):
         raise ValueError(f"figure: heading must be 'full', 'title' or 'none', got {heading!r}")

@@ -143,7 +143,7 @@ def test_cells_carry_their_numbers_and_the_best_is_bold():
 
 def test_a_grid_without_room_for_its_numbers_says_so():
     fig = draw_figure(sensitivity_grid(settings(20, 2, 1, gap=False)), 3.25)
-    assert any('no room for their numbers' in o.get_text() for o in fig.texts) and not fig.axes[0].texts
+    assert any('too small for their numbers' in o.get_text() for o in fig.texts) and not fig.axes[0].texts
 
 def test_boxes_are_drawn_from_the_quartiles_of_the_frame():
     view = gradient_boxes(gradients())
@@ -214,9 +214,9 @@ def test_what_cannot_be_pointed_at_is_refused_by_name():
     view = masked_sentence(invented.invent(9, method='SaliencyGuided'))
     for source, more, said in ((view, {}, 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; leave it out'),
                                ([metric_table(results())]*2, {}, 'draws one view, got 2; choose one'),
-                               (drops(), {}, 'say which kind of figure'),
-                               (metric_table(results()), dict(width='acl'), 'takes no width=, which is about paper'),
-                               (metric_table(results()), dict(heading='none'), 'takes no heading=, which is about')):
+                               (drops(), {}, 'kind must be one of'),
+                               (metric_table(results()), dict(width='acl'), 'width= applies to printed figures only'),
+                               (metric_table(results()), dict(heading='none'), 'heading= applies to printed figures')):
         with pytest.raises(ValueError, match=said): of_kind(source, interactive=True, **more)
 
 def test_a_figure_to_point_at_has_the_words_of_the_printed_one():

@@ -155,7 +155,7 @@ def test_a_text_that_fits_is_not_cut_and_a_cut_is_warned_of(made):
                 assert cut == {fitted(word*9, text_width(word, 7, weight), 7, weight): word*9}
     long = every_kind.of_numbers('long')['columns method, gradient'].replace(
         {'method': {every_kind.address: every_kind.address*3}})
-    with pytest.warns(UserWarning, match='labels cut for lack of space .*“https://example.org.*take a greater width'):
+    with pytest.warns(UserWarning, match='labels shortened to fit .*“https://example.org.*choose a larger width'):
         figure(long, 'gradient_boxes', width='acl')
 
 

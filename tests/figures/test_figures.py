@@ -110,7 +110,7 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     below = [t.get_text() for ax in fig.axes for t in ax.get_xticklabels()]
     assert tuple(below) == view.labels
     note = [t.get_text() for t in draw_figure(view_of('ADDrop', 128)).findobj(Text) if 'labelled' in t.get_text()]
-    assert note == ['For want of room, every third token is labelled (128 tokens).']
+    assert note == ['To save space, only every third of the 128 tokens is labelled.']
 
 
 @pytest.mark.sample(1)
@@ -131,12 +131,12 @@ def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
     view = discard_region(invent(64, layers=1, heads=6))
     fig = draw_figure(view, 3.03)
     said = ' '.join(o.get_text() for o in fig.findobj(Text))
-    assert 'The regions are not drawn' in said
+    assert 'too small to draw the regions' in said
     assert 'candidate discard region' not in said
     assert not fig.axes[0].collections
     crosses = ' '.join(' '.join(o.get_text() for o in draw_figure(discard_region(invent(30, layers=1, heads=6)),
                                                              3.03).findobj(Text)).split())
-    assert 'bare crosses' in crosses and 'candidate discard region' in crosses
+    assert 'Crosses without circles' in crosses and 'candidate discard region' in crosses
 
 
 @pytest.mark.parametrize('width', [2.6, 3.03, 3.49])
@@ -282,7 +282,7 @@ def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_p
     for name in (f'a.{kind}', 'a.txt'): (tmp_path/name).write_text('old')
     with full_disk(), pytest.raises(OSError): save_figure(fig, tmp_path/f'a.{kind}', caption=True)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f'a.{kind}': 'old', 'a.txt': 'old'}
-    with pytest.raises(FileNotFoundError, match='save_figure: there is no folder .*none'):
+    with pytest.raises(FileNotFoundError, match='save_figure: the folder .*none does not exist'):
         save_figure(fig, tmp_path/'none'/f'a.{kind}')
 
 
@@ -414,8 +414,8 @@ def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
     assert view.notes == ()
     assert 'No share is defined for half: every position belongs to it.' in view.caption
     texts = [o.get_text() for o in texts_of(draw_figure(view))]
-    assert 'half: no share' in texts
-    assert 'half: every position belongs to it, so no share is defined.' in texts
+    assert 'half: undefined' in texts
+    assert 'half: every position belongs to it, so the fraction is undefined.' in texts
     assert 'mine' in texts
 
 
@@ -489,8 +489,8 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
             and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
     assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(draw_figure(views),
                                                                           tmp_path/'b.pdf').read_bytes()
-    with pytest.raises(ValueError, match='got list; make one with view_for'): draw_figure([])
-    with pytest.raises(ValueError, match='got str; make one with view_for'): draw_figure([views[0], 'map'])
+    with pytest.raises(ValueError, match='got list; create one with view_for'): draw_figure([])
+    with pytest.raises(ValueError, match='got str; create one with view_for'): draw_figure([views[0], 'map'])
 
 
 @pytest.mark.slow
@@ -518,7 +518,7 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
     assert own in texts
     assert 'Spearman' in texts
     assert ('attention of all heads' in texts) == (kind not in ('image', 'series'))
-    assert ('saliency over the largest magnitude' in texts) == (kind in ('image', 'series'))
+    assert ('saliency / largest magnitude' in texts) == (kind in ('image', 'series'))
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_pieces_of_a_word_follow_without_a_blank():
 
 def test_a_fragment_says_what_it_needs_and_compiles_in_a_document_that_has_it(tmp_path):
     fragment = coloured_sentence_latex(['fine', 'é', '中'], [1., -.4, .2], standalone=False)
-    needs = [o[2:] for o in fragment.splitlines() if o.startswith('% ') and 'needs in the preamble' not in o]
+    needs = [o[2:] for o in fragment.splitlines() if o.startswith('% ') and 'requires in the preamble' not in o]
     assert 'documentclass' not in fragment and r'\usepackage{xcolor}' in needs and needs == _preamble('fineé中')
     assert compiles('\n'.join([r'\documentclass{article}', *needs, r'\begin{document}', 'Before. \\input{part} After.',
                                r'\end{document}'])
@@ -126,9 +126,9 @@ def test_the_scale_has_its_numbers_and_its_unit():
 
 @pytest.mark.parametrize('labels, values, said',
                          [(['a', 'b'], [1.], 'one number for each of 2 labels'),
-                                                  ([], [], 'at least one token a sentence'),
+                                                  ([], [], 'at least one token per sentence'),
                                                   ([['a'], []], [[1.], []], 'at least one token'),
-                                                  ([['a'], ['b']], [[1.]], 'one list for each of 2 sentences, got 1')])
+                                                  ([['a'], ['b']], [[1.]], 'one list for each of the 2 sentences, got')])
 def test_what_is_no_sentence_is_refused(labels, values, said):
     with pytest.raises(ValueError, match=said): coloured_sentence_latex(labels, values)
 

@@ -102,5 +102,5 @@ def test_a_live_explorer_without_a_snapshot_says_that_nothing_was_recorded_yet(h
 
 def test_a_kind_that_is_none_is_refused_with_those_there_are(run):
     for asked in ('heat', 'Map'):
-        with pytest.raises(ValueError, match=f"there is no kind '{asked}'") as refused: figure(Explorer(run), asked)
+        with pytest.raises(ValueError, match=f"unknown kind '{asked}'") as refused: figure(Explorer(run), asked)
         assert 'attention_map' in str(refused.value)

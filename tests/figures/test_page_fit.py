@@ -107,8 +107,8 @@ def test_what_leaves_the_page_is_named_with_the_remedy():
 def test_a_figure_that_is_too_high_says_which_option_helps(sources):
     source, _ = sources('sixty')['token_labels']
     fig, (said,) = drawn(source, 'token_labels', width='acl')
-    assert f'{fig.get_figheight():.1f} inches high, more than a page of text has (9.72)' in said
-    assert 'a greater width' in said
+    assert f'{fig.get_figheight():.1f} inches high, more than the text area of a page (9.72)' in said
+    assert 'a larger width' in said
     _, (said,) = drawn(source, 'token_labels', width=6.75, font_size=14)
     assert 'take a smaller font_size' in said
     run, _ = sources('short')['discard_region']
@@ -121,7 +121,7 @@ def test_a_figure_that_is_too_high_says_which_option_helps(sources):
 
 def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(sources):
     source, options = sources('sixty')['coloured_sentences']
-    with pytest.warns(UserWarning, match="no room for the captions' 10 points .* a page's height: drawn at"):
+    with pytest.warns(UserWarning, match="does not fit on a page .* at the 10 points of the captions; drawn at"):
         fig = figure(source, 'coloured_sentences', width='acl', font_size='caption')
     assert fig.get_figheight() <= venues['acl'].height + .01 and 7 <= 7*fig.scale < 10
 

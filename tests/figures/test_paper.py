@@ -176,7 +176,7 @@ def test_panels_share_a_scale_where_that_is_asked_for(made):
     own = limits()
     assert len(set(own)) == 3 and limits(share=True) == [max(own)]*3
     with pytest.raises(ValueError,
-                       match='share=True needs views of one kind that have a colour scale, got '
+                       match='share=True needs views of one kind with a colour scale, got '
                        'AttentionBesideSaliency'):
         figure(made['attention_beside_saliency'][0], 'attention_beside_saliency', probe=[0, 1], share=True)
 
@@ -194,7 +194,7 @@ def test_headings_can_be_left_to_the_caption_and_formulas_are_only_read_where_th
     meant = draw(made, 'discard_region', heading='title', titles=Math('$p = 0.3$'))
     plain = draw(made, 'discard_region', heading='title', titles='$p = 0.3$')
     assert [[o.get_parse_math() for o in f.texts if '$' in o.get_text()] for f in (meant, plain)] == [[True], [False]]
-    with pytest.raises(ValueError, match='titles must be 1, one for each view, got 2'):
+    with pytest.raises(ValueError, match='titles must have one entry per view \\(1\\), got 2'):
         draw(made, 'discard_region', titles=['a', 'b'])
     with pytest.raises(ValueError, match="heading must be 'full', 'title' or 'none'"):
         draw(made, 'discard_region', heading='no')
@@ -250,7 +250,7 @@ other_script = ['[CLS]', '中文', 'good', '文字', '[SEP]']
 def test_a_token_in_another_script_gets_an_installed_font_that_has_its_characters(installed, tmp_path):
     view = discard_region(invent(tokens=other_script, layers=1, heads=6))
     _, said = quiet(lambda: figure(view))
-    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font helps: drawn as □' in said[0]
+    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font has one: they are drawn as □' in said[0]
     small_font(tmp_path/'later.ttf', 'Zzz Last', '中文字')
     installed(tmp_path/'later.ttf')
     small_font(tmp_path/'a.ttf', 'Noto Sans Try', '中文字')
@@ -297,7 +297,7 @@ def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path
     fig = figure(discard_region(invent(tokens=['abc', '中', '[SEP]'], layers=1, heads=6)), font=str(tmp_path/'mine.ttf'))
     assert fig.families == ('My Own', 'DejaVu Sans') and b'MyOwn' in rendered(fig, 'pdf')
     with pytest.raises(ValueError,
-                       match=r"font: 'Helvetica Now' is not installed; take 'sans' \(DejaVu Sans\), 'serif' "
+                       match=r"font: 'Helvetica Now' is not installed; use 'sans' \(DejaVu Sans\), 'serif' "
                        r"\(STIXGeneral\), a .ttf file or one of the \d+ installed"):
         figure(invented.snapshot(), font='Helvetica Now')
 
@@ -530,7 +530,7 @@ def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
     fig = figure(frame, 'accuracy_drop')
     assert fig.caption.endswith('Model: other.') and keys(fig)[-1] == 'wang2020minilm'
     assert keys(figure(made['metric_table'][0], 'metric_table')) == ['yang2022addrop']
-    with pytest.raises(ValueError, match='accuracy_drop takes no step= and no probe='):
+    with pytest.raises(ValueError, match='accuracy_drop does not take step= or probe='):
         figure(frame, 'accuracy_drop', step=0, probe=1)
 
 
@@ -555,19 +555,19 @@ def test_a_study_is_a_source(made):
 @pytest.mark.slow
 def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
-    assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o
+    assert any("does not fit on a page 3.03 inches wide at the 10 points of the captions; drawn at 7.5" in o
                for o in said)
     check_legible(fig)
     assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
     fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1,
                                      width=9))
-    assert fig.get_figheight() > 9 and any('inches high, more than a page of text has (9)' in o for o in said)
+    assert fig.get_figheight() > 9 and any('inches high, more than the text area of a page (9)' in o for o in said)
 
 
 @pytest.mark.slow
 def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
     view = discard_region(invent(60, layers=1, heads=6))
-    note = 'For want of room, every '
+    note = 'To save space, only every '
     fig, said = quiet(lambda: figure(view, width=3.25, heading='none'))
     assert not any(note in o.get_text() for o in fig.findobj(Text))
     assert any(note in o for o in said)
@@ -579,7 +579,7 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
 
 # What is not there
 
-refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, "),
+refused = [('heat_map', {}, ValueError, "unknown kind 'heat_map'; available: attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
            ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
            ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
@@ -590,15 +590,15 @@ refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are 
            ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,
-            'too narrow for DiscardRegion at 11 points; take at most 10.6 points'),
+            'too narrow for DiscardRegion at 11 points; choose at most 10.6 points'),
            ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
-           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'),
+           ('head_map', {}, ValueError, r'head_map needs a table \(columns layer, head'),
            ('saliency_distribution', {}, ValueError,
-            'saliency_distribution takes two snapshots of a probe, got 1; give two runs, or one run and two steps'),
-           ('compared', dict(probe=[0, 1]), ValueError, 'compared takes two snapshots of a probe, got 1'),
+            'saliency_distribution needs two snapshots of a probe, got 1; pass two runs, or one run and two steps'),
+           ('compared', dict(probe=[0, 1]), ValueError, 'compared needs two snapshots of a probe, got 1'),
            ('loss_curves', dict(probe=1), ValueError,
-            'loss_curves takes no probe=; it is made of rows of metrics of all steps'),
-           ('number_over_steps', dict(step=10), ValueError, 'number_over_steps takes no step=')]
+            'loss_curves does not take probe=; it needs rows of metrics of all steps'),
+           ('number_over_steps', dict(step=10), ValueError, 'number_over_steps does not take step=')]
 
 
 @pytest.mark.parametrize('kind, options, error, said', refused)
@@ -608,14 +608,14 @@ def test_what_is_not_there_is_refused_with_what_there_is(kind, options, error, s
 
 def test_a_source_of_another_sort_is_refused(made):
     with pytest.raises(ValueError,
-                       match='source must be a snapshot, a run or the folder of one, or a list of these, got ndarray'):
+                       match='source must be a snapshot, a run, the folder of a run, or a list of these, got ndarray'):
         figure(np.ones(3), 'triptych')
-    with pytest.raises(ValueError, match='say which kind of figure .attention_map, '): figure(made['head_map'][0])
-    with pytest.raises(ValueError, match='loss_curves is made of runs'):
+    with pytest.raises(ValueError, match='kind must be one of attention_map, '): figure(made['head_map'][0])
+    with pytest.raises(ValueError, match='loss_curves needs runs'):
         figure(made['discard_region'][0].snapshot(), 'loss_curves')
-    with pytest.raises(ValueError, match='step= chooses from a run; this source is a snapshot already'):
+    with pytest.raises(ValueError, match='step= selects from a run, but the source is a snapshot'):
         figure(made['discard_region'][0].snapshot(), 'triptych', step=0)
-    with pytest.raises(ValueError, match='a view is drawn as it is; layer belong'):
+    with pytest.raises(ValueError, match='a view has no options; pass layer to'):
         figure(discard_region(made['discard_region'][0].snapshot()), layer=0)
 
 
@@ -636,7 +636,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2
     assert 'there is no folder' in capsys.readouterr().err
     assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2
-    assert 'loss_curves takes no probe=' in capsys.readouterr().err
+    assert 'loss_curves does not take probe=' in capsys.readouterr().err
     assert main(['figure', str(run), '--out', str(out)]) == 2
     assert 'a.pdf exists already; use --force' in capsys.readouterr().err
     assert main(['figure', str(run), str(other), '--kind', 'loss_curves', '--set', 'x=epoch', '--no-caption', '--out',
@@ -740,18 +740,18 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
         figure(run, 'longest_token', least=1.5)
     with pytest.raises(ValueError, match='there are attention_map, .*saliency_grid, longest_token$'):
         figure(run, 'heat_map')
-    with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
+    with pytest.raises(ValueError, match="the kind 'longest_token' is already registered"):
         figure_kind('longest_token', discard_region, '', '')
     _forget_kind('longest_token')
     assert 'longest_token' not in figure_kinds()
-    with pytest.raises(ValueError, match="there is no kind 'longest_token'"): figure(run, 'longest_token')
+    with pytest.raises(ValueError, match="unknown kind 'longest_token'"): figure(run, 'longest_token')
     with pytest.raises(ValueError, match='view must be one of .*, got LongestToken'):
         figure(longest_token(run.snapshot()))
 
 
 @pytest.mark.parametrize('name, make, more, said', [
-    ('my kind', discard_region, {}, "name must be a word such as head_map, got 'my kind'"),
-    ('mine', len, {}, 'make must say which View it returns'),
+    ('my kind', discard_region, {}, "name must be an identifier such as head_map, got 'my kind'"),
+    ('mine', len, {}, 'the return annotation of make must be a View'),
     ('mine', discard_region, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
     ('mine', discard_region, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
     ('mine', discard_region, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])

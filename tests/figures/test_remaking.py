@@ -81,13 +81,13 @@ def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
 def test_runs_that_were_moved_are_found_in_a_folder_by_what_they_are(home):
     shutil.copytree(home/'runs', home/'elsewhere/deep')
     shutil.copytree(home/'paper', home/'copy/paper')
-    with pytest.raises(FileNotFoundError, match="the run 'one' was not found; say in which folder it is"):
+    with pytest.raises(FileNotFoundError, match="the run 'one' was not found; pass its folder"):
         remake(home/'copy/paper/a.pdf')
     (home/'elsewhere/deep/one').rename(home/'elsewhere/deep/renamed')
     (home/'runs').rename(home/'gone')
     invented.run(home/'elsewhere/one', 'SalLM')
     again = remake(home/'paper/a.pdf', home/'elsewhere', to=home/'b.pdf') # by its config, not by its name
-    assert again.same_picture and again.differs == ['run one is called renamed now']
+    assert again.same_picture and again.differs == ['run one is now called renamed']
     assert 'Run: renamed, seed 0' in again.figure.facts
 
 @pytest.mark.slow
@@ -96,17 +96,18 @@ def test_what_differs_is_said(home):
     run.log(dict(kind='train', step=40, epoch=4., loss=.1))
     again = remake(file)
     assert again.same_picture and again.path.name == 'a-remade.png'
-    assert again.differs == ['run one has changed since: something was written into it']
-    assert 'the same picture (run one has changed since' in repr(again)
+    assert again.differs == ['the files of run one have changed since']
+    assert 'same image (the files of run one have changed since' in repr(again)
     shutil.rmtree(home/'runs/one')
     invented.run(home/'runs/one', 'ADDrop', seed=7)
     again = remake(file, force=True)
-    assert not again.same and again.differs == ['run one was made anew since']
+    assert not again.same and again.differs == ['run one was recreated since']
 
 def test_versions_commits_and_fonts_that_differ_are_named():
     was = dict(code=dict(versions=dict(numpy='1', salviz='0'), commit='a'*40, own={'mine.py': 'b'}), fonts=['X'])
     now = dict(code=dict(versions=dict(numpy='2', salviz='0'), commit='c'*40), fonts=['Y'])
-    assert _differences(was, now) == ['numpy was 1 and is 2', 'the code of salviz was aaaaaaaaaaaa and is cccccccccccc',
+    commit = 'the commit of salviz was aaaaaaaaaaaa and is cccccccccccc'
+    assert _differences(was, now) == ['numpy was 1 and is 2', commit,
                                      'the code in mine.py has changed since', 'fonts were X and are Y']
     assert _differences(was, was) == []
 
@@ -124,7 +125,7 @@ def test_other_formats_and_options_and_letters_of_an_svg(home):
     assert read_stamp(home/'b.svg')['arguments'] == dict(layer=0, head=[0, 2], width=4.)
     fig = figure(home/'runs/one', 'attention_map')
     assert remake(save_figure(fig, home/'c.svg', text='text')).same
-    with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
+    with pytest.raises(FileExistsError, match='already exists'): remake(home/'paper/a.pdf', to=home/'b.svg')
     with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
 
 @pytest.mark.slow
@@ -149,7 +150,7 @@ def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(dict(method=['a', 'b']*20_000, gradient=rng.random(40_000)))
     file = save_figure(figure(frame, 'gradient_boxes'), home/'large.pdf')
-    with pytest.raises(ValueError, match='was too large to be carried'): remake(file)
+    with pytest.raises(ValueError, match='was too large to be stored'): remake(file)
     assert remake(file, frame).same
     assert remake(file, frame.iloc[:100]).differs == ['the table has other numbers']
     small = frame.iloc[:50].assign(gradient=lambda x: x.gradient.where(x.index != 3))
@@ -189,11 +190,11 @@ def test_a_study_is_found_again_and_its_table_carries_model_and_data(home):
     write_object(home/'elsewhere/cells/ADDrop.seed=0.json', other)
     again = remake(file, home)
     assert again.same_picture is False
-    assert again.differs == ['study study has changed since: something was written into it']
+    assert again.differs == ['the files of study study have changed since']
 
 def test_a_view_has_no_source_to_go_back_to(home):
     file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
-    with pytest.raises(ValueError, match='cannot be made again: it was made of a DiscardRegion'): remake(file)
+    with pytest.raises(ValueError, match='cannot be remade: it was made of a DiscardRegion'): remake(file)
 
 
 # Nothing is believed
@@ -205,7 +206,7 @@ def forged(path, **recipe):
     return path
 
 @pytest.mark.parametrize('more, said', [
-    (dict(kind='os.system'), 'which is not registered here'), (dict(kind=['x']), ''),
+    (dict(kind='os.system'), 'of the unregistered kind'), (dict(kind=['x']), ''),
     (dict(arguments=dict(nothing=dict(call='x'))), 'nobody wrote'), (dict(arguments=['a']), 'does not fit together'),
     (dict(arguments=dict(interactive=True)), 'does not fit together'),
     (dict(arguments=dict(kind='triptych')), 'does not fit together'), (dict(arguments=dict(__class__=1)), 'no option'),
@@ -215,7 +216,7 @@ def forged(path, **recipe):
     (dict(arguments=dict(head=dict(array=[[1], [10**9], 'float64']))), ''),
     (dict(source=dict(form='run', run=dict(name='passwd', id='x', path='../../../../etc'))), 'was not found'),
     (dict(source=dict(form='run', run=3)), 'does not fit together'),
-    (dict(source=dict(form='eval')), 'knows no source'),
+    (dict(source=dict(form='eval')), 'unknown source'),
     (dict(source=[]), 'does not fit together'), (dict(source=dict(form='table', table=dict(frame=3))), 'does not fit')])
 def test_a_hostile_account_is_refused_in_words(more, said, home):
     one = dict(form='run', run=dict(name='one', id='', path='runs/one'))
@@ -247,7 +248,7 @@ def test_a_damaged_file_never_gives_another_account(home, end):
 def test_the_command_line_makes_a_figure_again(home, capsys, monkeypatch):
     monkeypatch.chdir(home)
     assert main(['remake', 'paper/a.pdf']) == 0
-    assert capsys.readouterr().out == 'figure: the same bytes; nothing is written\n'
+    assert capsys.readouterr().out == 'figure: same bytes, no file written\n'
     assert main(['remake', 'paper/a.pdf', '--to', 'b.svg', '--set', 'width=acl', 'head=0', '--runs', 'runs']) == 0
     assert read_stamp('b.svg')['arguments'] == dict(layer=0, head=0, width='acl')
     for words, said in ((('nowhere.pdf',), 'no figure in nowhere.pdf'),

@@ -152,4 +152,4 @@ def test_what_is_not_there_is_refused_by_name(tmp_path, monkeypatch):
     def nothing(task): raise ConnectionError('the Hub is switched off')
     with pytest.raises(FileNotFoundError, match="rte is not on this machine.*data={'rte'"):
         plans['GRID'].study(tmp_path, 'full', load=nothing)
-    with pytest.raises(ValueError, match='no arm is called'): plans['AD'].study(tmp_path, 'small', arms=('AD',))
+    with pytest.raises(ValueError, match='unknown condition'): plans['AD'].study(tmp_path, 'small', arms=('AD',))

@@ -36,7 +36,7 @@ def test_half_a_line_is_cut_off_and_other_damage_is_named(tmp_path):
     lines = file.read_text().splitlines()
     for damaged in ('nonsense', '[]', '{"kind": "other"}'):
         file.write_text('\n'.join([*lines[:2], damaged, *lines[2:]]) + '\n')
-        with pytest.raises(ValueError, match='line 3 is neither'): read_rows(file)
+        with pytest.raises(ValueError, match='line 3 is not a registry'): read_rows(file)
 
 def test_another_registry_is_written_before_the_rows_that_are_its_own(tmp_path, monkeypatch):
     file = tmp_path/'rows.jsonl'

@@ -332,10 +332,10 @@ def test_panels_with_one_scale_have_one_colour_bar_and_each_bar_a_unit():
 def test_a_page_says_what_is_left_out_for_want_of_room():
     snap = invent(80, layers=2, heads=12)
     notes = {o.get_text() for o in draw(attention_map(snap, 0, [0, 1, 2, 3, 4]), 3.25).texts}
-    assert 'The regions are not drawn: at this width cells are too small for them.' in notes
+    assert 'At this width, the cells are too small to draw the regions.' in notes
     assert any('every 9th token is labelled (80 tokens)' in o for o in notes)
-    assert any('12 heads leave' in o for o in {o.get_text() for o in draw(head_grid(snap), 3.25).texts})
-    assert not any('heads leave' in o.get_text() for o in draw(head_grid(snap), 6.75).texts)
+    assert any('With 12 heads, a map is' in o for o in {o.get_text() for o in draw(head_grid(snap), 3.25).texts})
+    assert not any('heads, a map is' in o.get_text() for o in draw(head_grid(snap), 6.75).texts)
 
 
 def test_boxes_of_a_sentence_have_the_colours_of_their_numbers_and_readable_letters():
