@@ -294,8 +294,8 @@ def _holding(error, seen):
     if not sources: return error
     run = sources[0]
     wanted = m[4].split(', ')
-    def holds(s, p): return all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)
-    steps = [s for s, p in run.recorded if p == int(m[3]) and holds(s, p)]
+    def has_evidence(s, p): return all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)
+    steps = [s for s, p in run.recorded if p == int(m[3]) and has_evidence(s, p)]
     hint = (f'recorded steps with this evidence: {", ".join(map(str, steps))}' if steps
             else f'no recorded step of probe {m[3]} in {run.path.name} has it')
     return ValueError(f'{m[1]}; {hint}')

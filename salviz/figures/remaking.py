@@ -110,8 +110,8 @@ def _entries(x, within):
 def _changed(was, now, what):
     "Return a sentence about a run or study that has changed; '' if it is the same"
     name, other_data = was.get('name'), was.get('data_fingerprint') != now.get('data_fingerprint')
-    anew = f'{what} {name} was recreated since'
-    if was['id'] != now['id']: return f'{anew}, with other data' if other_data else anew
+    recreated = f'{what} {name} was recreated since'
+    if was['id'] != now['id']: return f'{recreated}, with other data' if other_data else recreated
     written = was.get('contents') != now.get('contents')
     if written: return f'the files of {what} {name} have changed since'
     return f'{what} {name} is now called {now.get("name")}' if name != now.get('name') else ''

@@ -226,8 +226,8 @@ def _discard_region(view, width):
     space = 62*min(1, width/3) # for a label, in points
     left = 14 + label_width(view.labels, space) + 6
     bar = max(62, upright_bar_width(scale[2], bar_label, min(width*72 - left - 62, 170)))
-    stands = width*72 - left - bar >= 70 # otherwise the colour bar is below the map
-    if not stands: bar = 8
+    is_vertical = width*72 - left - bar >= 70 # otherwise the colour bar is below the map
+    if not is_vertical: bar = 8
     left, side, (ticks_x, ticks_y) = _square(view, width, bar, space)
     pitch = side/len(view.labels)
     marked = pitch >= least_cell
@@ -238,7 +238,7 @@ def _discard_region(view, width):
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'attention not allowed'))
     from_left = Sheet.margin if width < 4 else left
     space, foot = width*72 - from_left, side + ticks_x.reach + 20
-    below = foot if stands else foot + 34
+    below = foot if is_vertical else foot + 34
     def draw(sheet):
         norm, cmap, at = scale
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
@@ -249,7 +249,7 @@ def _discard_region(view, width):
             mark_inside(ax, view.candidates, pitch)
             if negative: mark_below(ax, view.values, view.limit, pitch)
             mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
-        bar_place = ((left + side + 8, 0, 7, min(side, 170)) if stands
+        bar_place = ((left + side + 8, 0, 7, min(side, 170)) if is_vertical
                      else (from_left + 10, foot, min(150, space - 26), 6))
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
         legend(sheet, from_left, below, space, entries)

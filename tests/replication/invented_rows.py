@@ -73,8 +73,8 @@ def invented_rows(
     for study, conditions in _conditions().items():
         if study in without: continue
         names, count = settings.get(study, {}), 1 if budget == 'quick' else seeds.get(study, 6)
-        for (condition, measures), values, i in itertools.product(conditions.items(), itertools.product(*names.values()),
-                                                            range(count)):
+        trials = itertools.product(conditions.items(), itertools.product(*names.values()), range(count))
+        for (condition, measures), values, i in trials:
             place = dict(zip(names, values))
             luck = .01*_noise(f'{study} {place}', 7)[i]
             known = {m: _level(m, study) + luck + _carried(study, condition, place, m, i, count, asked, budget)
