@@ -12,6 +12,13 @@ RENAMED = dict( # {method: {name in files of salviz 0.1: name since 0.2}}
     SaliencyGuided=dict(masked_share='mask_fraction'),
     AttentionGuidance=dict(share='head_fraction', own='custom'))
 
+RENAMED_VERDICTS = { # {verdict of a replication in files of salviz 0.1: verdict since 0.2}
+    'holds': 'supported', 'holds, small': 'supported', 'does not hold': 'not supported', 'reversed': 'contradicted',
+    'undecided': 'inconclusive', 'not testable at this scale': 'not testable'}
+
+RENAMED_TITLES = { # {title of an effect in the registry of salviz 0.1: title since 0.2}
+    'share of small gradients, SGT - FT': 'fraction of small gradients, SGT - FT'}
+
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07
 def renamed_settings(
     method:str,    # name of the method, or of several: 'A + B'
