@@ -177,7 +177,7 @@ def test_movie_reviews_on_the_hub_have_phrases():
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
             dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
-    with pytest.warns(UserWarning, match='1 marked phrases of train are not in their text'):
+    with pytest.warns(UserWarning, match='1 marked phrases of train that are not in their text'):
         data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
                                             for split in ('train', 'validation', 'test')}))
     assert said(data['train'][0]) == ['bad .', 'very bad']
@@ -398,7 +398,7 @@ def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
                              r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
-                             r'which is not a published format'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
+                             r'which is not a published format'), (dict(train=tmp_path/'a.xlsx'), "has the extension '.xlsx'"),
                             (str(tmp_path/'none.csv'), 'does not exist'),
                             (dict(train=3), 'a split must be a Dataset'),
                             (plain.select([]), 'the train split is empty'),
