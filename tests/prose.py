@@ -28,7 +28,7 @@ def plain(markdown) -> str:
     text = re.sub(r'\$[^$\n]+\$|`[^`]+`', gap, text)
     text = re.sub(r'!\[[^\]]*\]\([^)]*\)', '', text)
     text = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', text)
-    lines = [line for line in text.split('\n') if not re.match(r'\s*(\||#{1,6} |:::|---|\[\^|@)', line)]
+    lines = [line for line in text.split('\n') if not re.match(r'\s*(\||#{1,6} |:::|---|\[\^|@)|    +[\w./]+ .*(  |#)', line)]
     lines = [re.sub(r'^\s*(?:[-*+>]|\d+[.)])\s+', '\n', line) for line in lines]
     return re.sub(r'<[^>]+>|\*{1,2}|(?<!\w)_|_(?!\w)', '', '\n'.join(lines))
 
@@ -36,7 +36,8 @@ def plain(markdown) -> str:
 def sentences_of(text) -> list:
     "The sentences of a plain `text`; paragraphs are separated by empty lines"
     paragraphs = (' '.join(part.split()) for part in re.split(r'\n\s*\n', text))
-    found = [s for part in paragraphs for s in re.split(r'(?<=[a-z0-9)…"\'][.?!]) (?=[A-Z"“…(])', part)]
+    ended = re.compile(r'''((?:[a-z0-9)…"'%]|[A-Z]{2})[.?!][)"”]*) (?=[A-Z"“…('])''')
+    found = [s for part in paragraphs for s in ended.sub(r'\1\n', part).split('\n')]
     return [s for s in found if word_count(s) > 2]
 
 
@@ -59,14 +60,14 @@ def modules():
 
 
 def messages() -> list:
-    "What errors and warnings say"
+    "The parts of error messages and warnings"
     def is_warning(o): return isinstance(o, ast.Call) and getattr(o.func, 'attr', '') == 'warn'
     found = []
     for _, tree in modules():
         for o in ast.walk(tree):
             call = o.exc if isinstance(o, ast.Raise) else o if is_warning(o) else None
             if isinstance(call, ast.Call) and call.args: found.append(joined(call.args[0]))
-    return [' '.join(text.split()) for text in found if word_count(text) > 2]
+    return [part for text in found for part in re.split(r'(?<=[;.]) ', ' '.join(text.split())) if word_count(part) > 2]
 
 
 def docstrings() -> list:

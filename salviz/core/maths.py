@@ -313,8 +313,9 @@ def top_overlap(
     # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k`
     # counted positions
 ):
-    """Return the fraction of the `k` largest of `a` that are also among the `k` largest of `b`; ties go to the earlier
-    position, and all counted positions are compared if there are fewer than `k`"""
+    """Return the fraction of the `k` largest of `a` that are also among the `k` largest of `b`
+
+    Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
     if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest values to compare), got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)

@@ -608,8 +608,9 @@ def _are_counted(sentences):
 
 # %% ../../nbs/02_data/00_texts.ipynb #055
 def _bio(path, word=None, tag=None):
-    """Read a file with one word and its tag per line as a data frame with the columns words and tags; `word` and `tag`
-    are column numbers, None: the first column that does not count words, and the last one"""
+    """Read a file with one word and its tag per line as a data frame with the columns words and tags
+
+    `word` and `tag` are column numbers; None: the first column that does not count words, and the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     if tag is None and counted and width in (2, 10):

@@ -72,9 +72,10 @@ def _name_rows(ax, at, names):
 _stacked_high = 23.
 
 def _forest_places(view, claims, high_row, stacked):
-    """Return the layout of the groups, [(heading or None, its y, [(row, y of its axis, points above, points below)])],
-    and their total height in points; `claims` has the lines of each claim, which are above the interval if `stacked`,
-    else beside it in a row that is `high_row` points high"""
+    """Return the layout of the groups and their total height in points
+
+    The layout is [(heading or None, its y, [(row, y of its axis, points above, points below)])]. `claims` has the lines
+    of each claim. They are above the interval if `stacked`, else beside it in a row of `high_row` points."""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []

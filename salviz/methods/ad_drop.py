@@ -92,9 +92,9 @@ def keep_one(
 class ADDropVariant(Variant):
     """Further options of AD-DROP; the preset 'paper' has their defaults, 'released' follows the authors' code
 
-    The released code also differs in these points, for which there is no option: it pools the scores of tagging and
-    translation over the batch, padded target positions included; its AA drops the lowest attention on STS-B; rows that
-    lose every key attend to padding; IGA leaves the model in eval mode; it computes the region's size in float32."""
+    The released code also differs in points that have no option. It pools the scores of tagging and translation over
+    the batch, padded target positions included. Its AA drops the lowest attention on STS-B. Rows that lose every key
+    attend to padding. IGA leaves the model in eval mode. The region's size is computed in float32."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))

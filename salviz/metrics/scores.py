@@ -215,9 +215,10 @@ def matthews(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #035
 def attention_agreement(snapshot:'Snapshot') -> float:
-    """Return Spearman's correlation of attention and |saliency| over the ordinary tokens of `snapshot`, for the mean
-    over heads of the last recorded layer: of its pooled row, or without one, of the mean over the rows of ordinary
-    tokens"""
+    """Return Spearman's correlation of attention and |saliency| over the ordinary tokens of `snapshot`
+
+    Attention is the mean over heads of the last recorded layer: its pooled row, or the mean over the rows of ordinary
+    tokens if there is none."""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
         raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; record attention and '

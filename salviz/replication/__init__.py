@@ -1,4 +1,4 @@
-"The claims of the four papers, re-tested: what is trained, what is asked of it, what follows. It opens without torch."
+"Re-test the claims of the four papers: training plans, effects and verdicts. Opens without torch."
 from salviz import lazy_names
 
 _modules = {
