@@ -478,8 +478,10 @@ def _dominated_outline(view, x_range, y_range):
 def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 def _named_places(points, names, width, height):
-    """Return positions for `names` next to `points` [points, 2], in points from the lower left corner of axes of
-    `width` x `height`: [(x, y) of the left end of the middle line of each text, or None without space]"""
+    """Return positions for `names` next to `points` [points, 2]
+
+    Positions are [(x, y) of the left end of the middle line of each text, or None without space], in points from the
+    lower left corner of axes of `width` x `height`."""
     taken, places = [(x - 3, y - 3, x + 3, y + 3) for x, y in points], []
     for (x, y), name in zip(points, names):
         w, h = text_width(name, 6), 7.
