@@ -660,6 +660,6 @@ def run_class(
     lines = [marks.report(), *map(printable, predictions)]
     if any(marks.respondents):
         Path(out).mkdir(parents=True, exist_ok=True)
-        lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, for load_rationales')
+        lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name} for load_rationales')
     else: lines.append('no sentence is marked, so marks.jsonl was not written')
     return '\n'.join(lines)

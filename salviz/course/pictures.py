@@ -40,9 +40,9 @@ def _figure(inner, caption):
 class ColouredSentence:
     "A sentence with one line per row of numbers or flags"
     def __init__(self,
-        words,      # list of texts
-        rows,       # {label: one number or flag per word}
-        caption='',
+        words:list, # of texts
+        rows:dict,  # {label: one number or flag per word}
+        caption:str='',
     ):
         rows = {label: list(values) for label, values in rows.items()}
         for label, values in rows.items():
@@ -61,7 +61,7 @@ class ColouredSentence:
 def word_values(
     snapshot, # of a run
     values,   # [tokens]
-):
+) -> tuple: # (words, one number per word)
     "Return the words of `snapshot` and, for each word, the sum of `values` over its pieces"
     is_word = ~snapshot.is_special
     sums = np.bincount(snapshot.word_ids[is_word], np.asarray(values, float)[is_word], len(snapshot.words))
@@ -69,7 +69,7 @@ def word_values(
 
 def read_by_cls(
     snapshot, # of a run of a classifier
-):
+) -> tuple: # (words, one fraction per word)
     "Return the words of `snapshot` and the fraction of attention that [CLS] in the last layer gives to each word"
     words, sums = word_values(snapshot, snapshot.at('attention').mean(0)[snapshot.info['pooled_row']])
     return words, sums/sums.sum()
@@ -97,9 +97,9 @@ def _svg_map(title, matrix, tokens, outlined):
 class MapPicture:
     "One or several attention maps side by side"
     def __init__(self,
-        maps,          # {title: numbers [query, key]}
-        tokens,        # list of texts: the rows and the columns
-        caption='',
+        maps:dict,     # {title: numbers [query, key]}
+        tokens:list,   # of texts, for rows and columns
+        caption:str='',
         outlined=None, # flags [query, key] of the cells that get a frame
     ):
         n = len(tokens)

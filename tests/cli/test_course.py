@@ -132,7 +132,7 @@ def test_answers_are_graded_and_written_as_a_table(package, tmp_path, capsys):
     (folder/'answers-bo.json').write_text('{')
     assert main(['course', 'grade', 'handed', '--out', 'grades.csv', '--lessons', '1']) == 0
     told = capsys.readouterr().out
-    assert '0 of 2' in told and 'broken: answers-bo.json' in told and 'wrote grades.csv' in told
+    assert '0 of 2' in told and 'broken: answers-bo.json' in told and 'Wrote grades.csv' in told
     assert (tmp_path/'here'/'grades.csv').read_text(encoding='utf-8-sig').splitlines()[1].startswith('ann,0,')
     assert main(['course', 'grade', 'handed', '--out', 'grades.csv']) == 2
 

@@ -79,7 +79,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
     reasons = ['does not match its checksum', 'does not exist', 'is not a code; a code starts with marks1']
     assert all(reason.startswith(start) for (_, reason), start in zip(marks.broken, reasons, strict=True))
     assert marks.broken[0][0].startswith('chat.txt: code marks1:cat:')
-    with pytest.raises(ValueError, match='handed must hold files, folders, codes or Marks'): class_marks([3], of)
+    with pytest.raises(ValueError, match='`handed` must contain files, folders, codes or Marks'): class_marks([3], of)
     with pytest.raises(ValueError, match="without names 'eve'"): class_marks(sheet_code(of, d), of, without=['eve'])
 
 @pytest.mark.parametrize('content,reason', [
@@ -296,7 +296,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     page.reload()
     page.wait_for_function("() => /26 students/.test(document.querySelector('[role=status]').textContent)")
     kept = page.evaluate('() => Object.entries(localStorage)')
-    forget = page.locator('text=Forget everything')
+    forget = page.locator('text=Delete everything')
     forget.focus(); page.keyboard.press('Enter'); page.keyboard.press('Enter')
     page.wait_for_function("() => /0 students/.test(document.querySelector('[role=status]').textContent)")
     page.reload()
@@ -387,4 +387,4 @@ def test_what_cannot_be_taught_is_refused(tiny_data, tiny_tokenizer):
     with pytest.raises(ValueError, match='no word is marked'): _taught_data(known.marks, 'majority', ['a', 'b'])
     unlabelled = class_marks(checked_sheet(mark_set(['a film']), 'amy', [[1, 0]]), ['a film'])
     with pytest.raises(ValueError, match='needs a label'): _taught_data(unlabelled, 'majority', ['a', 'b'])
-    with pytest.raises(ValueError, match='or a nickname of this class'): unlabelled.flags('bob')
+    with pytest.raises(ValueError, match='or a nickname'): unlabelled.flags('bob')

@@ -111,7 +111,7 @@ def test_what_is_no_mark_is_refused_with_the_reason():
     reasons = [
         ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'not a file of marks'), ('"marks"', 'not a file of marks'),
         ('[' * 100000, 'is nested too deeply'),
-        (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
+        (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'another set'),
         (dict(good, nickname=''), 'the nickname must be a non-empty string'),
         (dict(good, nickname=7), 'the nickname must be a non-empty string'),
         (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),

@@ -153,7 +153,7 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     assert state(p) == 'revealed'
     assert p.evaluate('() => document.activeElement.classList.contains("course-predict")'), 'Tab goes on from here'
     lines = p.inner_text('.cr-results')
-    assert 'score' in lines and 'you later' in lines
+    assert 'score' in lines and 'you, later' in lines
     assert truth_text(every_kind[kind], one.truth()).split(' ')[0] in p.inner_text('.course-predict')
     kept = entry(p)
     assert checked_entry(one.query, kept, one.id) == {name: kept[name] for name in kept}
@@ -163,7 +163,7 @@ def test_enter_in_the_line_of_why_commits(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never'])))
     p.focus('.cr-why-field')
     press(p, 'Enter')
-    assert 'Choose a word first' in p.inner_text('.cr-note') and state(p) == 'open'
+    assert 'First choose a word' in p.inner_text('.cr-note') and state(p) == 'open'
     press(p, ' ', 'Tab', ' ', 'Tab')
     p.keyboard.type('so')
     press(p, 'Enter')
@@ -259,7 +259,7 @@ def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committ
     p.click('[data-course-name="1.x"] >> text=a guess')
     p.click('[data-course-name="1.x"] >> button:text-is("Commit")')
     assert p.locator('.cr-true, .cr-tag-true').count() == 0 and 'secret' not in p.content()
-    assert p.inner_text('.cr-wait').startswith('Shown once you have committed 1.y')
+    assert p.inner_text('.cr-wait').startswith('Shown after you commit 1.y')
     p.click('.cr-link')
     assert p.evaluate('() => document.activeElement.closest("[data-course-name]").dataset.courseName') == '1.y'
     p.click('[data-course-name="1.y"] >> text=right')
@@ -363,10 +363,10 @@ def test_where_nothing_can_be_kept_that_is_said_and_all_else_works(page, tmp_pat
     write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never']), Answers())
     page.set_content((tmp_path/'l.html').read_text())
     page.wait_for_function('() => window.salvizCourse')
-    assert 'download your answers before you close it' in page.inner_text('.course-answers')
+    assert 'download them before you close' in page.inner_text('.course-answers')
     page.click('.cr-word:text-is("bad")')
     commit(page)
-    page.click('text=Show what is true')
+    page.click('text=Show the answer')
     page.wait_for_selector('.cr-true')
     assert 'F1 0' in page.inner_text('.cr-results')
 
@@ -377,12 +377,12 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     p.click('.cr-word:text-is("never")')
     p.click('.course-predict >> nth=0 >> text=a guess')
     p.click('.course-predict >> nth=0 >> text=Commit')
-    p.click('text=Show what is true')
+    p.click('text=Show the answer')
     p.wait_for_selector('.cr-true')
     p.click('text=Download')
     assert 'nickname first' in p.inner_text('.course-answers .cr-note')
     p.fill('.cr-nickname input', 'a b')
-    assert 'letters of a to z' in p.inner_text('.course-answers .cr-note')
+    assert 'letters a to z' in p.inner_text('.course-answers .cr-note')
     p.fill('.cr-nickname input', 'alice')
     with p.expect_download() as download: p.click('text=Download')
     assert download.value.suggested_filename == 'answers-alice.json'
@@ -410,7 +410,7 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     assert p.locator('.cr-tag-class').count() == 0
     p.click('.cr-word:text-is("bad")')
     commit(p)
-    p.click('text=Show what is true')
+    p.click('text=Show the answer')
     p.wait_for_selector('text=4 of 5')
     assert 'never: 4; bad: 1 (5 answers)' in p.inner_text('.course-predict .cr-results')
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
@@ -423,7 +423,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
     p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
     p.click('.cr-word:text-is("bad")')
     commit(p)
-    p.click('text=Show what is true')
+    p.click('text=Show the answer')
     shown = 'text => (document.querySelector(".cr-results")?.innerText ?? "").includes(text)'
     def class_file(**change): return dict(salviz='class-answers', version=1, entries={'1.x': whole | change})
     wrong = [class_file(first=[3, [8]]), class_file(first=[[8]]), class_file(first=7),
@@ -604,8 +604,8 @@ def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
     commit(page)
     one.answer = page.evaluate('() => sent.at(-1)')
     assert one.answer['state'] == 'committed' and one.answer['first']['value'] == [4]
-    page.click('text=Show what is true')
-    assert 'on its way' in page.inner_text('.cr-note')
+    page.click('text=Show the answer')
+    assert 'Waiting for the answer' in page.inner_text('.cr-note')
     one.answer = page.evaluate('() => sent.at(-1)')
     send(page, truth=one.outcome)
     page.evaluate('() => { state.outcome = truth; emit("outcome"); }')
@@ -630,7 +630,7 @@ def test_in_a_notebook_answers_show_what_the_kernel_knows(page, tmp_path):
     one.commit(['never'], 'sure')
     one.reveal()
     mount(page, predictions.answers('alice', tmp_path))
-    assert 'Kept in answers-alice.json.' in page.inner_text('.course-answers')
+    assert 'Saved to answers-alice.json.' in page.inner_text('.course-answers')
     assert 'sure: 1' in page.inner_text('.course-answers')
     with page.expect_download() as download: page.click('text=Download')
     assert download.value.suggested_filename == 'answers-alice.json'
