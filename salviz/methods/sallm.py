@@ -204,7 +204,7 @@ def standardised(
     saliency:torch.Tensor, # [batch, tokens]: of one label
     real:torch.Tensor,     # bool [batch, tokens]
     positions=60, # positions of a row for mean and deviation, with 0 at pads; 'real': only the real tokens
-) -> torch.Tensor: # [batch, tokens]; 0 at pads, and in rows whose values are all equal
+) -> torch.Tensor: # [batch, tokens]; 0 at pads, and in rows without variation
     "Divide each map by its L2 norm and z-score it, as the released code does"
     count = real.sum(-1, keepdim=True)
     if positions != 'real' and (longest := int(count.max())) > positions:
@@ -217,7 +217,7 @@ def standardised(
     centred = torch.where(real, x - mean, 0.)
     squares = centred.square().sum(-1, keepdim=True) + (total - count).clamp(min=0)*mean.square()
     deviation = (squares/total).sqrt()
-    is_flat = deviation <= 1e-12 # equal values, up to rounding
+    is_flat = deviation <= 1e-12 # no variation, up to rounding
     return torch.where(is_flat, 0., centred/torch.where(is_flat, 1., deviation)).to(saliency.dtype)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #033b
@@ -808,7 +808,7 @@ class _Refreshing(_Explaining):
 # %% ../../nbs/05_methods/05_sallm.ipynb #071x
 class _Preparing(_Refreshing):
     "What happens before training"
-    def _where(self, trainer) -> tuple: # (explain?, steps done, epoch of the explanations, checksum of their model)
+    def _where(self, trainer) -> tuple: # (explain now, steps done, epoch of the explanations, checksum of their model)
         "Return the state of the run; raise if it cannot be resumed"
         run, home = trainer.run, Run(trainer.home)
         done = trainer.broadcast(max(home.checkpoints, default=0))

@@ -1382,7 +1382,7 @@ def test_teacher_with_damaged_weights_raises_and_can_be_trained_again(
         if damage == 'gone': file.unlink()
         else: file.write_bytes(good if damage == 'flipped' else good[:200])
     with pytest.raises(ValueError,
-                       match='SalLM: .* of the teacher in .*; delete the folder .*/teacher, and resume=True'):
+                       match='SalLM: .* of the teacher in .*; delete the folder .*/teacher to train .* resume=True'):
         student(run.path, None, resume=True)
     shutil.rmtree(run.path/'teacher')
     again = student(run.path, None, resume=True)
