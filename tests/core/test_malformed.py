@@ -54,7 +54,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
          (lambda d: salviz.subset(d['data'], 8, seed='1'),
           "subset: seed must be a whole number of at least 0, got '1'"),
          (lambda d: salviz.figure(d['snapshot'], 'attention_map', layer={}),
-          'attention_map: layer must be the number of a layer'),
+          'attention_map: layer must be an integer'),
          (lambda d: salviz.Run(3), 'Run: path must be the folder of a run'),
          (lambda d: salviz.result_table(None), 'result_table: frame must be a pandas DataFrame'),
          (lambda d: salviz.SalLM(variant=salviz.SalLMVariant(loss=[])), 'loss must be one of'),

@@ -512,7 +512,7 @@ def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, t
                                  layers={'attention': last.layers['attention']},
                                  arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
     with pytest.raises(ValueError,
-                       match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps '
+                       match='has no discard_candidates, discarded; available: attention, saliency; recorded steps '
                        'that '
                        'hold it: 0, 10, 20, 30$'):
         figure(Run(run.path), 'discard_region', step=40)
@@ -582,11 +582,11 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
 refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
            ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
-           ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
+           ('discard_region', dict(layer=8), ValueError, 'layer=8 was not recorded .*; available: 0, 1'),
            ('discard_region', dict(head=8), ValueError, 'head=8 does not exist; available: 0 to 2'),
            ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
-           ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'),
-           ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
+           ('masked_sentence', {}, ValueError, 'has no is_masked.*; available: attention, attention_attribution'),
+           ('pattern_residual', {}, ValueError, 'has no pattern_target.*available:'),
            ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,
