@@ -284,7 +284,7 @@ def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
         for name in custom_evidence(s) if probe == 0 else ('pull', 'tiny', 'lost', 'features', 'picked'):
             if name == 'odd':
                 with pytest.raises(ValueError,
-                                   match='evidence: odd has 2 rows, .* for which there is no plain picture'):
+                                   match='evidence: odd has 2 rows, .* cannot be drawn'):
                     figure(run, 'evidence', name=name)
                 continue
             fig = figure(run, 'evidence', probe=probe, name=name, width='acl')
@@ -307,10 +307,10 @@ def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
     assert image.norm.vmax == -image.norm.vmin == pytest.approx(np.abs(s.arrays['pull'][1, 2]).max())
     assert len([ax for ax in figure(run, 'evidence', name='focus', layer=[2, 5], head=[0, 1]).axes if ax.images
                 and ax.images[0].get_array().shape == (7, 7)]) == 4
-    for options, says in ((dict(name='pull', layer=3), 'layer=3 was not observed for pull; available: 2, 5'),
+    for options, says in ((dict(name='pull', layer=3), 'layer=3 was not recorded for pull; available: 2, 5'),
                           (dict(name='pull', head=3), 'head=3 does not exist'),
                           (dict(name='tiny', head=0), 'leave out head'),
-                          (dict(name='nope'), 'holds no nope; it holds')):
+                          (dict(name='nope'), 'has no nope; available')):
         with pytest.raises(ValueError, match=says): figure(run.snapshot(), 'evidence', **options)
 
 

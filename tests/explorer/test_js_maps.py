@@ -614,7 +614,7 @@ def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
                                                overlays={**plain, 'candidates': True}))
     view = discard_region(s, 1, 0)
     many = int(s.arrays['discard_candidates'][1, 0].sum())
-    assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
+    assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in rows with ties), ')
     said = page.text_content('.sv-map')
     assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in rows with ties)' in said
     assert f'{view.notes[0][:-1]} (hatched).' in said

@@ -24,8 +24,8 @@ def test_ties_in_an_unused_row_are_no_difference_of_ranks():
     view = triptych(snap, 2, 1)
     assert view.tied.tolist() == [False] + [True]*9
     assert np.isnan(view.values[2][1:]).all() and np.isfinite(view.values[2][0]).all()
-    assert ('in 9 of 10 rows all values of the attribution are equal (0: the prediction does not depend on '
-            'them)' in view.notes[0])
+    assert ('in 9 of 10 rows, all attributions are 0 (the prediction does not depend on these rows)'
+            in view.notes[0])
     assert view.notes[0] in view.caption
     usual = triptych(snap, 0, 1)
     assert not usual.tied.any() and not usual.notes and np.isfinite(usual.values[2]).all()
@@ -39,8 +39,8 @@ def test_ties_in_an_unused_row_are_no_difference_of_ranks():
 def test_a_region_states_its_fraction_of_ties():
     snap = invent(10, layers=3, heads=4, p=.3)
     for view in (discard_region(snap, 2, 1), attention_map(snap, 2, 1)):
-        assert view.notes[0] == ('Tied: in 9 of 10 rows attributions are equal at the threshold, '
-                                 'and all that are tied with it are candidates.')
+        assert view.notes[0] == ('Ties: in 9 of 10 rows, attributions tie at the threshold; '
+                                 'all tied positions are candidates.')
         assert view.notes[0] in view.caption
         ties = np.asarray(view.ties).reshape(10, 10)
         assert not ties[0].any() and (ties[1:] == snap.arrays['discard_candidates'][2, 1][1:]).all()
@@ -49,7 +49,7 @@ def test_a_region_states_its_fraction_of_ties():
         hatched, plain = ([p for p in figure(snap, kind, **{**at, 'layer': layer}).findobj(Patch) if p.get_hatch()]
                           for layer in (2, 0))
         assert len(hatched) == 9 + 1 and not plain, 'nine tied rows and a sample of them in the legend'
-    assert discard_region(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in tied rows), ')
+    assert discard_region(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in rows with ties), ')
     assert not discard_region(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
     region, may = np.array([[1, 1, 1, 0]]) > 0, np.ones((1, 4), bool)
     half = np.array([[.5, .2, .2, 0]])   # two candidates were asked for, the third is equal to the second
@@ -84,7 +84,7 @@ def test_two_runs_at_one_step_have_distinct_names(tmp_path):
     assert saliency_distribution(a, invented.image(40)).names == ('step 32', 'step 40')
     assert saliency_distribution(a, a).names == ('first', 'second')
     assert saliency_distribution(a, b, names=['x', 'y']).names == ('x', 'y')
-    with pytest.raises(ValueError, match='names must be two, one for each side, got 1'):
+    with pytest.raises(ValueError, match='names must contain two names, one per side, got 1'):
         saliency_distribution(a, b, names=['x'])
     runs = [a_run(tmp_path, o, seed=i) for i, o in enumerate(('one', 'two'))]
     assert 'A: AD-DROP, seed 0' in [o.get_text().removeprefix('(a) ') for o in figure(runs, 'compared').texts]

@@ -412,7 +412,7 @@ def test_a_pattern_of_all_positions_has_an_undefined_fraction():
     view = pattern_shares(invented.both(), dict(half=np.eye(8)*.5 + .05, mine=np.eye(8)))
     assert np.isnan(view.fractions[0]).all()
     assert view.notes == ()
-    assert 'No share is defined for half: every position belongs to it.' in view.caption
+    assert 'Undefined for half, which covers every position.' in view.caption
     texts = [o.get_text() for o in texts_of(draw_figure(view))]
     assert 'half: undefined' in texts
     assert 'half: every position belongs to it, so the fraction is undefined.' in texts
@@ -525,7 +525,7 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
 def test_missing_panels_of_a_signal_or_a_text_raise_an_error_with_the_reason():
     image, text = Selection(invented.image(20)), Selection(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):
-        with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
+        with pytest.raises(ValueError, match='has no attention'): picture(image, panel)
     with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
     with pytest.raises(ValueError, match='contains a text, not an image or series'): picture(text, 'signal')
     for panel in ('signal', 'sentence', 'whatif'):

@@ -512,7 +512,7 @@ def test_missing_evidence_raises_an_error_with_the_steps_that_have_it(made, tmp_
                                  layers={'attention': last.layers['attention']},
                                  arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
     with pytest.raises(ValueError,
-                       match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps '
+                       match='has no discard_candidates, discarded; available: attention, saliency; recorded steps '
                        'with this evidence: 0, 10, 20, 30$'):
         figure(Run(run.path), 'discard_region', step=40)
     with pytest.raises(ValueError, match='no recorded step of probe 0 in late has it$'):
@@ -581,11 +581,11 @@ def test_notes_for_the_author_are_not_in_a_figure_without_heading():
 refused = [('heat_map', {}, ValueError, "unknown kind 'heat_map'; available: attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; available: 0, 10, 20, 30'),
            ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; available: 0, 1'),
-           ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
+           ('discard_region', dict(layer=8), ValueError, 'layer=8 was not recorded .*; available: 0, 1'),
            ('discard_region', dict(head=8), ValueError, 'head=8 does not exist; available: 0 to 2'),
            ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
-           ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'),
-           ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
+           ('masked_sentence', {}, ValueError, 'has no is_masked.*; available: attention, attention_attribution'),
+           ('pattern_residual', {}, ValueError, 'has no pattern_target.*available:'),
            ('discard_region', dict(width='vldb'), ValueError, r'width must be in inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,

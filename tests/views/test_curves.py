@@ -68,7 +68,7 @@ def test_smoothing_is_the_mean_of_the_rows_around_each_one_and_is_stated(seeds):
         slow = [np.mean([y[j] for j in range(len(y)) if abs(j - i) <= window//2]) for i in range(len(y))]
         np.testing.assert_allclose(_running_mean(y, window), slow)
     view = loss_curves(seeds[0], smooth=5)
-    assert 'running mean of each run over 5 logged rows' in view.subtitle and 'drawn faint' in view.caption
+    assert 'moving average over 5 logged rows per run' in view.subtitle and 'drawn faint' in view.caption
     np.testing.assert_allclose(view.frame.value, np.mean([_running_mean(o, 5) for o in seeds[1]], 0))
     np.testing.assert_allclose(view.raw.value, seeds[1].ravel())
     with pytest.raises(ValueError, match='smooth must be an odd number of rows'): loss_curves(seeds[0], smooth=2)
@@ -92,7 +92,7 @@ def test_runs_without_common_steps_are_refused(tmp_path):
 
 def test_values_that_are_not_finite_are_left_out_and_counted(tmp_path):
     view = loss_curves(run(tmp_path/'a', [1., math.nan, 3., math.inf]), smooth=1)
-    assert view.frame.step.tolist() == [1, 3] and view.notes == ('Fine-tuning: 2 values not finite and left out.',)
+    assert view.frame.step.tolist() == [1, 3] and view.notes == ('Fine-tuning: 2 non-finite values left out.',)
     with pytest.raises(ValueError, match='no run has a finite value'): loss_curves(run(tmp_path/'b', [math.nan]))
 
 def test_a_step_that_was_logged_twice_counts_once_with_its_last_row(tmp_path):
@@ -111,7 +111,7 @@ def test_a_list_is_sorted_into_lines_by_everything_but_the_seed(tmp_path):
     assert list(_named_runs([tmp_path/'ADDrop10'], 'x')) == ['AD-DROP']
 
 def test_a_seed_that_comes_twice_is_refused(seeds):
-    with pytest.raises(ValueError, match='loss_curves: Fine-tuning has runs with seeds 0, 0; each seed counts once'):
+    with pytest.raises(ValueError, match='Fine-tuning has runs with seeds 0, 0; each seed may occur only once'):
         loss_curves([seeds[0][0], seeds[0][0]])
     with pytest.raises(ValueError, match='at least one run a name'): loss_curves([])
 
@@ -122,10 +122,10 @@ def test_measures_and_terms_are_found_where_they_were_logged(tmp_path):
     both = {'plain': plain, 'guided': guided}
     accuracy = loss_curves(both, 'accuracy')
     assert accuracy.frame.value.tolist() == [.25, .75, .5]
-    assert accuracy.y_label == 'validation accuracy (share of examples)'
+    assert accuracy.y_label == 'validation accuracy (fraction of examples)'
     assert loss_curves(both, split='validation').frame.value.tolist() == [.5, .4, .6]
     term = loss_curves(both, 'consistency')
-    assert term.names == ('guided',) and term.notes == ('plain is left out: it has no training consistency.',)
+    assert term.names == ('guided',) and term.notes == ('plain is left out, since it has no training consistency.',)
     assert loss_curves(plain, x='epoch').frame.epoch.tolist() == [.25, .5]
     for kwargs, said in ((dict(what='accuracy', split='train'),
                           "no run has 'accuracy' in its rows of train; there are learning_rate, loss, task, "
@@ -170,10 +170,10 @@ def test_a_number_that_is_not_to_be_had_is_refused_by_name(tmp_path):
     made = invented.run(tmp_path/'r')
     with pytest.raises(ValueError, match='number must be a function of a snapshot or one of agreement, entropy'):
         number_over_steps(made, 'kl')
-    with pytest.raises(ValueError, match='cannot be had of r: no array'):
+    with pytest.raises(ValueError, match='cannot compute this number for r: no array'):
         number_over_steps(made, lambda s: s.at('rationale').sum())
     half = number_over_steps(made, lambda s: math.nan if s.probe else 2.)
-    assert set(half.frame.value) == {2.} and half.notes == ('Fine-tuning: 4 values not finite and left out.',)
+    assert set(half.frame.value) == {2.} and half.notes == ('Fine-tuning: 4 non-finite values left out.',)
 
 def test_examples_are_averaged_within_a_seed_before_the_seeds_are():
     frame = pd.DataFrame([dict(method='a', share=.1, seed=0, example=i, sufficiency=v)
@@ -183,7 +183,7 @@ def test_examples_are_averaged_within_a_seed_before_the_seeds_are():
     assert rows.sufficiency.tolist() == [1, 3]
     view = perturbation_curves(frame, 'sufficiency')
     assert view.frame.value.tolist() == [2] and view.frame.deviation.item() == pytest.approx(math.sqrt(2))
-    with pytest.raises(ValueError, match='several rows for method a, share 0.1, seed 0; select those of one setting'):
+    with pytest.raises(ValueError, match='several rows for method a, share 0.1, seed 0; select one setting'):
         by_seed(pd.concat([frame, frame]), 'x', ['method', 'share'], 'sufficiency')
 
 def test_accuracy_drop_curves_have_a_line_a_method_in_the_order_of_the_frame():
@@ -197,7 +197,7 @@ def test_accuracy_drop_curves_have_a_line_a_method_in_the_order_of_the_frame():
     np.testing.assert_allclose(view.frame.deviation, .02/math.sqrt(2))
     assert styles_of(view.names)[0][0] == '#707070' and len(set(styles_of(view.names))) == 3
     for bad, said in ((frame.assign(share=frame.share*100), 'share must be between 0 and 1, got 50'),
-                      (frame.drop(columns='share'), "no column 'share'; it has method, seed, accuracy"),
+                      (frame.drop(columns='share'), "no column 'share'; available: method, seed, accuracy"),
                       (frame.assign(accuracy='high'), 'must hold numbers'), (frame[:0], 'has no rows'),
                       ({}, 'study or a pandas DataFrame with the columns method, share, accuracy, got dict')):
         with pytest.raises(ValueError, match=said): accuracy_drop_curves(bad)
@@ -216,7 +216,7 @@ def test_a_grid_holds_means_over_seeds_with_missing_cells_and_all_best_ones():
     assert not view.values.flags.writeable and 'p = 0.3, q = 0.5; p = 0.1, q = 0.2' in view.subtitle
     loss = sensitivity_grid(frame.rename(columns=dict(accuracy='loss')), value='loss')
     assert loss.best.tolist() == [[True, False], [False, False]] and loss.subtitle.startswith('lowest: 0.7')
-    with pytest.raises(ValueError, match="no column 'r'; it has p, q, seed, accuracy"): sensitivity_grid(frame, y='r')
+    with pytest.raises(ValueError, match="no column 'r'; available: p, q, seed, accuracy"): sensitivity_grid(frame, y='r')
 
 def test_settings_that_are_names_keep_their_order():
     frame = pd.DataFrame([dict(region=r, target=t, accuracy=.5) for r in ('high', 'low') for t in ('pseudo', 'gold')])
@@ -252,7 +252,7 @@ def test_boxes_are_those_of_matplotlib():
             np.testing.assert_allclose(row[['low', 'high', 'lowest', 'highest', 'n']].astype(float),
                                        [*ends, min(values), max(values), len(values)])
     with pytest.raises(ValueError, match='whiskers must be two percentiles'): gradient_boxes(frame, whiskers=(1.5, 1.5))
-    with pytest.raises(ValueError, match='log=True needs values of at least 0'): gradient_boxes(frame, log=True)
+    with pytest.raises(ValueError, match='log=True needs non-negative values'): gradient_boxes(frame, log=True)
 
 def test_a_logarithmic_axis_is_taken_where_values_span_decades_and_zeros_are_counted():
     frame = pd.DataFrame(dict(layer=[0]*6, gradient=[0., 1e-4, 1e-3, .1, 1., 0.]))
@@ -262,7 +262,7 @@ def test_a_logarithmic_axis_is_taken_where_values_span_decades_and_zeros_are_cou
     assert view.frame.n.item() == 4
     assert view.frame.zeros.item() == 2
     assert view.frame.lowest.item() == 1e-4
-    assert view.notes == ('0: 2 of 6 values are zero, which a logarithmic axis cannot show; they are left out.',)
+    assert view.notes == ('0: 2 of 6 values are zero and left out, since a logarithmic axis cannot show them.',)
     assert not gradient_boxes(frame, by='layer', log=False).notes
     assert gradient_boxes(frame, by='layer', log=False).frame.n.item() == 6
     with pytest.raises(ValueError, match='has only zeros'):
@@ -308,7 +308,7 @@ def test_runs_of_different_methods_are_compared_by_the_loss_of_the_task(tmp_path
     view = loss_curves([plain, guided])
     assert sorted(view.frame.value) == [.5, .8, 1., 1.2]
     assert (view.y_label, view.title) == ('task loss (nats)', 'Task loss over steps')
-    assert 'Loss of the task alone' in view.caption
+    assert 'The task loss excludes' in view.caption
     assert loss_curves([plain, guided], 'loss').frame.value.max() == 15 and loss_curves(guided).frame.value.max() == 15
 
 
@@ -320,7 +320,7 @@ def test_captions_are_sentences_with_plain_names_and_what_the_frame_says_of_itse
     view = perturbation_curves(frame)
     assert view.names == ('integrated gradients', 'random')
     assert view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.')
-    assert 'inputs; no seeds given, so no band' in view.caption
+    assert 'inputs; no seeds, so no band' in view.caption
     for view in (gradient_boxes(frame), head_map(frame, 'comprehensiveness'), _gradient_histogram(frame)):
         assert view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.')
         assert '_' not in ' '.join(view.names if hasattr(view, 'names') else ())
@@ -334,7 +334,7 @@ def test_bands_end_where_there_are_no_values_any_more(tmp_path):
     for band in ('deviation', 'interval'):
         view = loss_curves(runs, smooth=1, band=band)
         assert (view.frame.low == 0).all() and (view.frame.value - view.frame.deviation < 0).any()
-        assert 'Bands end at 0: there are no values beyond.' in view.notes
+        assert 'Bands are clipped at 0.' in view.notes
     scores = [run(tmp_path/f'e{i}', [.5], seed=i, evals=[(1, dict(accuracy=a))]) for i, a in enumerate((.7, 1., 1.))]
     assert loss_curves(scores, 'accuracy').frame.high.max() == 1.
     signed = [run(tmp_path/f's{i}', [dict(loss=x, term=x)], seed=i) for i, x in enumerate((-1., 1., .1))]

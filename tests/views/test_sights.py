@@ -131,7 +131,7 @@ def test_without_a_pooled_row_the_triptychs_number_is_of_the_mean_over_rows():
     A, s = snap.arrays['attention'][0, 1].mean(0)[1:9], np.abs(snap.arrays['saliency'])[1:9]
     view = triptych(snap, 0, 1, beside='saliency')
     assert view.agreement == pytest.approx(np.corrcoef(rankdata(A), rankdata(s))[0, 1])
-    assert 'on average over rows' in view.subtitle
+    assert 'of the mean row' in view.subtitle
 
 
 def test_the_residual_is_attention_minus_target_on_a_symmetrical_scale():
@@ -170,7 +170,7 @@ def test_steps_share_one_scale_and_too_many_are_thinned_visibly(tmp_path):
     for kw, said in ((dict(steps=[5]), r'no step 5 of probe 0 in run; available: 0, 10'),
                      (dict(probe=7), 'no probe 7 in run; available: 0, 1')):
         with pytest.raises(KeyError, match=said): evolution(run, **kw)
-    with pytest.raises(ValueError, match='step 190, probe 0 holds no attention_attribution; it holds attention'):
+    with pytest.raises(ValueError, match='step 190, probe 0 has no attention_attribution; available: attention'):
         evolution(run, what='attribution')
     with pytest.raises(ValueError, match='most must be at least 2'): evolution(run, most=1)
 
@@ -179,7 +179,7 @@ def test_steps_without_the_evidence_are_passed_over_and_counted():
     snaps = [invented.snapshot(step, method='ADDrop' if step % 20 else 'FineTuning') for step in range(0, 80, 10)]
     view = evolution(snaps, layer=0, head=0, what='attribution')
     assert view.steps == (10, 30, 50, 70)
-    assert '4 recorded steps hold no attention attribution and are passed over.' in view.notes
+    assert '4 recorded steps have no attention attribution and are skipped.' in view.notes
     assert np.allclose(view.values, [s.arrays['attention_attribution'][0, 0] for s in snaps[1::2]])
 
 
@@ -195,7 +195,7 @@ def test_the_grid_holds_every_heads_numbers_on_one_scale_or_each_on_its_own():
     assert np.array_equal(view.guided, snap.arrays['guided'][[5, 0]][:, [3, 7]])
     long = head_grid(invent(80, layers=1, heads=2))
     assert long.maps.shape == (1, 2, 48, 48)
-    assert '80 tokens; each cell is the mean over a block of them, 48 on a side.' in long.notes
+    assert '80 tokens; each cell is the mean over a block, with 48 cells per side.' in long.notes
     assert long.maps.mean() == pytest.approx(1/80, rel=.1)
 
 
@@ -249,28 +249,28 @@ def test_several_views_can_share_their_scales():
 # --- refusals
 
 @pytest.mark.parametrize('make, said', [
-    (lambda s: attention_map(s, 9, 0), 'attention_map: layer=9 was not observed for attention; available: 0, 1'),
+    (lambda s: attention_map(s, 9, 0), 'attention_map: layer=9 was not recorded for attention; available: 0, 1'),
     (lambda s: attention_map(s, 0, 4), 'attention_map: head=4 does not exist; available: 0 to 3'),
-    (lambda s: attention_map(s, 0, []), r'attention_map: head=\[\] names no head'),
+    (lambda s: attention_map(s, 0, []), r'attention_map: head=\[\] is empty'),
     (lambda s: attention_map(s, 'last', 0), "layer must be a number, 'mean' or None, got 'last'"),
-    (lambda s: attention_map(s, 0, 'rollout'), 'rollout goes through all recorded layers; leave out layer=0'),
+    (lambda s: attention_map(s, 0, 'rollout'), 'rollout uses all recorded layers; leave out layer=0'),
     (lambda s: attention_map(s, 0, 0, 'gradient'),
      "what must be one of attention, attribution, target, got 'gradient'"),
     (lambda s: attention_map(s, 0, 0, overlays=['crosses']),
      "overlays must be among candidates, discarded, saliency, got 'crosses'"),
-    (lambda s: pattern_residual(s, 0, 3), 'layer 0, head 3 is no guided head; layer 0 guides heads 0, 1'),
+    (lambda s: pattern_residual(s, 0, 3), 'layer 0, head 3 is not guided; guided heads of layer 0: 0, 1'),
     (lambda s: triptych(s, beside='gradient'), "beside must be 'attribution', 'saliency' or None, got 'gradient'"),
     (lambda s: compared(s, invent(9)),
      r'compared: step 120, probe 3 has other tokens \(9\) than step 120, probe 3 \(8\)'),
-    (lambda s: evolution([]), 'evolution: there is no snapshot to show'),
+    (lambda s: evolution([]), 'evolution: no snapshots to show'),
     (lambda s: head_grid(s, scale='row'), "head_grid: scale must be 'shared' or 'own', got 'row'"),
     (lambda s: head_grid(s, layers=[]),
-     'layers and heads must name at least one each; there are layers 0, 1, heads 0 to 3'),
-    (lambda s: coloured_sentences([]), 'coloured_sentences: there is no sentence'),
-    (lambda s: coloured_sentences(s, names=['a', 'b']), 'names must be one for each of 1 sentences, got 2'),
-    (lambda s: coloured_sentences(s, limit=0), 'limit must be above 0'),
-    (lambda s: coloured_sentences(s, evidence='probabilities'), 'probabilities must have one number a token'),
-    (lambda s: masked_pairs([]), 'masked_pairs: there is no sentence')])
+     'layers and heads must contain at least one number each; available: layers 0, 1, heads 0 to 3'),
+    (lambda s: coloured_sentences([]), 'coloured_sentences: no sentences'),
+    (lambda s: coloured_sentences(s, names=['a', 'b']), 'names must contain one name for each of 1 sentences, got 2'),
+    (lambda s: coloured_sentences(s, limit=0), 'limit must be positive'),
+    (lambda s: coloured_sentences(s, evidence='probabilities'), 'probabilities must have one number per token'),
+    (lambda s: masked_pairs([]), 'masked_pairs: no sentences')])
 def test_what_cannot_be_shown_is_refused_in_a_sentence(make, said):
     with pytest.raises(ValueError, match=said): make(invent(8, layers=2, heads=4))
 
@@ -278,8 +278,8 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(make, said):
 @pytest.mark.parametrize('make', [attention_map, triptych, head_grid, coloured_sentences, pattern_residual,
                                   masked_pairs, lambda s: compared(s, s), lambda s: evolution([s])])
 def test_a_signal_and_a_snapshot_without_the_evidence_name_what_there_is(make):
-    with pytest.raises(ValueError, match='holds no .*it holds input'): make(invented.image())
-    with pytest.raises(ValueError, match='holds no .*it holds probabilities'):
+    with pytest.raises(ValueError, match='has no .*available: input'): make(invented.image())
+    with pytest.raises(ValueError, match='has no .*available: probabilities'):
         make(invent(8, drop=set(invent(8).arrays) - {'probabilities'}))
 
 
@@ -373,7 +373,7 @@ def test_values_that_are_not_finite_are_left_out_and_noted():
     snap.arrays['saliency'][2] = np.nan
     for view in (attention_map(snap, 0, 0), triptych(snap, 0, 0), evolution([snap], layer=0, head=0), head_grid(snap),
                  coloured_sentences(snap)):
-        assert any('1 of the values' in o and 'not finite' in o for o in view.notes), type(view).__name__
+        assert any('1 non-finite values' in o for o in view.notes), type(view).__name__
         check_legible(draw(view))
 
 
@@ -453,7 +453,7 @@ def test_a_word_and_its_negative_differ_in_grey_by_an_underline(value):
         assert box.get_x() < line.get_xdata()[0] < line.get_xdata()[1] < box.get_x() + box.get_width()
         assert box.get_y() < line.get_ydata()[0] < box.get_y() + box.get_height()
         assert 'clearly negative' in [o.get_text() for o in fig.texts]
-        assert 'underlined where it is clearly negative' in view.caption
+        assert 'underlined if clearly negative' in view.caption
 
 
 # --- letters and words
@@ -481,8 +481,8 @@ def test_a_long_word_is_whole_where_a_line_has_room():
 
 def test_the_caption_of_regions_holds_whether_they_are_drawn_or_not_and_rollout_says_what_it_is():
     snap = invent(80, layers=2, heads=4)
-    assert ('Marked where cells have room: the candidate discard region (dashed lines around it) and discarded '
-            'positions (crosses).' in attention_map(snap, 0, 0).caption)
+    assert ('Marked where cells are large enough: the candidate discard region (dashed outline) and '
+            'discarded positions (crosses).' in attention_map(snap, 0, 0).caption)
     view = attention_map(snap, head='rollout')
     assert view.caption.startswith('Attention rollout through 2 layers.') and view.units == ('attention rollout',)
     assert compared(snap, snap, 0, 0, names=['x', 'y']).units[2] == 'attention, B − A'

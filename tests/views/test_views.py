@@ -200,7 +200,7 @@ def test_guided_heads_show_one_head_of_each_pattern_and_its_residual():
                                                       for k in range(12)) / 144)
         assert np.array_equal(view.attention[i], A) and np.array_equal(view.target[i], P)
     assert guided_heads(snap, layer=3, heads=[4, 5]).patterns == ('first', 'first')
-    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'):
+    with pytest.raises(ValueError, match='guided heads of layer 0 are 0, 1, 2, 3, 4, 5; got 7'):
         guided_heads(snap, layer=0, heads=[7])
 
 
@@ -227,7 +227,7 @@ def test_the_picture_is_chosen_by_the_evidence():
     assert type(view_for(invent(drop=('discarded',)))) is GuidedHeads
     assert type(view_for(invent(drop=('discarded', 'pattern_target')))) is MaskedSentence
     assert type(view_for(invent(drop=('discarded', 'guided', 'is_masked', 'masked_input')))) is AttentionBesideSaliency
-    with pytest.raises(ValueError, match='holds probabilities, which is not enough for any of'):
+    with pytest.raises(ValueError, match='has probabilities, which is not enough for any of'):
         view_for(Snapshot(step=0, epoch=0., probe=0, tokens=['a'], arrays=dict(probabilities=np.ones(2))))
 
 
@@ -235,7 +235,7 @@ def test_the_picture_is_chosen_by_the_evidence():
                                            (discard_region, 'discarded'),
                                            (guided_heads, 'pattern_target')])
 def test_an_error_names_what_is_missing_and_what_there_is(make, missing):
-    with pytest.raises(ValueError, match=f'{make.__name__}: .* holds no {missing}; it holds .*probabilities'):
+    with pytest.raises(ValueError, match=f'{make.__name__}: .* has no {missing}; available: .*probabilities'):
         make(invent(drop=(missing,)))
 
 
@@ -246,7 +246,7 @@ def test_values_that_are_not_finite_are_left_out_and_noted():
     view = attention_beside_saliency(snap)
     assert np.isfinite(view.agreement)
     assert np.nansum(np.abs(view.saliency)) == pytest.approx(1)
-    assert '1 of the values of saliency' in view.notes[0]
+    assert '1 non-finite values of saliency' in view.notes[0]
     assert np.isfinite(discard_region(snap).limit) and 'attribution' in discard_region(snap).notes[0]
     assert np.isfinite(masked_sentence(snap).limit) and masked_sentence(snap).notes
 
@@ -371,12 +371,12 @@ def test_a_signal_without_a_masked_copy_probabilities_or_variation_is_shown_as_f
     snap = invented.image(step=10)
     snap.arrays['saliency_map'][2, 3] = np.nan
     snap.arrays['method_saliency_map'] = snap.arrays['saliency_map'].copy()
-    assert '1 of the values of saliency are not finite' in signal_view(snap).notes[-1]
+    assert '1 non-finite values of saliency' in signal_view(snap).notes[-1]
     assert np.isfinite(signal_view(snap).limit)
     assert signal_view(snap).method_saliency is None
     with pytest.raises(ValueError, match="must be 'image' or 'series', got None"):
         signal_view(Snapshot(0, 0., 0, dict(input=np.ones((3, 3)), saliency_map=np.ones((3, 3)))))
-    with pytest.raises(ValueError, match='signal_view: .* holds no input, saliency_map; it holds attention'):
+    with pytest.raises(ValueError, match='signal_view: .* has no input, saliency_map; available: attention'):
         signal_view(invented.tagged())
 
 
@@ -392,7 +392,7 @@ def test_the_distribution_counts_cells_of_samples_that_are_scaled_one_by_one():
             assert shares[k] == pytest.approx(sum(low <= v < high or k == 40 and v == 1 for v in values)/len(values))
         assert near == pytest.approx(sum(abs(v) <= .1 for v in values)/len(values))
     assert view.near_zero[1] > view.near_zero[0] and view.names == ('step 0', 'step 20') and '2 probes' in view.title
-    with pytest.raises(ValueError, match=r'must be of the same probes, got \[0\] and \[1\]'):
+    with pytest.raises(ValueError, match=r'must have the same probes, got \[0\] and \[1\]'):
         saliency_distribution(first[0], last[1])
 
 
@@ -401,7 +401,7 @@ def test_the_distribution_of_a_text_leaves_out_special_tokens():
     a.arrays['saliency'] = np.r_[99., np.linspace(.05, 1, 10), 99.]
     view = saliency_distribution(a, b)
     assert view.near_zero[0] == pytest.approx(.1) and 'tokens within' in view.subtitle
-    with pytest.raises(ValueError, match='holds no saliency; it holds attention'):
+    with pytest.raises(ValueError, match='has no saliency; available: attention'):
         saliency_distribution(*[Snapshot(0, 0., 0, dict(attention=np.ones((1, 1, 1, 1))), tokens=['a'])]*2)
 
 
@@ -435,7 +435,7 @@ def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right(
     assert 'layer 0, head 2' in translation(snap, 0, 2).caption
     snap.layers['attention'] = [3, 5]
     assert translation(snap).layer == 5 and np.array_equal(translation(snap, 3, 1).attention, A[0, 1])
-    with pytest.raises(ValueError, match='layer=1 was not observed .*available: 3, 5'): translation(snap, 1)
+    with pytest.raises(ValueError, match='layer=1 was not recorded .*available: 3, 5'): translation(snap, 1)
     for drop in ('attention', 'saliency', 'target_probability'): snap.arrays.pop(drop)
     bare = translation(snap)
     assert bare.attention is bare.saliency is bare.layer is None
@@ -465,7 +465,7 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
             assert view.fractions[0, l, h] == pytest.approx(sum(A[l, h, q, q]/sum(A[l, h, q]) for q in range(8))/8)
             assert view.fractions[1, l, h] == pytest.approx(sum(A[l, h, q, 0]/sum(A[l, h, q]) for q in range(8))/8)
             assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
-    assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
+    assert view.uniform.tolist() == [1/8, 1/8] and 'Fraction of each head' in view.caption
     mine = pattern_shares(snap, dict(mine=np.eye(8, k=2)))
     assert np.array_equal(mine.fractions[0], pattern_fraction(A, np.eye(8, k=2)))
     snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][
@@ -556,7 +556,7 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_n
     assert view.attention[1:7].tolist() == pytest.approx([m/sum(mean) for m in mean])
     assert view.agreement == pytest.approx(attention_agreement(snap))
     assert view.attention_name == 'attention (mean over rows)'
-    assert 'mean over their rows; this model pools none' in view.caption
+    assert 'mean over their rows, since this model has no pooled row' in view.caption
 
 
 def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationale_decide():
@@ -571,7 +571,7 @@ def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationa
     assert isinstance(view_for(s), type(view)) and np.isnan(view.explanation[[0, -1]]).all()
     s.arrays['explanation'][:] = .5
     flat = explanation_beside_rationale(s)
-    assert np.isnan([flat.token_f1, flat.auprc]).all() and 'points nowhere' in flat.notes[0]
+    assert np.isnan([flat.token_f1, flat.auprc]).all() and 'highlights nothing' in flat.notes[0]
     s.arrays['explanation'][1] = .7
     tied = explanation_beside_rationale(s)
     assert np.isnan(tied.token_f1) and np.isfinite(tied.auprc) and 'tie at the border' in tied.notes[0]
