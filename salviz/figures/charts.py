@@ -20,7 +20,7 @@ from ..views.curves import (
     sensitivity_grid, styles_of)
 from salviz.figures.drawing import (
     Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink, ink_on, legend, legend_height,
-    middle, patch, power_of_ten, raised, sequential, signed, spaced, text_width, vermillion, weight_of, widened,
+    middle, patch, power_of_ten, raised, sequential, signed, spaced, text_width, vermilion, weight_of, widened,
     wrapped)
 from ..views.base import is_negative
 from ..views.settings import difference_grid, distribution, over_setting
@@ -313,13 +313,13 @@ def _draw_box(ax, y, row):
     ax.add_patch(Rectangle((row.q1, y - .28), row.q3 - row.q1, .56, facecolor='#c6dbef', edgecolor=ink, linewidth=.7,
                            zorder=3))
     ax.plot([row['median']]*2, [y - .28, y + .28], color=ink, linewidth=1.6, zorder=4, solid_capstyle='butt')
-    ax.plot([row['mean']], [y], marker='x', color=vermillion, markersize=3.6, markeredgewidth=1, zorder=5,
+    ax.plot([row['mean']], [y], marker='x', color=vermilion, markersize=3.6, markeredgewidth=1, zorder=5,
             linestyle='none')
     for x, end in ((row.lowest, row.low), (row.highest, row.high)):
         if x != end: ax.plot([x], [y], marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #030
-def _cross(ax): ax.plot([7], [4.5], marker='x', color=vermillion, markersize=3.6, markeredgewidth=1)
+def _cross(ax): ax.plot([7], [4.5], marker='x', color=vermilion, markersize=3.6, markeredgewidth=1)
 def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, markeredgewidth=0)
 
 @figure_kind('distribution', distribution,
@@ -463,7 +463,7 @@ def _point(ax, x, y, standing, size=4.6):
             markeredgewidth=.9, linestyle='none', zorder=4 if standing == 'front' else 3)
 
 def _knee_mark(ax, x, y, size=9.):
-    ax.plot([x], [y], marker='D', markersize=size, markerfacecolor='none', markeredgecolor=vermillion,
+    ax.plot([x], [y], marker='D', markersize=size, markerfacecolor='none', markeredgecolor=vermilion,
             markeredgewidth=1.1, linestyle='none', zorder=5)
 
 def _dominated_outline(view, x_range, y_range):

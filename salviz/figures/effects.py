@@ -13,12 +13,12 @@ from ..core.words import number_words
 from .charts import axis_ticks, with_margin
 from .drawing import (
     Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend, legend_height, patch, spaced,
-    text_width, vermillion, weight_of, widened, wrapped)
+    text_width, vermilion, weight_of, widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6
-_of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradicted': (vermillion, vermillion)}
+_of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradicted': (vermilion, vermilion)}
 _small_fill, _undecided = '#b3d3e8', (grey, 'white')
 
 def _dot_colours(row, scaled):
@@ -183,7 +183,7 @@ def _forest(view, width, high_row=14., most=4):
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13
-def _side_style(second): return dict(color=vermillion if second else blue, marker='s' if second else 'o')
+def _side_style(second): return dict(color=vermilion if second else blue, marker='s' if second else 'o')
 
 def _side_sample(second):
     return lambda ax: ax.plot([1, 7, 13], [4.5]*3, markevery=[1], markersize=4, linewidth=.9, markeredgewidth=.4,
@@ -257,7 +257,7 @@ def _slopes(view, width):
         for i, (_, row) in enumerate(view.frame.iterrows()):
             rises, falls = row.second > row['first'], row.second < row['first']
             colour = blue if falls else grey
-            if rises: colour = vermillion
+            if rises: colour = vermilion
             ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
                     markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
             for x, side in ((0, 'first'), (1, 'second')):

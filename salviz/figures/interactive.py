@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import blue, ink, lightness, sequential, signed, vermillion, widened
+from .drawing import blue, ink, lightness, sequential, signed, vermilion, widened
 from .sheet import draw_figure
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #006
@@ -162,7 +162,7 @@ def _boxes(view):
                f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
     names = [_safe(name) for name in view.names]
     means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers', customdata=numbers, text=names, showlegend=False,
-                       marker=dict(symbol='x-thin', size=9, line=dict(color=vermillion, width=2)),
+                       marker=dict(symbol='x-thin', size=9, line=dict(color=vermilion, width=2)),
                        hovertemplate='%{text}<br>%{customdata}<extra></extra>')
     ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text),
                       showlegend=False, hovertemplate='%{x:.6~g}<extra></extra>')

@@ -17,7 +17,7 @@ from salviz.figures.drawing import (
     Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, faint, figure_kind, fitted, flow, grey, ink, ink_on,
     label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
     middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample, replaced_style,
-    attention_scale, signed, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box,
+    attention_scale, signed, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermilion, word_box,
     wrapped)
 from ..views.maps import (
     attention_map, coloured_sentences, compared, continuation, evolution, head_grid, masked_pairs, patch_attention,
@@ -203,7 +203,7 @@ def _head_grid(view, width):
     norm, cmap, at = _scale_of(view.kind, view.limit)
     negative = signed_values and is_negative(image, view.limit).any()
     guided = np.zeros((depth, heads), dtype=bool) if view.guided is None else view.guided
-    frame = patch(facecolor='white', edgecolor=vermillion, linewidth=1.1)
+    frame = patch(facecolor='white', edgecolor=vermilion, linewidth=1.1)
     entries = [(frame, 'trained towards a pattern')]*bool(guided.any())
     entries += [(minus_sample, 'clearly negative')]*bool(negative and marked)
     below, is_wide = top + pitch*depth + 2, width >= 5
@@ -216,7 +216,7 @@ def _head_grid(view, width):
                   extent=(0, pitch*heads, pitch*depth, 0))
         ax.set_axis_off()
         if negative and marked: mark_below(ax, image, view.limit, side/cells, lambda cell: (cell + .5)*pitch/step)
-        plain, framed = ('#b0b0b0', .3), (vermillion, 1.1 if side > 20 else .7)
+        plain, framed = ('#b0b0b0', .3), (vermilion, 1.1 if side > 20 else .7)
         for (i, h), is_guided in np.ndenumerate(guided):
             colour, line = framed if is_guided else plain
             ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False, edgecolor=colour,
@@ -358,7 +358,7 @@ def _masked_pairs(view, width):
     return Body(float(tops[-1]) + max(32, 34*(not is_wide) + legend_height(entries, space - 190*is_wide) + 2), draw)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2
-_query_frame = dict(fill=False, edgecolor=vermillion, linewidth=1.3, clip_on=False, zorder=3)
+_query_frame = dict(fill=False, edgecolor=vermilion, linewidth=1.3, clip_on=False, zorder=3)
 
 def _mixed(view, colours, grey_fraction=.4):
     "Blend `colours` [rows, columns, 3] of patches with the image, which contributes a `grey_fraction`"
@@ -405,7 +405,7 @@ def _patch_attention(view, width):
     bars = [(*_scale_of('share', limit), f'{unit} (square-root scale)')
             for unit, limit in dict(zip(view.units, view.limits)).items()]
     places, below = _lying_bars(bars, _Grid(across, wide, left, gap, None, tops, y), width, Sheet.margin)
-    entries = [(patch(facecolor='white', edgecolor=vermillion, linewidth=1.1), 'the patch that attends')]
+    entries = [(patch(facecolor='white', edgecolor=vermilion, linewidth=1.1), 'the patch that attends')]
     entries = entries*any(q is not None for q in view.queries)
     def draw(sheet):
         for i, text in enumerate(lines):

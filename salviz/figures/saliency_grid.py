@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 
 from .drawing import (
     Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink_on, filled_box, sequential,
-    signed_scale, text_width, unmarked, vermillion, wrapped)
+    signed_scale, text_width, unmarked, vermilion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid
@@ -62,7 +62,7 @@ def _panel(sheet, view, i, k, box):
     if k is None and view.modality == 'image': values, scale = np.broadcast_to(values, (*values.shape[:2], 3)), {}
     ax.imshow(values, aspect='auto', interpolation='nearest', **scale)
     if k is not None and view.wrong[i, k]:
-        ax.text(.97, .05, '×', size=7, weight='bold', color=vermillion, ha='right', va='bottom',
+        ax.text(.97, .05, '×', size=7, weight='bold', color=vermilion, ha='right', va='bottom',
                 transform=ax.transAxes, bbox=dict(facecolor='white', linewidth=0, pad=.3, alpha=.85))
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-6s

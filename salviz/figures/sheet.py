@@ -28,7 +28,7 @@ from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, 
                       page_of_sheets, panel_title, patch, power_of_ten, region_sample,
                       replaced_style, attention_scale, sequential, signed_number, signed_scale,
                       upright_bar_width, text_width, thinned_note, ties_sample, token_ticks, unmarked,
-                      vermillion, weight_of, word_boxes, wrapped)
+                      vermilion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
@@ -39,7 +39,7 @@ from ..views.base import (attention_beside_saliency, discard_region, evidence_vi
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
     "Return name, values, colour and height of the strips of `view` from the top; `high`: default height in points"
-    rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermillion, high)]
+    rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
     return rows
@@ -300,7 +300,7 @@ def _fraction_table(ax, fractions, guided, layers, pitch):
         if pitch >= 13 and np.isfinite(x):
             ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(sequential(x)), **middle)
         if guided[i, h]:
-            ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermillion, linewidth=1.1))
+            ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermilion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
     heads = range(0, fractions.shape[1], every)
     ax.set_xticks(heads, map(str, heads))
@@ -321,7 +321,7 @@ def _pattern_tables(view, width):
         pitch = min(pitch, (width*72 - left - bar - 8 - gap*(across - 1))/across/heads)
     high, wide, rows = max(pitch, 9)*depth, pitch*heads, int(np.ceil(k/across))
     block = 14 + high + 30
-    entries = [(patch(facecolor='white', edgecolor=vermillion, linewidth=1.1), 'trained towards the pattern')]
+    entries = [(patch(facecolor='white', edgecolor=vermilion, linewidth=1.1), 'trained towards the pattern')]
     def draw(sheet):
         for i in range(k):
             x, y = left + (i % across)*(wide + gap), (i // across)*block + 14

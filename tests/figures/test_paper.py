@@ -28,7 +28,7 @@ from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
 from salviz.figures.drawing import (Body, Math, _forget_kind, blue, drawable, figure_kind, figure_kinds, figure_style,
-                                    ink, orange, rendered, save_figure, sequential, signed, text_width, vermillion)
+                                    ink, orange, rendered, save_figure, sequential, signed, text_width, vermilion)
 from salviz.core.words import latex_text, letter
 from salviz.methods.base import supported
 from salviz.core.bibliography import cited
@@ -437,9 +437,9 @@ def lab(linear):
 
 
 def test_colours_differ_without_green_cones_and_shades_differ_in_greyscale():
-    named = np.array([matplotlib.colors.to_rgb(o) for o in (blue, vermillion, orange, ink)])
+    named = np.array([matplotlib.colors.to_rgb(o) for o in (blue, vermilion, orange, ink)])
     d = np.linalg.norm((p := lab(seen_by_a_deuteranope(named)))[:, None] - p[None], axis=-1)[np.triu_indices(4, 1)]
-    assert d.min() > 15   # the nearest are vermillion and orange; 2.3 is what the eye can just tell
+    assert d.min() > 15   # the nearest are vermilion and orange; 2.3 is what the eye can just tell
     at = np.linspace(.05, .5, 40)
     below, above = (lab(seen_by_a_deuteranope(np.array([signed(x)[:3] for x in .5 + s*at]))) for s in (-1, 1))
     assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all()
