@@ -687,7 +687,8 @@ def _write_found(results:dict, folder):
 # %% ../nbs/13_cli/01_bench.ipynb #059
 def device_name(device='cpu') -> str:
     "Return the name of the processor or GPU"
-    return torch.cuda.get_device_name() if device == 'cuda' else processor()
+    if device == 'cuda': return torch.cuda.get_device_name()
+    return processor()
 
 def check_bench(tokens, rounds, device, shape, dropout):
     "Raise an error for invalid arguments of `bench`"

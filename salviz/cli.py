@@ -55,7 +55,8 @@ def _size(
     word, # a whole number or 'full'
 ):
     "Parse a training size"
-    return word if word == 'full' else _whole(1, "a whole number of at least 1, or 'full'")(word)
+    if word == 'full': return word
+    return _whole(1, "a whole number of at least 1, or 'full'")(word)
 
 def _whole(
     least,       # the smallest allowed number
@@ -286,13 +287,15 @@ def _heads(
     word, # numbers as for `_numbers`, or a word such as 'mean' or 'rollout'
 ) -> list:
     "Parse heads"
-    return [word] if word.isalpha() else _numbers(word)
+    if word.isalpha(): return [word]
+    return _numbers(word)
 
 def _points(
     word, # a number or 'caption'
 ):
     "Parse a font size"
-    return word if word == 'caption' else _amount(word)
+    if word == 'caption': return word
+    return _amount(word)
 
 # %% ../nbs/13_cli/02_cli.ipynb #016x
 def _inches(

@@ -182,7 +182,7 @@ def _antecedent_baselines(
     candidates='words', # 'words' or 'mentions'; only chance depends on it
 ) -> pd.DataFrame: # rule, accuracy, and one column per type of mention
     "Return the antecedent selection accuracy of rules that do not use coreference"
-    data = antecedent_sentences() if data is None else data
+    if data is None: data = antecedent_sentences()
     _check_antecedents(data); _check_candidates(candidates)
     scores = [_rule_scores(row, candidates) for row in data]
     return pd.DataFrame([dict(rule=r, **_with_kinds([float(s[r]) for s in scores], data)) for r in scores[0]])
@@ -241,7 +241,7 @@ def antecedent_accuracy(
 ) -> pd.DataFrame:
     "Measure the antecedent selection accuracy of each head (Clark et al. 2019; Deshpande & Narasimhan 2020, 5.6)"
     check_observable(model); _check_candidates(candidates)
-    data = antecedent_sentences() if data is None else data
+    if data is None: data = antecedent_sentences()
     _check_antecedents(data)
     if len(data) < 2: raise ValueError('data must have at least two sentences, one for each half')
     layers, heads = check_layers(model, layers), head_count(model)
@@ -278,7 +278,7 @@ def antecedent_report(
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
     "Compare the best head of `model` with the mean of its heads and the trivial rules"
-    data = antecedent_sentences() if data is None else data
+    if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]
     def named(t): return ', '.join(dict.fromkeys(f'{int(l)}.{int(h)}' for l, h in zip(t.layer, t['head'])))

@@ -52,7 +52,8 @@ def _row_choice(
     real = batch['attention_mask'].bool()
     if rows == 'pooled': return torch.zeros_like(real).scatter(1, pooled_rows(model, batch)[:, None], True)
     if rows not in ('ordinary', 'all'): raise ValueError(f"rows must be 'ordinary', 'all' or 'pooled', got {rows!r}")
-    return real & ~batch['is_special'] if rows == 'ordinary' else real
+    if rows == 'ordinary': return real & ~batch['is_special']
+    return real
 
 def _key_kinds(
     batch:dict, # from `Collator`

@@ -355,7 +355,7 @@ def _named(methods, target) -> dict: # {name: name of an attribution, its option
 
 def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
     "Return the values of one method, one array per example"
-    how = dict(method=how) if isinstance(how, str) else how
+    if isinstance(how, str): how = dict(method=how)
     if not isinstance(how, dict): return _one_by_one(how, len(data))
     return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
                         **dict(seed=seed, progress=False) | how)

@@ -25,7 +25,8 @@ def _most_tokens(model, tokenizer, rows) -> int:
 def _written(ids, end, start) -> list:
     "Return the generated tokens in the row `ids`: without the start token, up to the end token, if present"
     ids = ids.tolist()[1:] if ids[0] == start else ids.tolist()
-    return ids[:ids.index(end) + 1] if end in ids else ids
+    if end in ids: return ids[:ids.index(end) + 1]
+    return ids
 
 def _generated(model, rows, collate, end, batch_size, options) -> dict: # {example_id: list of tokens}
     "Generate the tokens of `model` for each of the `rows`"
@@ -61,7 +62,8 @@ def translations(
     def texts(tokens): return tokenizer.batch_decode([list(t) for t in tokens], skip_special_tokens=True)
     def column(name, tokens):
         names = getattr(source, 'column_names', None)
-        return list(source[name]) if names and name in names else texts(tokens)
+        if names and name in names: return list(source[name])
+        return texts(tokens)
     listed = isinstance(source, (list, tuple))
     frame = pd.DataFrame(dict(text=list(source) if listed else column('text', rows['input_ids'])))
     if 'labels' in rows.column_names: frame['target_text'] = column('target_text', rows['labels'])
@@ -90,7 +92,7 @@ def bleu(
     if isinstance(translations, pd.DataFrame):
         if references is None and 'target_text' not in translations:
             raise ValueError('bleu needs references, but these translations have no targets; pass references=')
-        references = list(translations['target_text']) if references is None else references
+        if references is None: references = list(translations['target_text'])
         translations = list(translations['translation'])
     if references is None or isinstance(references, str) or len(references) != len(translations):
         count = 'none' if references is None else len(references)
@@ -120,5 +122,5 @@ def translation_scores(
     if 'exact' not in frame: raise ValueError('data must have targets; use a split of load_pairs')
     scores = dict(exact_match=float(frame.exact.mean()), ended=float(frame.ended.mean()))
     if not with_bleu: return scores
-    lowercase = _writes_small(tokenizer) if lowercase is None else lowercase
+    if lowercase is None: lowercase = _writes_small(tokenizer)
     return scores | dict(bleu=bleu(frame, lowercase=lowercase)['bleu'])

@@ -552,7 +552,8 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
 
 def _array(x):
     "Return the tensor, array or list `x` as an array"
-    return x.detach().float().cpu().numpy() if isinstance(x, torch.Tensor) and x.is_floating_point() else np.asarray(x)
+    if isinstance(x, torch.Tensor) and x.is_floating_point(): return x.detach().float().cpu().numpy()
+    return np.asarray(x)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _read_images(
@@ -592,12 +593,14 @@ def _classes_of(model, classes, of_data):
     if classes is not None and (len(names) != count or len({*names}) < count):
         raise ValueError(f'classes must name the {count} classes of the model, each once, got '
                          f'{", ".join(map(str, names))}')
-    return list(of_data) if are_numbers(names) and of_data and len(of_data) == count else list(map(str, names))
+    if are_numbers(names) and of_data and len(of_data) == count: return list(of_data)
+    return list(map(str, names))
 
 def _class_number(label):
     "Return the `label` of the data, as an int if it is a whole number; None if it is missing or -1"
     if label is None or isinstance(label, (int, float)) and (label == -1 or label != label): return None
-    return int(label) if isinstance(label, float) and label.is_integer() else label
+    if isinstance(label, float) and label.is_integer(): return int(label)
+    return label
 
 def _labels_of(
     model, count, named,
@@ -693,7 +696,8 @@ class _BackgroundThread:
     @property
     def state(self) -> str:
         "'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
-        return 'stopping' if self._stop.is_set() and self._status in ('waiting', 'running') else self._status
+        if self._stop.is_set() and self._status in ('waiting', 'running'): return 'stopping'
+        return self._status
 
     def start(self):
         "Start the computation; returns at once"

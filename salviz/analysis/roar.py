@@ -51,7 +51,7 @@ class RemovedData:
         "Return the values of the method `name` for each example of `split`"
         if (name, split) not in self._cache:
             how = self.methods[name]
-            how = dict(method=how) if isinstance(how, str) else how
+            if isinstance(how, str): how = dict(method=how)
             values = explain_data(self.model, self.data[split], target=self.target, batch_size=self.batch_size,
                                   **dict(seed=self.seed, progress=False) | how)
             self._cache[name, split] = [np.abs(v) for v in values] if self.ranking == 'magnitude' else values

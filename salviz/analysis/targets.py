@@ -121,7 +121,7 @@ def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run
     "Return the teacher of `run`: the one that SalLM was given or has trained; else the run itself"
-    run = run if isinstance(run, Run) else Run(run)
+    if not isinstance(run, Run): run = Run(run)
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'
     if not isinstance(recorded, str): return run.path

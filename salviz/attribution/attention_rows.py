@@ -70,7 +70,8 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
     if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
-    return per_key if reading.is_text else (per_key / features)[..., None].expand(*per_key.shape, features)
+    if reading.is_text: return per_key
+    return (per_key / features)[..., None].expand(*per_key.shape, features)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
 @attribution('attention', says='weight', is_linear=True, of_attention='attention', is_one_pass=True)

@@ -66,7 +66,8 @@ def _product(a, b, f=torch.mul):
     return f(a.detach(), b.detach()) + f(a - a.detach(), of_b) + f(of_a, b - b.detach())
 
 def _quotient(a, b, **kwargs):
-    return _product(a, _rescaled(torch.reciprocal, b)) if _moving(b) else torch.div(a, b, **kwargs)
+    if _moving(b): return _product(a, _rescaled(torch.reciprocal, b))
+    return torch.div(a, b, **kwargs)
 
 def _logsumexp(z, dim, keepdim=False):
     "Return the log of the sum of exp(z), whose change is distributed by logarithmic means"
@@ -75,10 +76,11 @@ def _logsumexp(z, dim, keepdim=False):
     total = e.sum(dim, keepdim=True)
     weight = _secant(e, z, e) / _secant(total, value, total)
     value = value + (weight * (z - z.detach())).sum(dim, keepdim=True)
-    return value if keepdim else value.squeeze(dim)
+    if keepdim: return value
+    return value.squeeze(dim)
 
 def _log_softmax(z, dim=-1, dtype=None, **kwargs):
-    z = z if dtype is None else z.to(dtype)
+    if dtype is not None: z = z.to(dtype)
     return z - _logsumexp(z, dim, keepdim=True)
 
 def _softmax(z, dim=-1, dtype=None, **kwargs): return _rescaled(torch.exp, _log_softmax(z, dim, dtype))
@@ -86,11 +88,13 @@ def _softmax(z, dim=-1, dtype=None, **kwargs): return _rescaled(torch.exp, _log_
 def _rms_norm(x, shape, weight=None, eps=None):
     over, eps = tuple(range(-len(shape), 0)), torch.finfo(x.dtype).eps if eps is None else eps
     y = _product(x, _rescaled(torch.rsqrt, _rescaled(torch.square, x).mean(over, keepdim=True) + eps))
-    return y if weight is None else y * weight
+    if weight is None: return y
+    return y * weight
 
 def _layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     y = _rms_norm(x - x.mean(tuple(range(-len(shape), 0)), keepdim=True), shape, weight, eps)
-    return y if bias is None else y + bias
+    if bias is None: return y
+    return y + bias
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040
 def _attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
@@ -128,7 +132,8 @@ def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_m
                          "'integrated_gradients' or 'gradient_shap'")
     def pair(x, other):
         if isinstance(x, int): return (other if dims == 1 else x, x)
-        return (other, *x) if dims == 1 else x
+        if dims == 1: return (other, *x)
+        return x
     size, step, gap, (top, left) = pair(kernel_size, 1), pair(stride or kernel_size,
                                                               1), pair(dilation, 1), pair(padding, 0)
     x = F.pad(z[..., None, :] if dims == 1 else z, (left, left, top, top), value=torch.finfo(z.dtype).min)

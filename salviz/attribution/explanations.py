@@ -55,7 +55,8 @@ class Explanation:
         "Return the values of each example as a separate array"
         each, values = isinstance(self.target, str), as_array(self.values)
         examples = list(np.moveaxis(values, 1, 0) if each else values)
-        return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
+        if self.real is None: return examples
+        return [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
     def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
         """Return the values of each text pooled to its words. 'sum' preserves the total of all tokens that belong to a
@@ -121,7 +122,7 @@ def explain(
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, options = unwrapped(model), _settled_options(method, options)
-    inputs = [inputs] if isinstance(inputs, str) else inputs
+    if isinstance(inputs, str): inputs = [inputs]
     batch = as_batch(model, inputs, tokenizer, target)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
@@ -176,7 +177,7 @@ def explainers(
     inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why it is not}
     "Return which attributions can explain `model`"
-    inputs = _tiny_input(model) if inputs is None else inputs
+    if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
     def few(chosen): return {k: v for k, v in cheap.items() if k in chosen.options}

@@ -23,10 +23,11 @@ def _row_bytes(
 ) -> int: # 0 if the config of `model` does not describe attention
     "Return an upper bound on the memory that a row needs for the backward pass through `model`, with frozen weights"
     config = getattr(model, 'config', None)
-    config = config.get_text_config() if hasattr(config, 'get_text_config') else config
+    if hasattr(config, 'get_text_config'): config = config.get_text_config()
     def largest(name): # some configs contain a size for each layer
         x = getattr(config, name, 0) or 0
-        return max(x) if isinstance(x, (list, tuple)) else x
+        if isinstance(x, (list, tuple)): return max(x)
+        return x
     heads, width, layers = map(largest, ('num_attention_heads', 'hidden_size', 'num_hidden_layers'))
     if not heads: return 0
     layers += getattr(config, 'num_decoder_layers', 0) or getattr(config, 'decoder_layers', 0) or 0

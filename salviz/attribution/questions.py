@@ -60,7 +60,7 @@ def encoded_for(
         data, notes = agreed_split(model, data, _is(target, 'gold'))
         for note in notes: warnings.warn(note, stacklevel=4)
     if columns and {'pixel_values', 'values'} & {*columns}:
-        data = data if 'example_id' in columns else encode_signals(data)
+        if not ('example_id' in columns): data = encode_signals(data)
         return data, lambda rows: _read_as(model, SignalCollator()(rows)), list(range(len(data)))
     if tokenizer is None: raise ValueError('texts need their tokenizer; pass it with tokenizer=')
     longest, task = longest_input(model, tokenizer, max_length), head_task(model)
@@ -187,7 +187,8 @@ def target_rows(
                          f'classes than the head; load the model with num_labels={most + 1} or more')
     if least < 0 or most >= classes:
         raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}')
-    return chosen if rows is None else chosen[:, rows]
+    if rows is None: return chosen
+    return chosen[:, rows]
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018a
 class TargetQuery:

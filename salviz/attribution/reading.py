@@ -41,7 +41,8 @@ def check_score(
 
 def score_by(model, score) -> str: # `score` of `_class_scores`
     "Return how the `score` of a class, one of `scores`, is computed from the logits of `model`"
-    return 'log_sigmoid' if score == 'log_probability' and is_multi_label(model) else score
+    if score == 'log_probability' and is_multi_label(model): return 'log_sigmoid'
+    return score
 
 def _class_scores(
     logits:torch.Tensor,  # [batch, classes]
@@ -74,7 +75,8 @@ def _target_classes(
     target,              # 'predicted', or int64 [batch]
 ) -> torch.Tensor: # int64 [batch]
     "Return the class of each example whose logit is explained"
-    return target if isinstance(target, torch.Tensor) else logits.detach().argmax(-1)
+    if isinstance(target, torch.Tensor): return target
+    return logits.detach().argmax(-1)
 
 def target_scores(
     outputs,           # outputs of the model for `rows` of the batch
@@ -109,12 +111,14 @@ def places_of(
     each = [getattr(t, 'places', None) for t in ([targets] if callable(targets) else targets)]
     if not each or None in each: return None
     parts = [places(rows) for places in each]
-    return None if any(p is None for p in parts) else reduce(torch.logical_or, parts)
+    if any(p is None for p in parts): return None
+    return reduce(torch.logical_or, parts)
 
 def most_places(targets, rows) -> int|None:
     "Return the maximum number of logits per row that `targets` read; None for those of all positions"
     places = places_of(targets, rows)
-    return None if places is None else int(places.sum(1).max())
+    if places is None: return None
+    return int(places.sum(1).max())
 
 @contextmanager
 def only_read(model, targets, rows):
@@ -152,7 +156,8 @@ def has_encoder_and_decoder(model) -> bool:
 
 def source_stack(model):
     "Return the part of `model` that reads the words to explain: the encoder of an encoder-decoder, else all of it"
-    return attention_stack(model).get_encoder() if has_encoder_and_decoder(model) else model
+    if has_encoder_and_decoder(model): return attention_stack(model).get_encoder()
+    return model
 
 def word_embeddings(model) -> list: # of modules
     "Return the module that embeds words in `model` (in an encoder-decoder: its encoder), and others with its weight"
@@ -185,7 +190,8 @@ def embeddings_replaced(model, x):
 def differentiable(model):
     "Return a context in which recurrent layers of `model` can be differentiated in eval mode"
     recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
-    return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
+    if recurrent: return torch.backends.cudnn.flags(enabled=False)
+    return nullcontext()
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #019
 def real_tokens(inputs:dict) -> torch.Tensor:
@@ -287,7 +293,7 @@ class _ReadExamples:
         create_graph=False,     # keep the graph of the input and of gradients, to train on them
         tokens=None,            # number of tokens to keep of each text, see `packs_of`; None: all
     ):
-        rows = every_row(batch) if rows is None else rows
+        if rows is None: rows = every_row(batch)
         self.model, self.batch, self.rows = model, batch, rows
         self.targets = targets if callable(targets) else list(targets)
         self.batch_size, self.seed, self._scores_here = batch_size, seed, scores_here
@@ -310,7 +316,8 @@ class _ReadExamples:
 
     def parts(self) -> list:
         "Return the input of each example without padding"
-        return list(self.x) if self.real is None else [x[real] for x, real in zip(self.x, self.real)]
+        if self.real is None: return list(self.x)
+        return [x[real] for x, real in zip(self.x, self.real)]
 
     def at_once(self, count):
         "Split 0 to `count` - 1 into groups whose copies of all examples go through the model together"

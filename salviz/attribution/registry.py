@@ -50,7 +50,8 @@ class Attribution:
 
     def copies_of(self, options:dict): # a number, or a function of the number of tokens of a text
         "Return how many copies of every example are read with `options`"
-        return {**self.options, **options}[self.copies] if isinstance(self.copies, str) else self.copies
+        if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
+        return self.copies
 
     def in_a_run(self) -> dict: # entries of a snapshot's `info`
         "Return the properties that a viewer needs, as entries of a snapshot"
@@ -61,7 +62,8 @@ class Attribution:
     def __call__(self, reading, /, **options) -> tuple:
         "Compute the values for the examples in `reading`"
         result = self.function(reading, **options)
-        return result if isinstance(result, tuple) else (result, None)
+        if isinstance(result, tuple): return result
+        return (result, None)
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008
 attributions = {} # {name: `Attribution`}

@@ -46,7 +46,8 @@ def reduced(
     if name == 'input_ids': return _reductions[kind](gradient, x)
     if name == 'pixel_values' and kind == 'gradient_norm': return gradient.norm(dim=-3)
     cells = gradient * x if kind == 'input_x_gradient' else gradient if kind == 'gradient' else gradient.abs()
-    return cells.mean(-3) if name == 'pixel_values' else cells
+    if name == 'pixel_values': return cells.mean(-3)
+    return cells
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #029
 def _check_sum(model, gradient):
@@ -212,7 +213,8 @@ def input_saliency(
         values, _ = read_in_packs(model, inputs, chosen, [_scored(target, score)], options, batch_size,
                                   is_checked=False)
         saliency = values[0]
-    return torch.where(real_tokens(inputs), saliency, 0.) if name == 'input_ids' else saliency
+    if name == 'input_ids': return torch.where(real_tokens(inputs), saliency, 0.)
+    return saliency
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #046
 def completeness(

@@ -145,7 +145,8 @@ def explanation_fact(*configs) -> _Fact: # None without one
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
     names = different(args.get('saliency') for args in parts if isinstance(args.get('saliency'), str))
-    return _Fact('explanation', listed(names).replace('_', ' '), tuple(names)) if names else None
+    if names: return _Fact('explanation', listed(names).replace('_', ' '), tuple(names))
+    return None
 
 def run_facts(config:dict) -> list: # of `_Fact`
     "Return the facts about model, data, method and seed of a run with this `config`"
@@ -161,7 +162,8 @@ def sentence_words(snapshot) -> str: # '' without a text
     "Return the text of `snapshot` in quotation marks; a very long text is cut after a word"
     text = ' | '.join(snapshot.texts)
     if len(text) > _longest_sentence: text = text[:_longest_sentence].rpartition(' ')[0] + ' …'
-    return f'“{text}”' if text.strip() else ''
+    if text.strip(): return f'“{text}”'
+    return ''
 
 def snapshot_config(snapshot) -> dict:
     "Return the model, method and seed recorded in `snapshot`, in the form of a run's config"

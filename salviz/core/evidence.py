@@ -49,7 +49,7 @@ standard_evidence = frozenset({*shapes, *(name for of in signal_shapes.values() 
 def custom_evidence(snapshot) -> dict: # {name: axes}, in the order in which they are stored
     "Return the names and axes of the arrays in `snapshot` that custom methods recorded"
     attention, stated = snapshot.arrays.get('attention'), snapshot.info.get('axes')
-    stated = stated if isinstance(stated, dict) else {}
+    if not isinstance(stated, dict): stated = {}
     heads, custom = None if attention is None else attention.shape[1], {}
     for name, x in snapshot.arrays.items():
         if plain_name(name) in standard_evidence: continue

@@ -76,7 +76,8 @@ def _regular_header(text) -> list: # None: the file has an error
     try:
         rows = filter(None, csv.reader(io.StringIO(text, newline=''), strict=True))
         header = next(rows, None)
-        return header if {*map(len, rows)} == {len(header or ())} else None
+        if {*map(len, rows)} == {len(header or ())}: return header
+        return None
     except csv.Error: return None
     finally: csv.field_size_limit(limit)
 

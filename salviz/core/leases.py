@@ -35,7 +35,8 @@ def holder(file) -> dict: # {} if the file is unreadable
     "Return the holder that the file of a lease records: host, process, started, id, seconds"
     try:
         who = read_object(file)
-        return who if {'host', 'process', 'started', 'id'} <= set(who) else {}
+        if {'host', 'process', 'started', 'id'} <= set(who): return who
+        return {}
     except (OSError, ValueError): return {}
 
 def is_held(

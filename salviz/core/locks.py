@@ -24,7 +24,8 @@ def process_start(pid) -> str:
         space = os.readlink('/proc/self/ns/pid')
         after_name = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2] # the name of a process may have spaces
         state, *more = after_name.split()
-        return '' if state in 'ZX' else f'{boot}:{space}:{more[18]}' # a zombie has ended
+        if state in 'ZX': return ''
+        return f'{boot}:{space}:{more[18]}' # a zombie has ended
     except (OSError, IndexError): return ''
 
 def has_ended(who:dict): # None: unknown on this machine
@@ -67,7 +68,8 @@ class Held:
         "Return the noted holder of this folder; {} if there is none or the note was copied with another folder"
         try:
             who, file = read_object(self.note), os.stat(self.path/'.lock').st_ino
-            return who if who.get('file') == file and {'host', 'process', 'started', 'since'} <= set(who) else {}
+            if who.get('file') == file and {'host', 'process', 'started', 'since'} <= set(who): return who
+            return {}
         except (OSError, ValueError): return {}
 
     def _take_lock(self, before) -> bool: # False: this disk has no locks

@@ -40,7 +40,8 @@ def retained_count(
     if not 0 <= p <= 1:
         raise ValueError(f'p must be between 0 and 1 (fraction of each row that may be dropped), got {p!r}')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
-    return k if k.ndim else int(k)
+    if k.ndim: return k
+    return int(k)
 
 # %% ../../nbs/01_core/06_maths.ipynb #011
 region_names = 'high', 'low', 'low_released'
@@ -197,7 +198,8 @@ def _distribution(name, x, counts):
 
 def _scalar(x):
     "Return a Python float for a single number, else the array"
-    return x if np.ndim(x) else float(x)
+    if np.ndim(x): return x
+    return float(x)
 
 # %% ../../nbs/01_core/06_maths.ipynb #033
 def entropy(

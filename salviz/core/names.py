@@ -32,7 +32,8 @@ def without_path(x):
     "Return only the last part of `x` if it is the path of a file or folder, so that no private path is shown, else `x`"
     if not isinstance(x, str): return x
     is_path = re.match(r'/|~|\.{1,2}[\\/]|[A-Za-z]:[\\/]|\\\\|file:', x) or x.count('/') + x.count('\\') > 1
-    return re.split(r'[\\/]', x.rstrip('\\/'))[-1] if is_path and '\n' not in x else x
+    if is_path and '\n' not in x: return re.split(r'[\\/]', x.rstrip('\\/'))[-1]
+    return x
 
 def loaded_as(name) -> str:
     "Return the name that `name` was loaded under: a path's last part, and no checksum for a packaged copy"
@@ -48,13 +49,15 @@ def _model_words(model:dict) -> str: # '' without a name
     if not model.get('name'): return ''
     name, layers = loaded_as(model['name']), model.get('layers')
     display = display_name(name)
-    return f'{layers} layers of {display}' if layers and layers != _layers.get(name, layers) else display
+    if layers and layers != _layers.get(name, layers): return f'{layers} layers of {display}'
+    return display
 
 # %% ../../nbs/01_core/03_names.ipynb #009
 def listed(words) -> str:
     "Join `words` as in a sentence: 'a, b and c'"
     words = list(words)
-    return ', '.join(words[:-1]) + ' and ' + words[-1] if len(words) > 1 else ''.join(words)
+    if len(words) > 1: return ', '.join(words[:-1]) + ' and ' + words[-1]
+    return ''.join(words)
 
 def _seed_words(groups:dict) -> str: # {name: [seeds]}
     "Return the seeds of several groups, listed once if all groups have the same seeds"
@@ -102,7 +105,8 @@ def methods_words(name) -> str:
 def _methods_of_run(run) -> str:
     "Return the display name of the methods of `run`, or its folder if no method is recorded"
     method = run.config.get('method') or {}
-    return methods_words(method.get('name') or run.path.name) if isinstance(method, dict) else str(method)
+    if isinstance(method, dict): return methods_words(method.get('name') or run.path.name)
+    return str(method)
 
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
     "Return a name for each of `runs` by the first of `ways` that gives distinct names, else by the last"

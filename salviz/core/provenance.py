@@ -317,7 +317,8 @@ def _seen_from(folder, base): # None if it would reveal something about the mach
     home = Path.home()
     if shared == Path(shared.anchor) or shared != home and home.is_relative_to(shared): return None
     path = Path(os.path.relpath(folder, base)).as_posix()
-    return path if path.count('..') <= 4 else None
+    if path.count('..') <= 4: return path
+    return None
 
 def _placed(x, base):
     "Replace each 'folder' in `x` by its path relative to `base`, or remove it"

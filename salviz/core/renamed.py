@@ -71,7 +71,8 @@ def _renamed_method(x): # a recorded method: {name, args, ...}; anything else is
 
 def renamed_config(config:dict) -> dict:
     "Return the `config` of a run with the settings of its method under the names since 0.2"
-    return {**config, 'method': _renamed_method(config['method'])} if 'method' in config else config
+    if 'method' in config: return {**config, 'method': _renamed_method(config['method'])}
+    return config
 
 def renamed_info(info:dict) -> dict:
     "Return the `info` of a snapshot with the settings of its methods under the names since 0.2"
@@ -100,5 +101,6 @@ def recorded_names(
     new_of = {old: new for new, old in old_of.items()}
     def recorded_name(name):
         other = old_of.get(name) or new_of.get(name)
-        return other if name not in recorded and other in recorded else name
+        if name not in recorded and other in recorded: return other
+        return name
     return {recorded_name(name): values for name, values in settings.items()}

@@ -61,7 +61,8 @@ def _plain(x):
     if isinstance(x, os.PathLike): return os.fspath(x)
     if isinstance(x, (set, frozenset)): return sorted(x, key=repr)
     named = x if hasattr(x, '__qualname__') else type(x)
-    return f'{named.__module__}.{named.__qualname__}' if named is x else f'<{named.__module__}.{named.__qualname__}>'
+    if named is x: return f'{named.__module__}.{named.__qualname__}'
+    return f'<{named.__module__}.{named.__qualname__}>'
 
 def to_json(x, indent=None) -> str:
     "Return `x` as ASCII JSON; `indent`: spaces per level, None for one line"

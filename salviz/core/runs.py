@@ -348,12 +348,14 @@ class _RunReading(_RunSnapshots):
 def _step_in(path):
     "Return the step in the name of a snapshot's file or a checkpoint's folder, None if it has none"
     m = re.match(r'step-(\d+)\.|checkpoint-(\d+)$', path.name)
-    return int(m[1] or m[2]) if m else None
+    if m: return int(m[1] or m[2])
+    return None
 
 def _number(row, name):
     "Return the number `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
     x = row.get(f'eval_{name}', row.get(name))
-    return x if isinstance(x, (int, float)) else math.nan
+    if isinstance(x, (int, float)): return x
+    return math.nan
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn08
 class _RunCheckpoints(_RunReading):
@@ -446,7 +448,8 @@ class _RunScores(_RunCheckpoints):
         def epoch(r): return _number(r, 'epoch')
         last = [r for r in rows if math.isnan(epoch(r)) or not epoch(r) <= epoch(rows[-1]) - 1]
         losses = [r['loss'] if math.isnan(_number(r, 'task')) else r['task'] for r in last]
-        return sum(losses)/len(losses) if losses else math.nan
+        if losses: return sum(losses)/len(losses)
+        return math.nan
 
     def knowledge(self) -> tuple[str, bool]: # (sentence, whether the accuracy is close to the baseline); ('', False)
         "Return, in words, the best checkpoint's test accuracy and the fraction of the split's largest class"
@@ -473,7 +476,8 @@ def _lost_rows(run) -> list:
         except (FileNotFoundError, ValueError): pass
     lines = run._lines() + (run.config.get('rows_before') or 0) # rows before those of a superseded part
     expected = run.summary.get('rows', max(*at_least, lines))
-    return [Damage('metrics.jsonl', f'has {lines} rows; {expected} were written')] if lines != expected else []
+    if lines != expected: return [Damage('metrics.jsonl', f'has {lines} rows; {expected} were written')]
+    return []
 
 def _damaged_checkpoints(run, contents=False) -> list:
     "Return damage in checkpoints that were complete at some time, which have a manifest"
@@ -703,7 +707,8 @@ def open_run(
     path, # folder of a run, or the name of a bundled example run if no such folder exists
 ) -> Run:
     "Open the run in the folder `path`, or the bundled example run of this name"
-    return Run.example(path) if path in example_names and not os.path.lexists(path) else Run(path)
+    if path in example_names and not os.path.lexists(path): return Run.example(path)
+    return Run(path)
 
 # %% ../../nbs/01_core/15_runs.ipynb #090
 # the loss is a column if it selects the best step

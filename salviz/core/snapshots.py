@@ -134,7 +134,8 @@ def _snapshot_text(s):
     "Return the `repr` of a snapshot"
     def named(i):
         if isinstance(i, float): return f'{i:.4g}'
-        return repr(s.classes[i]) if isinstance(i, int) and 0 <= i < len(s.classes) else i
+        if isinstance(i, int) and 0 <= i < len(s.classes): return repr(s.classes[i])
+        return i
     kind = dict(text='a text', image='an image', series='a series').get(s.info.get('modality'), '')
     text = ' | '.join(s.texts) or ' '.join(s.labels) or kind
     lines = [f'Snapshot of probe {s.probe} at step {s.step} (epoch {s.epoch:.2f}): '

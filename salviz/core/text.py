@@ -38,12 +38,14 @@ def _kind(c):
     category = unicodedata.category(c)
     if category[0] in 'LN':
         if category != 'Nd' and unicodedata.name(c, '').startswith(_unspaced): return 'c'
-        return 'd' if category == 'Nd' else 'w'
+        if category == 'Nd': return 'd'
+        return 'w'
     if category[0] == 'M' or '\U000e0020' <= c <= '\U000e007f': return 'm'   # tags, which encode the flags of regions
     if c.isspace() or category in ('Cc', 'Zs', 'Zl', 'Zp'): return ' '
     if category == 'Cf': return 'z'
     if '\U0001f1e6' <= c <= '\U0001f1ff': return 'r'   # regional indicators: two make a flag
-    return 's' if '\U0001f3fb' <= c <= '\U0001f3ff' else 'o'   # skin tones join the emoji before them
+    if '\U0001f3fb' <= c <= '\U0001f3ff': return 's'
+    return 'o'   # skin tones join the emoji before them
 
 # %% ../../nbs/01_core/07_text.ipynb #009
 _unit = '(?:d[.](?=d)|[wd](?:[zj]*[mk])*)'
@@ -116,7 +118,8 @@ def _visible(
         if text and text.isspace(): return ''.join(_spaces.get(c, '␣') for c in text)
         return ' '.join(f'U+{ord(c):04X}' for c in text.strip())
     core = ''.join(_spaces.get(c, '␣') if c.isspace() and c != ' ' else c for c in core)
-    return '◌' + core if unicodedata.category(core[0])[0] == 'M' else core
+    if unicodedata.category(core[0])[0] == 'M': return '◌' + core
+    return core
 
 # %% ../../nbs/01_core/07_text.ipynb #025
 def _labels(
@@ -363,7 +366,8 @@ def pool_words(
     if how in ('sum', 'mean'):
         out = np.zeros(shape)
         np.add.at(out, (..., ids), values)
-        return out if how == 'sum' else out/np.bincount(ids, minlength=n_words).clip(1)
+        if how == 'sum': return out
+        return out/np.bincount(ids, minlength=n_words).clip(1)
     words, first = np.unique(ids, return_index=True)
     out = np.full(shape, -np.inf)
     if how == 'max':

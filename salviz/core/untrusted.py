@@ -77,7 +77,8 @@ def _csv_cell(
     "Return `x`; if it is text, without line breaks and with an apostrophe in front if it would be a formula"
     if not isinstance(x, str): return x
     text = printable(x)
-    return f"'{text}" if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠') else text
+    if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'): return f"'{text}"
+    return text
 
 def csv_text(
     table:pd.DataFrame,

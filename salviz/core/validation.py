@@ -129,7 +129,8 @@ def _fits(hint, x) -> bool:
     name = getattr(origin, '__name__', '')
     if name in _classes and not _classes[name][0](x): return False
     if name not in _classes and isinstance(origin, type) and not isinstance(origin, _Named):
-        return isinstance(x, origin) if origin is not tuple else isinstance(x, (tuple, list))
+        if origin is not tuple: return isinstance(x, origin)
+        return isinstance(x, (tuple, list))
     if name == 'dict' and args: return all(_fits(args[1], value) for value in x.values())
     if name in ('Sequence', 'list', 'Iterable') and args: return _fits_all(args[0], x)
     return True
@@ -141,7 +142,8 @@ _plurals = dict(int='integers', float='numbers', str='strings', bool='True or Fa
 def _listed(words) -> str:
     "'a, b or c'"
     *others, last = dict.fromkeys(words)
-    return f'{", ".join(others)} or {last}' if others else last
+    if others: return f'{", ".join(others)} or {last}'
+    return last
 
 def _number_words(x): return f'{x:,}' if isinstance(x, int) else f'{x:g}'
 
@@ -179,7 +181,8 @@ def _words(hint) -> str:
     if origin is Literal: return _listed(map(repr, args))
     if origin is Annotated:
         own = [text for text in args[1:] if isinstance(text, str)]
-        return own[0] if own else _bounded_words(args[0], args[1:])
+        if own: return own[0]
+        return _bounded_words(args[0], args[1:])
     if origin is typing.Union:
         is_path = any(getattr(arg, '__name__', '') == 'PathLike' for arg in args)
         nones = [arg for arg in args if arg is type(None)]
@@ -190,7 +193,8 @@ def _words(hint) -> str:
         item = _parts(args[0])[0]
         if item is Annotated: item = typing.get_args(args[0])[0]
         item_name = getattr(item, '__name__', '')
-        return f'a list of {_plurals[item_name]}' if item_name in _plurals else 'a list'
+        if item_name in _plurals: return f'a list of {_plurals[item_name]}'
+        return 'a list'
     return words
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11
@@ -200,7 +204,8 @@ def shown(x, most=60) -> str:
     is_short = isinstance(x, (list, tuple, dict, set)) and len(x) < 10
     if not is_value and not is_short: return f'a {type(x).__name__}'
     text = repr(x)
-    return text if len(text) <= most else f'{text[:most]}…'
+    if len(text) <= most: return text
+    return f'{text[:most]}…'
 
 def check_choice(
     name:str,          # of the argument, preceded by its function where that helps: 'figure: heading'
@@ -286,8 +291,10 @@ def _hint_of(parameter, module_names):
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD): return Any
     if parameter.annotation is not parameter.empty:
         hint = _evaluated(parameter.annotation, module_names)
-        return hint | None if parameter.default is None and hint is not Any else hint
-    return type(parameter.default) if type(parameter.default) in _of_defaults else Any
+        if parameter.default is None and hint is not Any: return hint | None
+        return hint
+    if type(parameter.default) in _of_defaults: return type(parameter.default)
+    return Any
 
 @lru_cache(maxsize=None)
 def _checks_of(function):

@@ -23,7 +23,8 @@ def _printed_by(char):
     if char in _anywhere or ' ' <= char <= '~': return 'all'
     if char in _in_t1: return 'T1'
     no_sign = unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Cn') and char not in _joiners
-    return 'none' if no_sign else 'Unicode'
+    if no_sign: return 'none'
+    return 'Unicode'
 
 # %% ../../nbs/01_core/00_words.ipynb #009
 _breaks = re.compile('[\n\r\t\v\f\x1c-\x1f\x85\u2028\u2029]')
@@ -108,7 +109,8 @@ def _with_minus(text): return text.replace('-', '−') if float(text) else text.
 
 def number_words(x, digits=2, otherwise='undefined') -> str:
     "Format `x` with `digits` digits after the decimal point; return `otherwise` if it is not finite"
-    return _with_minus(f'{x:.{digits}f}') if math.isfinite(x) else otherwise
+    if math.isfinite(x): return _with_minus(f'{x:.{digits}f}')
+    return otherwise
 
 def digits_of(x, digits=3) -> str:
     "Format `x` with up to `digits` significant digits, keeping all integer digits; return '–' if it is not finite"
@@ -127,7 +129,8 @@ def roman(i:int) -> str:
 
 def panel_letters(count) -> list: # of strings
     "Return the labels of `count` panels of a view: (a), (b), …; a single panel has no label"
-    return [f'({letter(i)})' for i in range(count)] if count > 1 else ['']
+    if count > 1: return [f'({letter(i)})' for i in range(count)]
+    return ['']
 
 # %% ../../nbs/01_core/00_words.ipynb #101
 _halves = re.compile('[\ud800-\udfff]')

@@ -49,7 +49,8 @@ class Bars:
 def _text(x):
     if isinstance(x, int): return str(x)
     text = f'{x:.2f}'
-    return text.replace('0.', '.', 1) if abs(x) < 1 else text
+    if abs(x) < 1: return text.replace('0.', '.', 1)
+    return text
 
 def _line(mean, low, high): return f'{_text(mean)} ({_text(low)} to {_text(high)})' if low < high else _text(mean)
 

@@ -220,7 +220,8 @@ def _shown(x, digits=4) -> str:
     "Format a cell of an answer for a message"
     if isinstance(x, str): return repr(x)
     if isinstance(x, (bool, np.bool_)): return str(bool(x))
-    return 'NaN' if np.isnan(x) else f'{float(x) + 0:.{digits}g}'
+    if np.isnan(x): return 'NaN'
+    return f'{float(x) + 0:.{digits}g}'
 
 def _first_difference(
     case:Case,
@@ -251,7 +252,8 @@ def _wrong_shape(exercise, case, value):
 
 def _place(case):
     if case.whose == 'example': return f'Small example, {case.place}'
-    return f'In the run, {case.place}' if case.whose == 'the run' else case.place
+    if case.whose == 'the run': return f'In the run, {case.place}'
+    return case.place
 
 def _try(exercise, answer, cases) -> CheckResult:
     "Call `answer` on `cases` until the first wrong answer"

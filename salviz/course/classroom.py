@@ -152,7 +152,8 @@ def _percentiles(values, fraction=.95) -> tuple: # (low, high)
     "Return the limits of the central `fraction` of `values`, by nearest rank"
     ordered = sorted(values)
     cut = int((1 - fraction)/2*len(ordered))
-    return (ordered[cut], ordered[-1 - cut]) if ordered else (None, None)
+    if ordered: return (ordered[cut], ordered[-1 - cut])
+    return (None, None)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl13
 def _class_alpha(
@@ -170,7 +171,8 @@ def _class_alpha(
 # %% ../../nbs/14_course/07_classroom.ipynb #cl17
 def _majority_of(votes, respondents:int): # flags; None without respondents
     "Return the words that more than half of the `respondents` marked; a tie is not marked"
-    return (2*votes > respondents).astype(int) if respondents else None
+    if respondents: return (2*votes > respondents).astype(int)
+    return None
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl19
 @dataclass(eq=False)
@@ -223,7 +225,8 @@ class _MergedMarks:
         def of_all(votes, respondents): return np.stack([votes, respondents - votes], 1)
         def of_one(flags): return np.stack([flags == 1, flags == 0], 1)
         every = [of_all(votes, respondents) for votes, respondents in zip(self.votes, self.respondents)]
-        return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
+        if without is None: return every
+        return [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # for each sentence an array of one number per word, or None
         "Return the marks of the 'majority', the 'votes' (fractions of the class), or one nickname"
@@ -305,7 +308,8 @@ def class_marks(
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23
 def _f1(a, b):
     "Return the token F1 of two arrays of flags; 0 if they share no word"
-    return float(2*(a*b).sum()/total) if (total := a.sum() + b.sum()) else 0.
+    if total := a.sum() + b.sum(): return float(2*(a*b).sum()/total)
+    return 0.
 
 def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or None
     "Return the agreement of student `i` with the majority of the others"
@@ -318,11 +322,13 @@ def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or Non
 
 def _point(x):
     "Format with two decimals, rounding halves up as JavaScript does"
-    return 'not defined' if x is None else f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
+    if x is None: return 'not defined'
+    return f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
 
 def _mean(values):
     numbers = [x for x in values if x is not None]
-    return float(np.mean(numbers)) if numbers else None
+    if numbers: return float(np.mean(numbers))
+    return None
 
 def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean), f1, alpha_without
     "Return one row per student, compared with the others"

@@ -32,7 +32,8 @@ def cell_tag(
     if unknown or len(cell_tags) > 1:
         raise ValueError(f'cell {cell.get("id")}: a cell has at most one tag, one of {", ".join(_tags)}; got '
                          f'{", ".join(map(str, cell_tags))}')
-    return cell_tags[0] if cell_tags else ''
+    if cell_tags: return cell_tags[0]
+    return ''
 
 def cell_text(
     cell, # of a notebook
@@ -196,7 +197,8 @@ def _wrong_picture(notebook):
         if cell.cell_type == 'code' and 'Predict(' in cell_text(cell): break
         before.append(cell_tag(cell))
     count = before.count('picture')
-    return [] if count == 1 else [f'one cell before the first prediction must have the tag picture, got {count}']
+    if count == 1: return []
+    return [f'one cell before the first prediction must have the tag picture, got {count}']
 
 def lesson_faults(
     notebook,         # a source

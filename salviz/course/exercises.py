@@ -143,7 +143,8 @@ def _occlusion_otherwise(predict, words, sign=1, part='one', of='predicted', wha
     c = whole.argmax() if of == 'predicted' else 1
     if what == 'left': return np.array([p[c] for p in parts])
     gone = sign*np.array([whole[c] - p[c] for p in parts])
-    return abs(gone) if what == 'size' else gone
+    if what == 'size': return abs(gone)
+    return gone
 
 _occlusion_mistakes = {
     'This is always the second label: take the label predicted for the whole sentence.':
@@ -260,7 +261,8 @@ def _disagreements_otherwise(values, alone=False, extra=0, both=1, missing=False
     def unequal(x): return (x[:, None] != x).sum()
     observed = sum(unequal(u) / max(1, len(u) - 1 + extra) for u in units) / n
     expected = unequal(every) / (n*(n - both))
-    return 1 - observed/expected if alpha else np.array([observed, expected])[::order]
+    if alpha: return 1 - observed/expected
+    return np.array([observed, expected])[::order]
 
 _disagreement_mistakes = {
     'A unit with a single value counts: leave it out, because nobody can disagree there.':
@@ -341,13 +343,14 @@ def _loss_run():
 def _loss_otherwise(attention, target, is_special, normalise=True, turned=False, what='kl', log=np.log):
     "Compute `attention_loss` with one step changed"
     a, t = attention[~is_special], target[~is_special]
-    a = a/a.sum() if normalise else a
+    if normalise: a = a/a.sum()
     if turned: return (a*log(a/t)).sum()
     on = t > 0
     if what == 'entropy': return -(t[on]*log(a[on])).sum()
     if what == 'square': return ((a - t)**2).mean()
     terms = t[on]*log(t[on]/a[on])
-    return terms.sum()/len(t) if what == 'mean' else terms.sum()
+    if what == 'mean': return terms.sum()/len(t)
+    return terms.sum()
 
 _loss_mistakes = {
     'The divergence has the wrong direction: compute KL(target || attention).':
@@ -452,7 +455,8 @@ def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=F
     order = np.argsort(of, kind='stable')
     if ties == 'last': order = len(of) - 1 - np.argsort(of[::-1], kind='stable')
     if places: return order[:k]
-    return of <= of[order[k - 1]] if ties == 'all' else np.isin(np.arange(len(of)), order[:k])
+    if ties == 'all': return of <= of[order[k - 1]]
+    return np.isin(np.arange(len(of)), order[:k])
 
 _lowest_mistakes = {
     'Wrong rule for ties: you take all words at the threshold; take k words, the earlier ones of a tie.':
@@ -536,7 +540,8 @@ def _consistency_otherwise(p, q, what='kl', log=np.log):
     if what == 'square': return ((p - q)**2).sum()
     if what == 'other': return -(p[on]*log(p[on]/q[on])).sum()
     terms = p[on]*log(p[on]/q[on])
-    return terms.sum()/len(p) if what == 'mean' else terms.sum()
+    if what == 'mean': return terms.sum()/len(p)
+    return terms.sum()
 
 _consistency_mistakes = {
     'The divergence has the wrong direction: the prediction for the whole sentence comes first.':
@@ -597,7 +602,8 @@ def _region_otherwise(attribution, p, how='', count=None, above=False):
     if how == 'map': return A >= np.sort(A, None)[int(A.size*(1 - p) + 1e-6)]
     if how == 'low': return A <= np.sort(A, -1)[:, n - rank - 1:n - rank]
     threshold = np.sort(A, -1)[:, rank:rank + 1]
-    return A > threshold if above else A >= threshold
+    if above: return A > threshold
+    return A >= threshold
 
 _region_mistakes = {
     'Wrong rule for ties: you take exactly n - kept cells of a row; take all cells that equal the threshold.':
@@ -708,7 +714,8 @@ def _guidance_otherwise(attention, patterns, how):
     if how == 'size': return sum(np.abs(x).mean() for x in off)
     if how == 'root': return sum(np.sqrt((x**2).mean()) for x in off)
     total = sum((x**2).mean() for x in off)
-    return total/len(attention) if how == 'layers' else total/len(off)
+    if how == 'layers': return total/len(attention)
+    return total/len(off)
 
 _guidance_mistakes = {
     'Heads without a pattern are included: leave them out.': partial(_guidance_otherwise, how='all heads'),

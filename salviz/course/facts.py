@@ -30,7 +30,8 @@ def _printed(
     if isinstance(x, (bool, int, np.integer)): return str(int(x))
     text = f'{x:+.{digits}f}' if sign else f'{x:.{digits}f}'
     if float(text) == 0: text = text.lstrip('+-')
-    return text.replace('0.', '.', 1) if text.lstrip('+-').startswith('0.') else text
+    if text.lstrip('+-').startswith('0.'): return text.replace('0.', '.', 1)
+    return text
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-8
 def _is_true(claim, tables) -> bool:
@@ -50,7 +51,8 @@ class Fact:
 
     def in_each_base(self) -> list: # of bool, one per seed; empty for a number
         "Return for each seed whether the claim is true"
-        return [] if self.claim is None else [_is_true(self.claim, tables) for tables in course_tables().values()]
+        if self.claim is None: return []
+        return [_is_true(self.claim, tables) for tables in course_tables().values()]
 
     def holds(self) -> bool:
         "Return whether the fact is true of the packaged data"
@@ -60,7 +62,8 @@ class Fact:
 
     def __str__(self):
         if self.claim is None: return _printed(self.value(), self.digits, self.sign)
-        return 'with all three seeds' if self.in_each_base() == [True]*3 else 'in this run'
+        if self.in_each_base() == [True]*3: return 'with all three seeds'
+        return 'in this run'
 
 _facts = {}
 
@@ -76,7 +79,8 @@ def fact(name) -> str:
 def truth(name): # number or text; for a claim, whether it is true of the course's classifier
     "Return the value of the fact `name`"
     one = _named(name)
-    return one.holds() if one.value is None else one.value()
+    if one.value is None: return one.holds()
+    return one.value()
 
 def _number(name, says, value, digits=2, sign=False): _facts[name] = Fact(name, says, value, None, digits, sign)
 def _claim(name, says, claim): _facts[name] = Fact(name, says, None, claim)

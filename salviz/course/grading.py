@@ -121,12 +121,14 @@ def _near(question, answer):
     try: truth = question.truth()
     except Exception: return np.nan # the true answer could not be computed
     near = None if truth is None else score(question.query, answer['value'], truth)
-    return np.nan if near is None else near
+    if near is None: return np.nan
+    return near
 
 def _mean(numbers):
     "Return the mean without NaN"
     finite = [number for number in numbers if not np.isnan(number)]
-    return float(np.mean(finite)) if finite else np.nan
+    if finite: return float(np.mean(finite))
+    return np.nan
 
 def _grade_one(
     file:dict, # content of an answers file

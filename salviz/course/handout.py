@@ -102,7 +102,8 @@ def _pip(*words):
 def _source_tree():
     "Return the source folder of salviz, or None if it was installed from a wheel"
     root = Path(str(files('salviz'))).resolve().parent
-    return root if (root/'setup.py').is_file() and (root/'settings.ini').is_file() else None
+    if (root/'setup.py').is_file() and (root/'settings.ini').is_file(): return root
+    return None
 
 def _fits(tag, environment):
     "Return whether a wheel with this platform tag fits the system of `environment`"

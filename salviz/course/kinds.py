@@ -172,7 +172,8 @@ def checked_value(
         raise ValueError(f'the answer must be {_allowed[query.kind].format(**sizes)}; got {shown(value)}')
     if query.kind == 'words': return sorted(int(v) for v in value)
     if query.kind in ('head', 'order'): return [int(v) for v in value]
-    return int(value) if query.kind == 'choice' else float(value)
+    if query.kind == 'choice': return int(value)
+    return float(value)
 
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16
@@ -249,7 +250,8 @@ def _score_words(value, truth, **_):
 def _score_head(value, truth, **_):
     places = [[layer, head] for layer, head, _ in truth]
     if list(value) in places[:1]: return 1.
-    return .5 if list(value) in places[:5] else 0.
+    if list(value) in places[:5]: return .5
+    return 0.
 
 def _score_order(value, truth, **_):
     "Return Kendall's tau over the pairs whose intervals do not overlap"
@@ -258,7 +260,8 @@ def _score_order(value, truth, **_):
         is_right, is_wrong = truth[before][0] > truth[after][1], truth[before][1] < truth[after][0]
         balance += is_right - is_wrong
         ordered += is_right or is_wrong
-    return balance/ordered if ordered else None
+    if ordered: return balance/ordered
+    return None
 
 def _distance(value, truth):
     "Return the distance of `value` from the interval `truth`"
@@ -267,19 +270,22 @@ def _distance(value, truth):
 def _score_number(value, truth, low, high, near, far, **_):
     rounding, distance = 1e-9*(high - low), _distance(value, truth)
     if distance <= near + rounding: return 1.
-    return .5 if distance <= far + rounding else 0.
+    if distance <= far + rounding: return .5
+    return 0.
 
 def _direction(start, same, low, high):
     "Return the direction of a line from `start` to the interval [`low`, `high`]: 1 up, -1 down, 0 neither"
     change = (low + high)/2 - start
     if abs(change) <= same or low <= start <= high: return 0
-    return 1 if change > 0 else -1
+    if change > 0: return 1
+    return -1
 
 def _score_slope(value, truth, start, low, high, near, same, **_):
     rounding = 1e-9*(high - low)
     same, near = same + rounding, near + rounding
     if _direction(start, same, value, value) != _direction(start, same, *truth): return 0.
-    return 1. if _distance(value, truth) <= near else .5
+    if _distance(value, truth) <= near: return 1.
+    return .5
 
 _scores = dict(words=_score_words, head=_score_head, choice=lambda value, truth, **_: float(value == truth),
                order=_score_order, number=_score_number, slope=_score_slope)

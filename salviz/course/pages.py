@@ -80,7 +80,8 @@ def _markdown():
             if text.strip().startswith('</'): return '</details>\n'
             summary = next(filter(None, fold.groups()), '')
             opened = '<details>' if text.strip().startswith('<details>') else ''
-            return f'{opened}<summary>{_inline(summary)}</summary>\n' if summary else f'{opened}\n'
+            if summary: return f'{opened}<summary>{_inline(summary)}</summary>\n'
+            return f'{opened}\n'
         def inline_html(self, text): return html.escape(text)
         def block_code(self, code, info=None): return super().block_code(code, info).replace('<pre>', _pre, 1)
         def block_math(self, text): return _formula(text.strip())

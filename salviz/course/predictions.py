@@ -42,7 +42,8 @@ def _course_files():
 def course_text(name:str) -> str:
     "Return the text of the file `name` of the course, or else of the explorer"
     files_by_name = _course_files()
-    return files_by_name[name].read_text(encoding='utf-8') if name in files_by_name else static_text(name)
+    if name in files_by_name: return files_by_name[name].read_text(encoding='utf-8')
+    return static_text(name)
 
 @lru_cache(4)
 def _course_program(

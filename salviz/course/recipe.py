@@ -132,7 +132,7 @@ def _train_method(
 ): # (run, model)
     "Train the run `name` of the course"
     from salviz.training.trainer import train
-    marked = course_sentences() if marked is None else marked
+    if marked is None: marked = course_sentences()
     settings = dict(dict(batch_size=16), **_settings[name])
     size = settings.pop('data')
     data = _course_data(320 if size == 'mark' else size)
@@ -319,7 +319,8 @@ def _rounded(x, digits=4):
     "Return `x` with rounded numbers"
     if isinstance(x, dict): return {k: _rounded(v, digits) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [_rounded(v, digits) for v in x]
-    return round(x, digits) if isinstance(x, float) else x
+    if isinstance(x, float): return round(x, digits)
+    return x
 
 def make_course(
     folder, # new folder

@@ -130,7 +130,8 @@ def _answer_problem(answer, kind):
     if answer.get('confidence') not in _confidences: return f'must have a confidence of {", ".join(_confidences)}'
     why, stamp = answer.get('why'), answer.get('time')
     are_texts = all(x is None or isinstance(x, str) for x in (why, stamp))
-    return '' if are_texts and (not stamp or _stamp.fullmatch(stamp)) else 'must have strings as why and time'
+    if are_texts and (not stamp or _stamp.fullmatch(stamp)): return ''
+    return 'must have strings as why and time'
 
 def _entry_problem(entry) -> str: # '' if there is none
     "Return what is wrong with the form of an `entry` from a file"
@@ -385,7 +386,8 @@ def _class_problem(of_class):
     if not all(isinstance(x, list) and len(x) == len(lists[0]) <= _most_answers for x in lists):
         return f'first, second and confidence must be lists of one length, at most {_most_answers}'
     if not all(map(_shapes[kind], lists[0] + lists[1])): return f'all answers must have the kind {kind!r}'
-    return '' if all(x in _confidences for x in lists[2]) else f'confidence must be one of {", ".join(_confidences)}'
+    if all(x in _confidences for x in lists[2]): return ''
+    return f'confidence must be one of {", ".join(_confidences)}'
 
 def _write_class_answers(
     files,       # as for `class_answers`

@@ -31,7 +31,8 @@ def occlusion(predict, words):
 def token_f1(chosen, marked):
     "Return the F1 of two sets of words, given as flags"
     both = (chosen & marked).sum()
-    return 2*both / (chosen.sum() + marked.sum()) if both else 0.
+    if both: return 2*both / (chosen.sum() + marked.sum())
+    return 0.
 
 def disagreements(values):
     "Return Krippendorff's observed and expected disagreement of `values` [annotators, units], NaN where missing"

@@ -40,7 +40,8 @@ def _numeric(feature):
 
 def _inner(feature):
     "Return the feature of the entries of a list, None for anything else"
-    return feature[0] if isinstance(feature, list) else getattr(feature, 'feature', None)
+    if isinstance(feature, list): return feature[0]
+    return getattr(feature, 'feature', None)
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
     "Return the texts of the split `part` that are tokenised"
@@ -85,7 +86,8 @@ def _column_kind(
     misfit = _misfit(parts, name) if of_text else 'images and series have no words'
     if not misfit: return 'words', ''
     lengths = {len(x) for part in parts.values() for x in part[name][:]}
-    return ('numbers', '') if len(lengths) == 1 else ('list', misfit)
+    if len(lengths) == 1: return ('numbers', '')
+    return ('list', misfit)
 
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
     "Return the kinds of the further columns of `data` {split: Dataset}"
@@ -193,7 +195,8 @@ class Column(list):
     def __getitem__(self, i):
         if isinstance(i, torch.Tensor): i = i.nonzero()[:, 0].tolist() if i.dtype == torch.bool else i.tolist()
         chosen = [list.__getitem__(self, k) for k in i] if isinstance(i, list) else list.__getitem__(self, i)
-        return Column(chosen).of(self.name, self.why) if isinstance(i, (list, slice)) else chosen
+        if isinstance(i, (list, slice)): return Column(chosen).of(self.name, self.why)
+        return chosen
 
     def __getattr__(self, attribute):
         if attribute.startswith('__'): raise AttributeError(attribute)
@@ -211,7 +214,8 @@ def _padded(lists, n):
 def _tensor(values):
     "Return `values` as a tensor; numbers with a fraction are float32"
     tensor = torch.as_tensor(np.asarray(values))
-    return tensor.float() if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point(): return tensor.float()
+    return tensor
 
 # %% ../../nbs/02_data/03_columns.ipynb #021
 def collated(

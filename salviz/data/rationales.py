@@ -45,7 +45,8 @@ def _marked(sides, annotators):
     if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
     spans = [[segment, *span] for segment, (text, pieces, fractions) in enumerate(sides)
              for span in _merged(pieces, [x > 0 if annotators == 'any' else x >= .5 for x in fractions])]
-    return spans if len(sides) == 2 else [span[1:] for span in spans]
+    if len(sides) == 2: return spans
+    return [span[1:] for span in spans]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009
 def _rationale_spans(
@@ -168,7 +169,8 @@ def _documents(folder):
     def tokens(name):
         text = texts.get(name)
         if isinstance(text, Path): text = read_utf8(text)
-        return None if text is None else [t for line in text.split('\n') for t in line.strip().split(' ') if t]
+        if text is None: return None
+        return [t for line in text.split('\n') for t in line.strip().split(' ') if t]
     return tokens
 
 def _needed(row, tokens):
@@ -311,7 +313,7 @@ def _parts(source, columns, config, revision, annotators):
         repository, branch = _rationale_sources.get(source, (source, None))
         source = from_hub(source, config, revision or branch, f'known by name: {", ".join(_rationale_sources)}',
                           repository)
-    source = source if isinstance(source, dict) else dict(train=source)
+    if not isinstance(source, dict): source = dict(train=source)
     tables = {split: _rows(part, columns[2]) for split, part in source.items()}
     for split, (rows, _) in tables.items():
         if not rows: raise ValueError(f'the {split} split is empty')

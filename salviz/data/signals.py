@@ -38,7 +38,8 @@ def _one_shape(x, split, kind):
     if len(shapes) > 1:
         raise ValueError(f'the {kind}s of {split} have different shapes ({", ".join(map(str, shapes[:4]))}); '
                          'resize them to one shape')
-    return np.stack(rows) if rows else np.empty((0, 0))
+    if rows: return np.stack(rows)
+    return np.empty((0, 0))
 
 def _checked(x, split, kind, channels_last=False):
     "Return `x` as a finite float32 array, [N, C, H, W] for images and [N, T, F] for series"
@@ -534,7 +535,8 @@ def encode_signals(
                            description=part.info.description)
         parts[split] = Dataset.from_dict(content, info=info).with_format('numpy')
         first += len(part)
-    return DatasetDict(parts) if isinstance(data, dict) else parts['']
+    if isinstance(data, dict): return DatasetDict(parts)
+    return parts['']
 
 # %% ../../nbs/02_data/01_signals.ipynb #065
 class SignalCollator:

@@ -158,7 +158,8 @@ def _column(table, name, split, argument):
         raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that '
                          'name; rename all but one')
     # [:], because a Dataset's column would otherwise be read row by row
-    return table[name].tolist() if isinstance(table, pd.DataFrame) else list(table[name][:])
+    if isinstance(table, pd.DataFrame): return table[name].tolist()
+    return list(table[name][:])
 
 _half = re.compile('[\ud800-\udfff]')
 
@@ -202,7 +203,8 @@ def written_labels(
 def _label_values(table, name, split, **reading):
     "Return the labels in column `name`, parsed by `written_labels` if they come from a text file"
     values = _column(table, name, split, 'label')
-    return written_labels(values, **reading) if getattr(table, 'attrs', {}).get('as_written') else values
+    if getattr(table, 'attrs', {}).get('as_written'): return written_labels(values, **reading)
+    return values
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
 def _as_seen(name):
@@ -233,7 +235,8 @@ def _plain(x):
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
-    return int(x) if isinstance(x, (int, np.integer)) and not isinstance(x, bool) else str(x)
+    if isinstance(x, (int, np.integer)) and not isinstance(x, bool): return int(x)
+    return str(x)
 
 def _plain_labels(table, name, split, **reading):
     "Return the labels in column `name`; raise a `ValueError` if one is missing; `reading` as for `written_labels`"
@@ -273,7 +276,7 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
     """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for those not in `names`;
     `numbered` labels are indices of `names`"""
     ids = {i if numbered else name: i for i, name in enumerate(names)}
-    rows = rows if numbered else [[str(x) for x in row] for row in rows]
+    if not numbered: rows = [[str(x) for x in row] for row in rows]
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
     if bad:
         label, classes = what
@@ -297,7 +300,8 @@ def _as_list(x):
     if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
     try: found = ast.literal_eval(x.strip())
     except (ValueError, SyntaxError): return None
-    return found if isinstance(found, list) else None
+    if isinstance(found, list): return found
+    return None
 
 def _has_lists(table, label) -> bool:
     "Return whether the rows of train have lists of labels in column `label`; raise an error if only some do"
@@ -501,7 +505,8 @@ def _drop_unusable(tables, label):
 def _source_name(source):
     "Return a name for data from `source`: its name, its file's name, or the type of the object"
     if isinstance(source, (str, Path)):
-        return Path(source).name if Path(source).suffix in (*_text_sources.readers, '.conll') else str(source)
+        if Path(source).suffix in (*_text_sources.readers, '.conll'): return Path(source).name
+        return str(source)
     if isinstance(source, dict): return ', '.join(dict.fromkeys(_source_name(part) for part in source.values()))
     return type(source).__name__
 
@@ -514,7 +519,8 @@ def _dataset(columns, types, source, called=None):
                          f'got {called!r}')
     def in_arrow(name, values): # otherwise datasets would inspect every value
         feature = types[name]
-        return pa.array(values, feature()) if isinstance(feature, (Value, ClassLabel)) else values
+        if isinstance(feature, (Value, ClassLabel)): return pa.array(values, feature())
+        return values
     return Dataset.from_dict({name: in_arrow(name, x) for name, x in columns.items()},
                              info=DatasetInfo(features=features, dataset_name=called or _source_name(source)))
 
@@ -848,9 +854,11 @@ def _answer_span(answer, context) -> tuple: # (start, end); None: no answer; ():
     elif _missing(answer) or not _listed(answer): return None
     else:
         start, end = _listed(answer) if [*map(_is_place, _listed(answer))] == [True]*2 else (0, 0)
-        return (start, end) if 0 <= start < end <= len(context) and context[start:end].strip() else ()
+        if 0 <= start < end <= len(context) and context[start:end].strip(): return (start, end)
+        return ()
     is_located = isinstance(text, str) and text.strip() and _is_place(start) and start >= 0
-    return (start, start + len(text)) if is_located and context[start:start + len(text)] == text else ()
+    if is_located and context[start:start + len(text)] == text: return (start, start + len(text))
+    return ()
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa05
 def load_questions(
@@ -921,7 +929,8 @@ def _beyond_json(x):
 def _undecoded(part, name):
     "Return `part` with the raw, undecoded files in column `name` of images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
-    return part.cast_column(name, replace(part.features[name], decode=False)) if decoded else part
+    if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
+    return part
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
@@ -999,7 +1008,8 @@ def _between(t) -> slice:
     prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
     if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
     between = slice(prompt[-1] + 1, answer[0])
-    return between if t.input_ids[0] in t.input_ids[between] else slice(0, 0)
+    if t.input_ids[0] in t.input_ids[between]: return between
+    return slice(0, 0)
 
 def _begun_once(t):
     "Return `t` without a second begin token and the other special tokens between its two texts"
@@ -1131,7 +1141,8 @@ def data_classes(data) -> list: # None for a task without classes
     "Return the class names of `data`"
     task = tasks.get(data_task(data))
     features = (data['train'] if isinstance(data, dict) else data).features
-    return task.class_names(features) if task and task.has_classes else None
+    if task and task.has_classes: return task.class_names(features)
+    return None
 
 def _check_task(task, part):
     "Return the task to encode `part` for; raise a `ValueError` if its columns do not support `task`"
@@ -1179,7 +1190,8 @@ def encode(
         if predicts or 'answer' in columns: _refuse_unasked(parts[split], split or 'the data')
         cut += cut_part
     _warn_cut(cut, max_length)
-    return DatasetDict(parts) if isinstance(data, dict) else parts['']
+    if isinstance(data, dict): return DatasetDict(parts)
+    return parts['']
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa10
 def _answers_within(

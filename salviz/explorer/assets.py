@@ -106,7 +106,7 @@ panel_names = tuple(panels())
 def check_panels(names) -> list:
     "Return `names` as a list of panel names, None for all panels; raise a ValueError for unknown names"
     if names is None: return None
-    names = [names] if isinstance(names, str) else names
+    if isinstance(names, str): names = [names]
     if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
         raise ValueError(f'panels must be a list of names, got {names!r:.80}')
     allowed = ', '.join(panel_names)

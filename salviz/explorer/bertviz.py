@@ -60,7 +60,8 @@ def _second_start(is_special) -> int:
     special = np.asarray(is_special, bool)
     at = np.flatnonzero(special[:-1] & ~special[1:]) + 1
     middle = [int(i) for i in at if not special[:i].all()]
-    return middle[0] if middle else None
+    if middle: return middle[0]
+    return None
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014
 def _script(source):

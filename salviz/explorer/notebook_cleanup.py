@@ -27,7 +27,8 @@ def _reached(models, ids):
 
 def _objects(x):
     "Return the dicts in a list of a notebook; other items are ignored"
-    return [item for item in x if isinstance(item, dict)] if isinstance(x, list) else []
+    if isinstance(x, list): return [item for item in x if isinstance(item, dict)]
+    return []
 
 def _strip(nb:dict) -> int: # number of removed views
     "Remove widget views of outputs with images, and widget state that is no longer needed"

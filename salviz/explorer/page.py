@@ -95,14 +95,16 @@ def plotly_gz() -> bytes:
     "Return the gzipped plotly.min.js of the installed plotly, empty without plotly"
     try: file = files('plotly')/'package_data'/'plotly.min.js'
     except ModuleNotFoundError: return b''
-    return gzip.compress(file.read_bytes(), 9, mtime=0) if file.is_file() else b''
+    if file.is_file(): return gzip.compress(file.read_bytes(), 9, mtime=0)
+    return b''
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010
 def _packed(frames, small=4e4):
     """Pack the `frames` of one example: exactly if the result has at most `small` bytes (short sentences, mostly
     headers), else with at most 1.5 bytes per weight"""
     exact = pack_page(frames, budget=None)
-    return exact if len(exact) <= small else pack_page(frames)
+    if len(exact) <= small: return exact
+    return pack_page(frames)
 
 def _in_full(s, heads, layers) -> list: # (layer, head) pairs
     "Return the heads of the snapshot `s` with full maps above 128 tokens"

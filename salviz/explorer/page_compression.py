@@ -56,7 +56,8 @@ def _bits(x):
     "Return the number of bits of the bytes `x` under an ideal entropy code"
     counts = np.bincount(x, minlength=256)
     counts = counts[counts > 0]
-    return float((counts*np.log2(counts.sum()/counts)).sum()) if len(counts) else 0.
+    if len(counts): return float((counts*np.log2(counts.sum()/counts)).sum())
+    return 0.
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #033
 def _plan(

@@ -49,7 +49,8 @@ def _custom_codec(
     if x.dtype.kind in 'iu':
         if is_map: return 'level8' if table_code(x) is None else 'table8'
         if abs(x.astype(float)).max(initial=0) < 2**31: return 'i32'
-    return 'level8' if is_map else 'f32'
+    if is_map: return 'level8'
+    return 'f32'
 
 def _in_reach(x):
     "Return `x` as float32 and the exponent that was factored out, usually 0"
@@ -117,7 +118,8 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
 def method_args(info:dict, name:str) -> dict:
     "Return the arguments of the method `name` from the `info` of a snapshot; {} if it was not used"
     if name in (info.get('methods') or {}): return info['methods'][name] or {}
-    return (info.get('args') or {}) if info.get('method', name) == name else {}
+    if info.get('method', name) == name: return info.get('args') or {}
+    return {}
 
 # for an image in patches, full maps of all heads are sent up to this size: the panel shows single rows and rollout
 _of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7

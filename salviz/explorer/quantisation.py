@@ -22,7 +22,8 @@ def _finite(x):
     if hasattr(x, 'tolist'): return _finite(x.tolist())
     if isinstance(x, (list, tuple, set, frozenset)): return [_finite(item) for item in x]
     if isinstance(x, float): return x if math.isfinite(x) else None
-    return x if x is None or isinstance(x, (str, int)) else str(x)
+    if x is None or isinstance(x, (str, int)): return x
+    return str(x)
 
 def json_text(x) -> str:
     "Return `x` as ASCII JSON that is safe inside a script element; non-finite numbers become null"
@@ -87,7 +88,8 @@ def table_code(
     "Encode `x` as indices into a table of its distinct values"
     x = np.asarray(x, np.float32)
     values, code = np.unique(x, return_inverse=True)
-    return None if len(values) > 256 else (code.reshape(x.shape).astype(np.uint8), values)
+    if len(values) > 256: return None
+    return (code.reshape(x.shape).astype(np.uint8), values)
 
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd068
@@ -163,7 +165,7 @@ def encode_array(
     codec, spec = codec or codec_of(name), dict(shape=list(x.shape))
     if codec == 'table8':
         listed = table_code(x)
-        codec = 'cube8' if listed is None else codec
+        if listed is None: codec = 'cube8'
         if listed is not None: x, spec['values'] = listed[0], listed[1].tolist()
     if codec == 'cube8': x = _cube_code(x)
     elif codec == 'level8':

@@ -56,7 +56,8 @@ def as_run(
     if isinstance(run, Snapshot): run = [run]
     if isinstance(run, (list, tuple)): return _run_of_snapshots(list(run))
     if isinstance(run, (str, Path)): return open_run(run)
-    return run.run if hasattr(run, 'run') and not hasattr(run, 'recorded') else run
+    if hasattr(run, 'run') and not hasattr(run, 'recorded'): return run.run
+    return run
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043
 def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where unknown

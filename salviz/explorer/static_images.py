@@ -61,7 +61,8 @@ class Selection:
     def evidence(self):
         "Return the name of the array that is shown"
         wanted = 'attention_attribution' if self.what == 'attribution' else 'attention'
-        return wanted if wanted in self.snapshot.arrays else 'attention'
+        if wanted in self.snapshot.arrays: return wanted
+        return 'attention'
 
     def words(self):
         "Describe the array that is shown, with its layers and heads"
@@ -71,7 +72,8 @@ class Selection:
 
     def shows(self):
         "Return the name of that array in the views of `salviz.views.maps`"
-        return 'attribution' if self.evidence() == 'attention_attribution' else 'attention'
+        if self.evidence() == 'attention_attribution': return 'attribution'
+        return 'attention'
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #008
 def entry_place(entry:dict) -> dict: # layer and head, or mean_of
@@ -305,7 +307,8 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
     if image == 'map' and _is_guided(s, entry): return guided_heads(s, layer=entry['layer'], heads=[entry['head']])
     if image == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays):
         return attention_beside_saliency(s)
-    return None if image in _parts else _kind_view(image, selection)
+    if image in _parts: return None
+    return _kind_view(image, selection)
 
 def _part_of(image, selection, width) -> Part:
     "Return the part of `image` on a page"
@@ -358,7 +361,8 @@ def _of_page(selection, where) -> list: # of `Panel`
              and _needs.get(panel.name, bool)(selection.snapshot)]
     # for an image or series, saliency is compared
     beside_signal = where == 'below' and _is_signal(selection.snapshot) and selection.other is not None
-    return panels_here[:1] + [panels()['compare']] + panels_here[1:] if beside_signal else panels_here
+    if beside_signal: return panels_here[:1] + [panels()['compare']] + panels_here[1:]
+    return panels_here
 
 def _page(selection, width):
     "Draw heads and map side by side, then sentence and curves; for an image or series, all panels in one column"

@@ -53,7 +53,8 @@ def _evenly_spaced(
 ) -> list:
     "Return at most `k` of `steps`: the last, the first and evenly spaced ones between them"
     if k >= len(steps): return list(steps)
-    return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))] if k > 0 else []
+    if k > 0: return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))]
+    return []
 
 def _least_missed(
     steps, # sorted, at least three
@@ -95,7 +96,8 @@ class TransferPlan:
         place = max(others or places, key=lambda p: len(places[p]))
         steps = places[place]
         if len(steps) > 2: return *place, _least_missed(steps)
-        return (*place, steps[0]) if place not in self.in_view or len(steps) == 2 else None
+        if place not in self.in_view or len(steps) == 2: return (*place, steps[0])
+        return None
 
     def prioritise(self, view):
         "Rebuild the plan with priority for the (run, probe) pairs in `view`"

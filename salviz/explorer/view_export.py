@@ -67,7 +67,8 @@ def _panel_kind(selection, tab):
     "Return the kind of figure for the panel `tab`; None for the default of the snapshot"
     if not selection.snapshot.labels or 'attention' not in selection.snapshot.arrays: return None
     if tab == 'compare' and selection.other is not None: return 'compared'
-    return 'triptych' if tab == 'triptych' else 'attention_map'
+    if tab == 'triptych': return 'triptych'
+    return 'attention_map'
 
 def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or mean_of
     "Return the layer and head in view for `kind` (described by `figure_kind`), unless `options` set them"
@@ -87,7 +88,8 @@ def _patch_in_view(snapshot, row, kind): # (row, column), or None
     if 0 < row < first:
         raise ValueError(f'figure: {kind} needs [CLS] or a patch, but extra token {row} is in view; choose another '
                          'token in the explorer, or pass patch=')
-    return None if row < first else divmod(row - first, columns)
+    if row < first: return None
+    return divmod(row - first, columns)
 
 def figure_arguments(
     selection,    # a `salviz.explorer.static_images.Selection`

@@ -180,7 +180,7 @@ class _Selected(W.VBox):
         against = state.get('compare') or {}
         if len(self.runs) > 1:
             i = against.get('run') if len(self.runs) > 2 else 1 - at
-            i = i if i is not None and i != at else (at + 1) % len(self.runs)
+            if not (i is not None and i != at): i = (at + 1) % len(self.runs)
             name = metas[i]['name']
             match = next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
             wanted = step if against.get('step') is None else against['step']
@@ -218,7 +218,8 @@ class _WithBackground(_Selected):
     def _background(self):
         "Return the computation of `explore`, None without one"
         looking = getattr(self, 'training', None) # missing if __init__ raised an error
-        return None if hasattr(looking, 'pause') else looking
+        if hasattr(looking, 'pause'): return None
+        return looking
 
     def settle(self,
         timeout:float|None=None, # seconds; None: no limit
@@ -269,8 +270,8 @@ class _Pages(_Pictures):
     def _page(self, probes=None, steps=None, layers=None, heads=None, **kw):
         "Build a page of this explorer with the current view"
         panels, metas = json.loads(self.view.options).get('panels'), self._metas()
-        probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
-        steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
+        if probes is None: probes = sorted({p for m in metas for p, _ in m['recorded']})
+        if steps is None: steps = sorted({s for m in metas for _, s in m['recorded']})
         return page_of(list(map(self._for_a_page, self.runs)), probes, steps, layers, heads, panels=panels,
                        state=self._state(), front=self.view._front, **kw)
 
@@ -281,7 +282,8 @@ class _Pages(_Pictures):
         def of_now(snapshot):
             when = r'\1 not in this page, which was written during the computation.'
             awaited = re.sub(r'\b(is|are) being computed\.$', when, snapshot.info.get('awaited', ''))
-            return replace(snapshot, info=snapshot.info | dict(awaited=awaited)) if awaited else snapshot
+            if awaited: return replace(snapshot, info=snapshot.info | dict(awaited=awaited))
+            return snapshot
         return as_run([of_now(run.snapshot(*place)) for place in run.recorded])
 
     def to_html(self,

@@ -297,7 +297,8 @@ class ADDrop(_ComparingNodes):
 
     def phase(self, progress:'Progress') -> str:
         "Return what the current epoch does: 'fine-tuning' or 'ad_drop'"
-        return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
+        if self.cross_tuning and progress.epoch % 2: return 'fine-tuning'
+        return 'ad_drop'
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Raise if `model` cannot be observed, if it lacks one of the layers, or if an option does not fit the task
@@ -444,7 +445,7 @@ def prior_method(
     if released and p is not None:
         raise ValueError(f"p={p!r} is for form='equal'; form='released' drops the whole region, "
                          'the fraction rate of each row; leave p out')
-    p = rate if p is None else p
+    if p is None: p = rate
     if not (0 < rate <= p < 1):
         raise ValueError(f'rate and p must satisfy 0 < rate <= p < 1, got rate={rate!r} and p={p!r}')
     shared = dict(p=p, q=rate / p, layers=layers, cross_tuning=False)

@@ -54,7 +54,8 @@ def guidance_loss(
     dtype = torch.promote_types(attention.dtype, target.dtype)
     A, P = attention.to(dtype), target[:, None].expand_as(attention).to(dtype)
     total = F.mse_loss(where_needed(cells, A, P), P, reduction='none').sum((1, 2, 3)) # ||A - P||² over real entries
-    return total if reduction == 'sum' else total / (attention.shape[1] * (queries.sum(1) * real.sum(1)).clamp(min=1))
+    if reduction == 'sum': return total
+    return total / (attention.shape[1] * (queries.sum(1) * real.sum(1)).clamp(min=1))
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #013
 def default_heads(
@@ -204,7 +205,8 @@ def _is_by_layer(patterns) -> bool:
 
 def grid_of(model):
     "Return the `PatchGrid` of a model that reads images, None for texts"
-    return patch_grid(model) if reads_patches(model) else None
+    if reads_patches(model): return patch_grid(model)
+    return None
 
 def assign_heads(
     model,            # model with attention
@@ -249,7 +251,7 @@ def _name_of(
     for name, other in custom.items():
         if _same_pattern(pattern, other): return name
     stem = getattr(pattern, '__name__', 'function').replace('<lambda>', 'function') if callable(pattern) else 'matrix'
-    stem = f'own {stem}' if stem in (*named, *patch_patterns) else stem
+    if stem in (*named, *patch_patterns): stem = f'own {stem}'
     name = next(n for i in range(1, len(custom) + 2) if (n := stem if i == 1 else f'{stem} {i}') not in custom)
     custom[name] = pattern
     return name

@@ -173,7 +173,8 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if not all(part is types.NoneType or get_origin(part) is Literal for part in parts): return ()
     values = [x for part in parts for x in get_args(part)]
-    return (None, *values) if types.NoneType in parts else tuple(values)
+    if types.NoneType in parts: return (None, *values)
+    return tuple(values)
 
 def fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
     "Return the error message for `x` as the argument `name`"
@@ -311,7 +312,8 @@ class _WithOptions:
     def arguments(self) -> dict:
         "Return the arguments of a call that constructs an equal method"
         values = {name: getattr(self, name) for name in self._parameters()}
-        return {**values, 'variant': self._preset} if vars(self).get('_preset') else values
+        if vars(self).get('_preset'): return {**values, 'variant': self._preset}
+        return values
 
     def args(self) -> dict:
         "Return the hyperparameters as files record them, including the options of the variant"

@@ -101,7 +101,8 @@ class _Opening(Method):
 def _answer(task, logits, batch):
     "Return the answer for these `logits` in the form of the labels of `task`, -100 at positions without a label"
     answer = task.predicted(SimpleNamespace(logits=logits), batch)
-    return torch.where(batch['labels'] != -100, answer, -100) if isinstance(task, TokenTask) else answer
+    if isinstance(task, TokenTask): return torch.where(batch['labels'] != -100, answer, -100)
+    return answer
 
 def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: # [batch]
     "Return the loss between the logits of `student` and `teacher`"
@@ -115,7 +116,8 @@ def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: #
 def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
     "Return the fraction of answers of `student` that equal the teacher's"
     same = (_answer(task, student, batch) == answer).float()
-    return example_mean(same, answer != -100) if isinstance(task, TokenTask) else same
+    if isinstance(task, TokenTask): return example_mean(same, answer != -100)
+    return same
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-033
 class _Explaining(_Opening):
@@ -154,7 +156,8 @@ class _Explaining(_Opening):
         "Return the values to compare: tokens of words, with `specials` all real tokens; every pixel or cell"
         if 'attention_mask' not in batch: return torch.ones_like(explanation, dtype=torch.bool)
         real = batch['attention_mask'].bool()
-        return real if self.variant.specials else real & (batch['word_ids'] >= 0)
+        if self.variant.specials: return real
+        return real & (batch['word_ids'] >= 0)
 
     def teach(
         self, teacher:torch.nn.Module, batch:dict,

@@ -43,7 +43,8 @@ def columns(
     "Return the pattern in which every `real` query attends to the real keys where `occurs`"
     occurs = occurs & real
     target = (real[:, :, None] & occurs[:, None, :]).to(torch.get_default_dtype())
-    return target if multiple == 'indicator' else target / occurs.sum(1).clamp(min=1)[:, None, None]
+    if multiple == 'indicator': return target
+    return target / occurs.sum(1).clamp(min=1)[:, None, None]
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #016
 named = ('next', 'prev', 'first', 'delim', 'period') # the paper's patterns (section 4.4)
@@ -147,7 +148,8 @@ _why_not_on_images = dict(
 
 def patterns_of(grid=None) -> tuple:
     "Return the names of the patterns of texts, or of images with patches on `grid`"
-    return named if grid is None else patch_pattern_names(grid.first)
+    if grid is None: return named
+    return patch_pattern_names(grid.first)
 
 def why_not(name, grid=None) -> str: # '' if it is one, or unknown
     "Return why the pattern `name` of texts is not a pattern of images on `grid`, or the other way round"

@@ -247,7 +247,8 @@ def taught_saliency(
             reading = Reading(model, batch, targets=[target], batch_size=10**9, create_graph=create_graph)
             saliency = chosen(reading, **(dict(steps=steps) if 'steps' in chosen.options else {}))[0][0]
     if 'input_ids' in batch: saliency = torch.where(real_tokens(batch), saliency, 0.)
-    return saliency if create_graph else saliency.detach()
+    if create_graph: return saliency
+    return saliency.detach()
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
 class _Marked(Method):
@@ -268,7 +269,8 @@ class _Marked(Method):
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
         "Return the tokens that a rationale can mark, with `specials` all real tokens"
         real = batch['attention_mask'].bool()
-        return real if self.variant.specials else real & (batch['word_ids'] >= 0)
+        if self.variant.specials: return real
+        return real & (batch['word_ids'] >= 0)
 
     def marks(self, batch:dict) -> torch.Tensor: # [batch, n]
         "Return the rationales of `batch`, 0 where there is none"
@@ -316,7 +318,7 @@ class _Comparing(_Marked):
             labels = batch['labels'] if self.target == 'gold' else 'predicted'
             target = attribution_target(task_of(model), batch, labels, of_prediction=True)
             values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
-            values = values.abs() if self.variant.ranking == 'magnitude' else values
+            if self.variant.ranking == 'magnitude': values = values.abs()
             return values[:, None], counts[:, None]
         rollout = self.explanation == 'rollout'
         layers = None if rollout else self.layers
@@ -479,7 +481,8 @@ class RationaleGuided(_Checking):
     def args(self) -> dict:
         "Return the hyperparameters as files record them, with the scale of 'bce' on attention, whose default changed"
         args = super().args()
-        return {**args, 'normalise': self.scale} if self.loss == 'bce' and self.of_attention else args
+        if self.loss == 'bce' and self.of_attention: return {**args, 'normalise': self.scale}
+        return args
 
     def completed(self, args:dict) -> dict: return super().completed(recorded_settings('RationaleGuided', args))
 

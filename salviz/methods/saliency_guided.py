@@ -324,7 +324,8 @@ def _pass_saliency(
     total = target_scores(outputs, target, torch.arange(len(x), device=x.device), score).sum()
     gradient = torch.autograd.grad(total, x, retain_graph=True)[0]
     saliency = attribution_named(method).of_gradient(name, gradient, x.detach())
-    return torch.where(real_tokens(batch), saliency, 0.) if name == 'input_ids' else saliency
+    if name == 'input_ids': return torch.where(real_tokens(batch), saliency, 0.)
+    return saliency
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051
 class _Explaining(_Masking):
@@ -345,7 +346,8 @@ class _Explaining(_Masking):
         labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
         task = tasks[task_of(model)]
         sets = task.several and not isinstance(labels, str)
-        return attribution_target(task, batch, labels) if task.causal or sets else labels
+        if task.causal or sets: return attribution_target(task, batch, labels)
+        return labels
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return the masked copy of `batch` with its saliency; with `passes='reuse'`, compute it after the main pass"

@@ -143,7 +143,8 @@ def _compared_attention(
     if rows is not None: a = attention[torch.arange(len(rows), device=rows.device), :, rows]
     else: a = torch.where(real[:, None, :, None], attention, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None]
     if heads is not None: a = a[:, list(heads)]
-    return a if per_head else a.mean(1, keepdim=True)
+    if per_head: return a
+    return a.mean(1, keepdim=True)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #026
 def layer_loss(
@@ -277,7 +278,8 @@ def query_rows(
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
     "Return the tokens that a target may mark: real ones that are not special; of a prompt with answer, the prompt"
     counts = real_tokens(batch) & ~batch['is_special']
-    return counts & (batch['segments'] == 0) if tasks[task_of(model)].causal else counts
+    if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
+    return counts
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
 def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
@@ -443,7 +445,8 @@ class Unfinished:
         except (ValueError, KeyError) as e:
             warnings.warn(f'SalLM: {e}; its examples are explained again', stacklevel=4)
             return None
-        return part if maker == self.maker else None
+        if maker == self.maker: return part
+        return None
 
     def __len__(self): return sum(len(part['length']) for part in self.parts)
 
@@ -475,7 +478,8 @@ class Unfinished:
 
 def _question_of(part:dict): # None if none was stored, as in earlier versions
     "Return what `part` explains"
-    return json.loads(part['question'].tobytes()) if 'question' in part else None
+    if 'question' in part: return json.loads(part['question'].tobytes())
+    return None
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
 _companion_stream = 0x51de # separates these random numbers from those of other methods in the same step
@@ -703,7 +707,8 @@ class _Teaching(_Questioning):
 # %% ../../nbs/05_methods/05_sallm.ipynb #066
 def _checksum(teacher) -> int: # 0 without a teacher
     from salviz.models.loading import weights_checksum
-    return 0 if teacher is None else weights_checksum(teacher)
+    if teacher is None: return 0
+    return weights_checksum(teacher)
 
 class _Explaining(_Teaching):
     "Compute the explanations of all examples and write them into the run"
@@ -781,7 +786,8 @@ class _Refreshing(_Explaining):
 
     def _explaining_epoch(self, epoch) -> int:
         "Return the epoch at whose start the explanations for `epoch` were computed"
-        return 1 if self.variant.refresh is None else epoch - (epoch - 1) % self.variant.refresh
+        if self.variant.refresh is None: return 1
+        return epoch - (epoch - 1) % self.variant.refresh
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
         """Explain again with the model in training if `refresh` requires it at this epoch and the run does not have

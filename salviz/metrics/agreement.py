@@ -28,7 +28,8 @@ def _measures(kendall): return (*measures, 'kendall') if kendall else measures
 def _tau(x, y):
     "Return Kendall's tau-b, NaN if one side is constant"
     from scipy.stats import kendalltau # imported here because it loads slowly
-    return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(kendalltau(x, y).statistic)
+    if np.ptp(x) == 0 or np.ptp(y) == 0: return np.nan
+    return float(kendalltau(x, y).statistic)
 
 _signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)
 

@@ -116,7 +116,8 @@ def tost(
     if sides not in (1, 2): raise ValueError(f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}')
     estimate = over_tasks(d, tasks)
     above = estimate.p_of(-margin, 'greater')
-    return above if sides == 1 else max(above, estimate.p_of(margin, 'less'))
+    if sides == 1: return above
+    return max(above, estimate.p_of(margin, 'less'))
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-18
 def detectable(

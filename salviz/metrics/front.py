@@ -68,7 +68,8 @@ def knee_row(
     sums = 2*_pymoo().total().do(_scaled(costs), weights=np.array([.5, .5])).ravel()
     if sums.min() > 1 - 1e-9: return None
     least = np.flatnonzero(sums < sums.min() + 1e-9)
-    return int(least[0]) if len(least) == 1 else None
+    if len(least) == 1: return int(least[0])
+    return None
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013
 def _renamed(name, old, new):
@@ -237,7 +238,8 @@ def _reference(frame, measures, reference):
     "Return the reference point (x, y): `reference`, or (0, 0) if that is the worst possible value"
     values = frame[list(measures)].to_numpy(float)
     if reference is None and not ((values >= 0) & (values <= 1)).all(): raise _reference_needed(measures)
-    return (0., 0.) if reference is None else tuple(map(float, reference))
+    if reference is None: return (0., 0.)
+    return tuple(map(float, reference))
 
 def _area(frame, measures, better, reference):
     "Return the hypervolume of the rows of `frame`"
@@ -315,7 +317,7 @@ def _standing_sentences(front) -> list:
     first, sure, unsure = (int(counts.get(name, 0)) for name in _standings)
     seeds = sorted(set(f['seeds']))
     how = f'the means of {seeds[0]} to {seeds[-1]} seeds' if len(seeds) > 1 else f'the means of {seeds[0]} seeds'
-    how = 'one seed' if seeds == [1] else how
+    if seeds == [1]: how = 'one seed'
     out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
     if seeds == [1]: out.append('One seed: there is no interval, so no values can be told apart.')
     elif sure + unsure:
@@ -381,7 +383,8 @@ def next_value(
     def width(pair):
         a, b = pair
         if scale == 'linear': return b - a
-        return b/a if a > 0 else 0. # the interval next to 0 comes last, because it would always be the widest again
+        if a > 0: return b/a
+        return 0. # the interval next to 0 comes last, because it would always be the widest again
     for low, high in [*_stretches(front), (values[0], values[-1])]:
         inside = [v for v in values if low <= v <= high]
         for a, b in sorted(zip(inside, inside[1:]), key=width, reverse=True):

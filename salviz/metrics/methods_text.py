@@ -72,7 +72,8 @@ def _counted(n, what): return f'{n:,} {what}{"s"*(n != 1)}'
 def _span(values):
     "Return one number, or the range of several"
     low, high = min(values), max(values)
-    return f'{low:,}' if low == high else f'{low:,} to {high:,}'
+    if low == high: return f'{low:,}'
+    return f'{low:,} to {high:,}'
 
 class _Library:
     "BibTeX entries that a text cites, collected while it is written"
@@ -169,7 +170,8 @@ def _training_parts(configs, varied):
                                                  else ''))
     kernels = {x.get('attention_kernel') for x in settings}
     if len(kernels) == 1 and None not in kernels: phrases.append(f'the {kernels.pop()} attention kernel')
-    return [f'Training: {", ".join(phrases)}.'] if phrases else []
+    if phrases: return [f'Training: {", ".join(phrases)}.']
+    return []
 
 def _grid_parts(design, seeds):
     settings = (design.get('settings') or {}).items()
@@ -250,7 +252,8 @@ def _version_parts(configs):
     for package in _reported_packages:
         numbers = ' or '.join(map(str, _all(versions, package)))
         if numbers: phrases.append(f'{"Python" if package == "python" else package} {numbers}')
-    return [f'Versions: {", ".join(phrases)}.'] if phrases else []
+    if phrases: return [f'Versions: {", ".join(phrases)}.']
+    return []
 
 def _minutes_parts(runs):
     "Return the training time of the runs that have recorded it"
@@ -301,7 +304,8 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
 def _missing_parts(study, pairs):
     cells = study.manifest['cells']
     missing = len(cells) - len(pairs)
-    return [f'{missing} of {len(cells)} runs are missing; the text describes the others.'] if missing else []
+    if missing: return [f'{missing} of {len(cells)} runs are missing; the text describes the others.']
+    return []
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21
 _pipelines = dict(SequenceClassification='text-classification', TokenClassification='token-classification',

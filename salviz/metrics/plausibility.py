@@ -195,7 +195,7 @@ def plausibility(
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     pairs = _check_pairs(values, rationales)
     values, marked = [v if ranking == 'signed' else np.abs(v) for v, _ in pairs], [r for _, r in pairs]
-    k = rationale_size(marked) if k is None else k
+    if k is None: k = rationale_size(marked)
     chosen = [hard_rationale(v, k) for v in values]
     areas = np.array([auprc(v, r, area) for v, r in zip(values, marked)])
     areas = areas[~np.isnan(areas)]
@@ -241,4 +241,5 @@ def prior_agreement(
     if values.shape != prior.shape:
         raise ValueError(f'values {list(values.shape)} must have one number for each of the {len(prior)} words')
     counts = np.ones(len(prior), bool) if unknown == 'zero' else ~np.isnan(prior)
-    return spearman(values, np.nan_to_num(prior), counts) if counts.sum() >= 3 else float('nan')
+    if counts.sum() >= 3: return spearman(values, np.nan_to_num(prior), counts)
+    return float('nan')

@@ -240,4 +240,5 @@ def run_agreement(
     "Return the mean of `attention_agreement` over the probe examples of `run` at `step`"
     agreement = np.array([attention_agreement(s) for s in run.snapshots(step=step)])
     agreement = agreement[~np.isnan(agreement)]
-    return float(agreement.mean()) if len(agreement) else float('nan')
+    if len(agreement): return float(agreement.mean())
+    return float('nan')

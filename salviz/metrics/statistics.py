@@ -40,14 +40,16 @@ def _average_loss(
         raise ValueError(f'until must be a step from 1 to {last}, the last one of run {run.path.name} '
                          f'with a {split} loss, got {until!r}')
     losses = [x for s, x in by_step if until is None or s <= until]
-    return float(np.mean(losses)) if losses else math.nan
+    if losses: return float(np.mean(losses))
+    return math.nan
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #010
 def _gap(run, score=None):
     score = score or run.best_metric[0]
     gap = (run.scores('train')[score] - run.scores('test')[score] if score in run.measures
            else train_test_gap(run, score))
-    return -gap if better_of(score) == 'lower' else gap
+    if better_of(score) == 'lower': return -gap
+    return gap
 
 _of_run = dict(gap=_gap, average_loss=_average_loss, average_validation_loss=lambda run: _average_loss(run,
                                                                                                        'validation'),
@@ -94,7 +96,8 @@ def measure_of(
         *scored, last = (f'{split}_SCORE' for split in (*run.splits, 'gap'))
         raise ValueError(f'unknown metric {name!r}; available: {", ".join(_of_run)}, and for a score of run '
                          f'{run.path.name} ({", ".join(run.measures)}): {", ".join(scored)} and {last}')
-    return math.nan if x is None else float(x)
+    if x is None: return math.nan
+    return float(x)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #012
 _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perplexity divergence nll'.split(),
@@ -281,7 +284,8 @@ def adjust(
 def _plain_value(x):
     "Return `x` as a Python value, None if it is missing"
     if x is None or x is pd.NA or isinstance(x, float) and math.isnan(x): return None
-    return x.item() if isinstance(x, np.generic) else x
+    if isinstance(x, np.generic): return x.item()
+    return x
 
 def id_columns(frame) -> list:
     """Return the columns of a tidy `frame` that identify runs: all up to 'run', or without that column all text columns
@@ -410,7 +414,8 @@ class ResultTable(_TableFields):
     def number(self, x, column) -> str:
         "Format `x` for `column`, '' if it is missing"
         if x is None or math.isnan(x): return ''
-        return f'{100*x:.{max(self.digits - 2, 0)}f}' if column in self.percent else f'{x:.{self.digits}f}'
+        if column in self.percent: return f'{100*x:.{max(self.digits - 2, 0)}f}'
+        return f'{x:.{self.digits}f}'
 
     @property
     def with_p(self) -> set:
@@ -423,7 +428,8 @@ class ResultTable(_TableFields):
         if x in self.titles: return str(self.titles[x])
         if x is None: return '–'
         if isinstance(x, float): return f'{x:g}'
-        return str(x).replace('_', ' ') if x in self.columns else str(x)
+        if x in self.columns: return str(x).replace('_', ' ')
+        return str(x)
 
     def heads(self) -> tuple: # (of the rows, of the columns)
         "Return the titles of the columns, with arrows for the better direction"
@@ -525,7 +531,8 @@ def _ems(text, bold=False):
     "Return the approximate printed width of `text` in ems; capitals and symbols are wide, i, l and points narrow"
     def width(c):
         if c.isupper() or c in '±↑↓%−': return .75
-        return .28 if c in "iljt.,;:'() " else .5
+        if c in "iljt.,;:'() ": return .28
+        return .5
     return sum(map(width, text))*(1.1 if bold else 1)
 
 def _table_inches(table, small=None) -> float:
@@ -620,10 +627,12 @@ def _few_sentence(pairs, test):
 def _family(table, tested):
     "Return in words which comparisons are corrected together"
     if table.column != 'measure':
-        return 'the only comparison' if len(tested) == 1 else f'all {len(tested)} comparisons of the table'
+        if len(tested) == 1: return 'the only comparison'
+        return f'all {len(tested)} comparisons of the table'
     sizes = sorted(set(tested.groupby('measure').size()))
     sizes_text = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
-    return 'the only comparison of a column' if sizes == [1] else f'the {sizes_text} comparisons of a column'
+    if sizes == [1]: return 'the only comparison of a column'
+    return f'the {sizes_text} comparisons of a column'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059t
 def _test_sentences(table, base, test, correction, levels, fewest):
@@ -756,7 +765,8 @@ def _checked_format(frame, percent, titles, digits, levels, fewest):
 def _way_sentence(ways):
     "Return the sentence that explains the arrows of the columns"
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
-    return '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''
+    if any(ways.values()): return '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.'
+    return ''
 
 def _shown_sentence(table, measure, way, average):
     "Return the sentence that names the metric of a table with a setting along its columns"
@@ -808,7 +818,7 @@ def result_table(
     stated_ways = checked_better(better, _measures_in(frame))
     about, names = frame.attrs.get('about', '') if about is None else about, tuple(frame.attrs.get('names', ()))
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
-    fewest = _fewest_pairs[test] if fewest is None else fewest
+    if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
     if average and not across: raise ValueError('average requires a setting along the columns, such as columns="task"')
     if average: _add_average(cells)

@@ -40,7 +40,8 @@ def state_of(path) -> str:
     except (FileNotFoundError, ValueError): return 'broken'
     if run.finished: return 'finished'
     resumable = any((p/'optimizer.pt').exists() for p in run.checkpoints.values())
-    return 'interrupted' if resumable or not run.written_checkpoints else 'broken'
+    if resumable or not run.written_checkpoints: return 'interrupted'
+    return 'broken'
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r010
 def read_study(folder) -> dict:
@@ -99,7 +100,8 @@ def _model_sentence(model, configs):
     name = display_name(name)
     size = [f'{recorded[k]} {k if recorded[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in recorded]
     inside = ', '.join([*[kind]*bool(kind and kind != name), *size])
-    return f'Model: {name} ({inside}).' if inside else f'Model: {name}.'
+    if inside: return f'Model: {name} ({inside}).'
+    return f'Model: {name}.'
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035c
 def _training_words(settings):
@@ -222,7 +224,7 @@ def _best_ways(frame, by, report, better):
     "Return `report` and the signs of `by` and `report`, or raise an error that says which argument is invalid"
     ids = id_columns(frame)
     measures = [c for c in frame if c not in ids]
-    report = 'test_' + by.removeprefix('validation_') if report is None else report
+    if report is None: report = 'test_' + by.removeprefix('validation_')
     if by == report or by.startswith('test_'):
         raise ValueError(f'best: by must be a metric of the validation split, got {by!r}; the column flattery shows '
                          'the effect of selecting on the reported split')
@@ -291,7 +293,7 @@ class StudyResults(_MeasuredStudy):
                   if len(values) > 1 and name != columns and name not in fixed]
         options['better'] = {**{k: v for k, v in self.manifest['better'].items() if k in frame},
                              **(options.get('better') or {})}
-        rows = ['method', *varied] if rows is None else rows
+        if rows is None: rows = ['method', *varied]
         return result_table(frame, rows, columns, measure, compare_to=compare_to, **options)
 
     def methods_text(self,

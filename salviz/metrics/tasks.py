@@ -154,7 +154,8 @@ class Facts(_TaskFields):
         "Names of the columns that the task converts to numbers, where they exist"
         columns = {*self.columns, *self.optional}
         if 'text' in self.columns: return columns | {'text_pair'}
-        return columns | {'informative'} if self.modality != 'text' else columns
+        if self.modality != 'text': return columns | {'informative'}
+        return columns
 
     @property
     def scores_classes(self) -> bool:
@@ -239,4 +240,5 @@ def facts_of(
 def unknown_task(info:dict) -> str: # '' if it is known
     "Return a sentence about a task that is unknown here"
     name = info.get('task') or 'classification'
-    return '' if name in tasks else f'The task {name!r} is unknown here, so its answers are shown in a generic form.'
+    if name in tasks: return ''
+    return f'The task {name!r} is unknown here, so its answers are shown in a generic form.'

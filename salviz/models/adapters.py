@@ -98,7 +98,8 @@ def _name_of(model):
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')
     except FileNotFoundError: packaged = False
-    return 'minilm' if packaged else str(Path(name).absolute())
+    if packaged: return 'minilm'
+    return str(Path(name).absolute())
 
 def _settings_of(config) -> dict:
     "Return the settings of an adapter's `config` that differ from the defaults of its type, for JSON"
@@ -172,7 +173,8 @@ def _plain_copy(base, kind):
     if not isinstance(model, torch.nn.Module) or type(model).__name__ != kind.__name__:
         raise ValueError(f'load_model: base must be a {kind.__name__}, got {type(model).__name__}')
     base = copy.deepcopy(base)
-    return base.unload() if is_adapted(base) else base
+    if is_adapted(base): return base.unload()
+    return base
 
 def load_adapted(
     folder,          # folder of a checkpoint

@@ -29,7 +29,8 @@ def class_names(model) -> list: # None without names
     config = unwrapped(model).config
     stored = getattr(config, 'id2label', None) or {}
     names = [str(stored.get(i, i)) for i in range(config.num_labels)]
-    return None if are_numbers(names) else names
+    if are_numbers(names): return None
+    return names
 
 def name_classes(
     model,
@@ -47,7 +48,8 @@ def _label_feature(part, column):
     "Return the feature of a label in `column` of a split, and whether the column contains lists of labels"
     feature = part.features[column]
     inner = getattr(feature, 'feature', None)
-    return (feature, False) if inner is None else (inner, True)
+    if inner is None: return (feature, False)
+    return (inner, True)
 
 def _names_in(part, column) -> list: # None without names
     "Return the class names of the labels in `column` of the split `part`"
@@ -225,7 +227,8 @@ def _embedded(model) -> int: # None if the model has no table of token embedding
     "Return the number of tokens in the embedding of `model`"
     try: table = unwrapped(model).get_input_embeddings()
     except (AttributeError, NotImplementedError): return None
-    return None if getattr(table, 'weight', None) is None else len(table.weight)
+    if getattr(table, 'weight', None) is None: return None
+    return len(table.weight)
 
 def is_embedded(model, token) -> bool:
     "Return whether `token` is the id of a token that `model` embeds"
@@ -235,12 +238,14 @@ def is_embedded(model, token) -> bool:
 def _pad_config(model):
     "Return the part of the config of `model` with its padding token; None without a config"
     config = getattr(unwrapped(model), 'config', None)
-    return config.get_text_config() if hasattr(config, 'get_text_config') else config
+    if hasattr(config, 'get_text_config'): return config.get_text_config()
+    return config
 
 def _model_pad_id(model) -> int: # None if it has none, or does not embed it
     "Return the id of the padding token in the config of `model`"
     token = getattr(_pad_config(model), 'pad_token_id', None)
-    return token if is_embedded(model, token) else None
+    if is_embedded(model, token): return token
+    return None
 
 def _finds_its_row_by_pads(model) -> bool:
     "Return whether `model` is a classifier that reads the last token before padding"

@@ -42,7 +42,8 @@ def _reading(model):
     "Return the base model of `model`, or `model` itself if its base model does not take its input (DINOv3)"
     base, name = model.base_model, model.main_input_name
     takes = [{*inspect.signature(m.forward).parameters} for m in (model, base)]
-    return model if name in takes[0] and not takes[1] & {name, 'args'} else base
+    if name in takes[0] and not takes[1] & {name, 'args'}: return model
+    return base
 
 def attention_stack(model):
     "Return the transformers model inside `model` that contains the layers: the base model without its head"
@@ -78,7 +79,8 @@ def attention_parts(model) -> dict:
     decodes = any(getattr(stack.config, flag, False)
                   for flag in ('is_decoder', 'is_encoder_decoder', 'add_cross_attention'))
     decoder = parts.get('decoder', stack)
-    return dict(decoder=decoder, cross=decoder) if decodes and cross_modules(decoder) else {None: stack}
+    if decodes and cross_modules(decoder): return dict(decoder=decoder, cross=decoder)
+    return {None: stack}
 
 # %% ../../nbs/03_models/01_attention.ipynb #020
 def check_part(model, part=None):
@@ -102,7 +104,8 @@ def eager_attention_of(cls):
     forward = inspect.unwrap(cls.forward)
     names = getattr(getattr(forward, '__code__', None), 'co_names', ())
     name_of_eager = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
-    return forward.__globals__.get(name_of_eager) if 'ALL_ATTENTION_FUNCTIONS' in names else None
+    if 'ALL_ATTENTION_FUNCTIONS' in names: return forward.__globals__.get(name_of_eager)
+    return None
 
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
@@ -161,7 +164,8 @@ class Maps:
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
         "Return the keys that each query did attend in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
-        return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
+        if drop is None: return allowed
+        return _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "Return all captured maps in one tensor, in the order of `layers`"
@@ -189,7 +193,8 @@ def _structure(
         return attention_mask
     causal = getattr(module, 'is_causal', True) if is_causal is None else is_causal
     n, k = query.shape[2], key.shape[2]
-    return torch.ones(n, k, dtype=torch.bool, device=query.device).tril()[None, None] if causal and n > 1 else None
+    if causal and n > 1: return torch.ones(n, k, dtype=torch.bool, device=query.device).tril()[None, None]
+    return None
 
 # %% ../../nbs/03_models/01_attention.ipynb #043
 def _protected_keep(
@@ -200,7 +205,8 @@ def _protected_keep(
     left = ~drop if keep is None else keep & ~drop
     keeps = any_key(left)
     if surely_all(keeps): return left
-    return left | ~keeps if keep is None else left | (~keeps & keep)
+    if keep is None: return left | ~keeps
+    return left | (~keeps & keep)
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
@@ -214,13 +220,15 @@ def _fits(x, shape, name, layer):
 def _masked(maps, layer, keep, shape):
     "Store `keep` as the allowed keys of `layer` and return it without the positions that `maps` drops"
     maps._keep[layer] = keep
-    return _protected_keep(keep, _fits(maps._drop[layer], shape, 'drop', layer)) if layer in maps._drop else keep
+    if layer in maps._drop: return _protected_keep(keep, _fits(maps._drop[layer], shape, 'drop', layer))
+    return keep
 
 def _scaled(maps, layer, A):
     "Return the probabilities `A` of `layer` times its factor, if it has one"
     scale = maps._scale.get(layer)
     if isinstance(scale, torch.Tensor): scale = _fits(scale, A.shape, 'scale', layer).to(A)
-    return A if scale is None else A * scale
+    if scale is None: return A
+    return A * scale
 
 # %% ../../nbs/03_models/01_attention.ipynb #053
 def _probabilities(
@@ -238,7 +246,8 @@ def _probabilities(
     if in_float32 or torch.is_autocast_enabled(query.device.type): scores = scores.float()
     if keep is not None: scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
     A = F.softmax(scores, -1)
-    return A.to(query.dtype) if cast else A
+    if cast: return A.to(query.dtype)
+    return A
 
 def _capture(maps, layer, A):
     """Store `A` as the map of `layer`, as a leaf that requires a gradient if nothing before it does (all parameters
@@ -246,7 +255,8 @@ def _capture(maps, layer, A):
     FLOP counter, cannot handle a leaf"""
     leaf = torch.is_grad_enabled() and not A.requires_grad
     maps._captured[layer] = A.requires_grad_() if leaf else A
-    return A.view_as(A) if leaf else A
+    if leaf: return A.view_as(A)
+    return A
 
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
@@ -312,7 +322,8 @@ class _Tap:
         return call.args, call.kwargs
 
     def before_dropout(self, dropout, args):
-        return None if self.layer is None or self.maps._after_dropout else _capture(self.maps, self.layer, args[0])
+        if self.layer is None or self.maps._after_dropout: return None
+        return _capture(self.maps, self.layer, args[0])
 
     def after_dropout(self, dropout, args, A):
         if self.layer is None: return None
@@ -524,7 +535,8 @@ def _states(stack, inputs):
     out = getattr(outputs, 'last_hidden_state', None)
     if out is None: out = next(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.is_floating_point())
     mask = inputs.get('attention_mask')
-    return out if mask is None or out.shape[:2] != mask.shape else out[mask.bool()]
+    if mask is None or out.shape[:2] != mask.shape: return out
+    return out[mask.bool()]
 
 def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(10))[0]}'
 

@@ -76,7 +76,8 @@ def _resume_fault(folder) -> str: # '' if it can
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
     fault = _fault(folder.with_name(Path(best).name))
-    return f'{folder.name}: the best checkpoint so far, {Path(best).name}: {fault}' if fault else ''
+    if fault: return f'{folder.name}: the best checkpoint so far, {Path(best).name}: {fault}'
+    return ''
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c012
 def _has_optimiser(folder) -> bool:
@@ -164,7 +165,7 @@ def load_model(
     base:'nn.Module|None'=None, # base model of an adapter, if it cannot be loaded by its name
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer or None)
     "Return the model and tokenizer of a checkpoint of `run`; code stored with it is never run"
-    run = run if isinstance(run, Run) else Run(run)
+    if not isinstance(run, Run): run = Run(run)
     if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')

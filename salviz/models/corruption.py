@@ -235,7 +235,8 @@ def pack_texts(
     if long:
         warnings.warn(f'pack_texts: {long} of {total} texts {have} more than block={block} tokens; '
                       'they are split at blanks and spread over rows', stacklevel=2)
-    return packed[''] if single else DatasetDict(packed)
+    if single: return packed['']
+    return DatasetDict(packed)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #029
 _streams = dict(choose=0x6d610, fate=0x6d611, token=0x6d612)   # distinct from the small numbers that methods use

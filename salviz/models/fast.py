@@ -43,11 +43,13 @@ def surely_all(mask:torch.Tensor) -> bool:
 
 def where_needed(mask, x, other) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere
     "Return `torch.where(mask, x, other)`, for a `mask` that broadcasts to the shape of `x`"
-    return x if surely_all(mask) else torch.where(mask, x, other)
+    if surely_all(mask): return x
+    return torch.where(mask, x, other)
 
 def and_needed(x, mask) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere
     "Return `x & mask`, for bool `x` and a `mask` that broadcasts to its shape"
-    return x if surely_all(mask) else x & mask
+    if surely_all(mask): return x
+    return x & mask
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-12
 def lstm_states(lstm, x:torch.Tensor) -> torch.Tensor: # [batch, steps, hidden]

@@ -199,7 +199,8 @@ def _row_products(model) -> list: # linear layers and dropout; [] if the first r
 
 def _first_row(module, args):
     "Return the first row of states [batch, n, size]; None leaves other inputs, such as an adapter's weights, unchanged"
-    return (args[0][:, :1], *args[1:]) if args[0].dim() == 3 else None
+    if args[0].dim() == 3: return (args[0][:, :1], *args[1:])
+    return None
 
 def _rows_of(layer, parts) -> list: # hooks
     "Register hooks that pass only the first row to the linear `parts` of `layer` and all rows to dropout"
@@ -353,7 +354,8 @@ def target_start(model):
     """Return the id of the token that starts the decoder input of a batch; None if `model` takes no such input, because
     it has no decoder or is a classifier"""
     # classifiers and taggers create the decoder input themselves
-    return None if head_of(model) in ('sequence', 'token', 'span') else decoder_start(model)
+    if head_of(model) in ('sequence', 'token', 'span'): return None
+    return decoder_start(model)
 
 # %% ../../nbs/03_models/03_loading.ipynb #038
 def _other_head(config, head):

@@ -137,7 +137,8 @@ class Recurrence(nn.Module):
                       else None)
 
     def forward(self, x):
-        return lstm_states(self.lstm, x) if self.gates is None else self.stepwise(x)
+        if self.gates is None: return lstm_states(self.lstm, x)
+        return self.stepwise(x)
 
     @torch.no_grad()
     def set_forget_bias(self, value:float):

@@ -46,7 +46,8 @@ def logits_at(
         nonlocal selected
         states = args[0]
         selected = states.dim() == 3 and states.shape[:2] == is_read.shape
-        return (states.gather(1, at.expand(-1, -1, states.shape[2])), *args[1:]) if selected else None
+        if selected: return (states.gather(1, at.expand(-1, -1, states.shape[2])), *args[1:])
+        return None
     def mark(module, args, outputs):
         if selected: outputs.places = places
     # hook the wrapper too: peft calls the inner model's forward without its hooks

@@ -49,7 +49,8 @@ class Head(namedtuple('Head', 'words name auto kinds fits config small', default
 # %% ../../nbs/03_models/02_tasks.ipynb #tk01
 def full(x):
     "Return `x`, converted to float32 if it is in half precision"
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if x.dtype in (torch.float16, torch.bfloat16): return x.float()
+    return x
 
 def _classification_loss(logits, labels):
     "Return the cross-entropy per example [batch] of `logits` [batch, classes] and `labels` [batch]"
@@ -104,7 +105,8 @@ class Task(Facts):
 
     def label(self, labels):
         "Return the label of one example as its snapshot stores it: a class or a score, None for other tasks"
-        return np.asarray(labels).item() if self.per_example else None
+        if self.per_example: return np.asarray(labels).item()
+        return None
 
     def probabilities(self, outputs) -> torch.Tensor:
         "Return the probabilities of the classes [batch, classes] as they are recorded"
@@ -173,7 +175,8 @@ def _token_losses(logits, labels):
 def _labels_at(outputs, labels):
     "Return `labels` [batch, tokens] at the positions of the logits: all, or `outputs.places` (see `models.places`)"
     places = getattr(outputs, 'places', None)
-    return labels if places is None else torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
+    if places is None: return labels
+    return torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023
 class TokenTask(Task):
@@ -408,7 +411,8 @@ def class_probabilities(
 ) -> torch.Tensor: # [..., classes], at least in float32
     "Return the class probabilities of `model` for its `logits`"
     logits = full(logits)
-    return logits.sigmoid() if is_multi_label(model) else logits.softmax(-1)
+    if is_multi_label(model): return logits.sigmoid()
+    return logits.softmax(-1)
 
 # %% ../../nbs/03_models/02_tasks.ipynb #032
 def attribution_target(
@@ -421,7 +425,7 @@ def attribution_target(
     of_prediction=False,
 ): # function of (outputs, rows) -> [rows]
     "Return the `target` of `attention_attribution` and `input_saliency` for any `task`"
-    task = tasks[task] if isinstance(task, str) else task
+    if isinstance(task, str): task = tasks[task]
     if isinstance(labels, str) and labels != 'predicted':
         raise ValueError("attribution_target: `labels` must be 'predicted' or a tensor of labels, "
                          f'got {labels!r}')

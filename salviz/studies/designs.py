@@ -99,7 +99,8 @@ def _loader(name, columns):
     from salviz.data.texts import load_pairs, load_text, load_tokens
     if 'target_text' in columns: return load_pairs
     has_tags = {'tags', 'words'} & set(columns) or name == 'ner-tweets' or name.endswith('.conll')
-    return load_tokens if has_tags else load_text
+    if has_tags: return load_tokens
+    return load_text
 
 def _data_of(table, file, settings):
     "Return the data that `table` names, or a `Recipe` if `settings` vary them"
@@ -111,7 +112,8 @@ def _data_of(table, file, settings):
     open = [k for k in _sizes if k in settings]
     twice = [k for k in open if k in arguments]
     if twice: raise ValueError(f'{file}: {", ".join(twice)} given twice, in data and in settings; remove one')
-    return Recipe(load_examples, arguments, open) if open else load_examples(**arguments)
+    if open: return Recipe(load_examples, arguments, open)
+    return load_examples(**arguments)
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _method_kinds() -> dict: # {name: class}
@@ -143,7 +145,8 @@ def _method_of(name, table, file, settings=()):
         return Recipe(partial(_with_runs, kinds[kind]), arguments, open, kind)
     lacking = [k for k, needed in takes.items() if needed and k not in arguments]
     if arguments and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
-    return kinds[kind].from_args(arguments) if arguments else kinds[kind]
+    if arguments: return kinds[kind].from_args(arguments)
+    return kinds[kind]
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds017
 def _from_table(file) -> Study:

@@ -91,7 +91,8 @@ def _unpacked(archive, place) -> str:
 
 def _came_to(run) -> int: # -1 without a run
     "Return the step from which the run in the folder `run` can continue"
-    return max(Run(run).checkpoints, default=0) if state_of(run) in ('finished', 'interrupted') else -1
+    if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
+    return -1
 
 def _put(place, folder, name):
     "Move the unpacked run and record in `place` into the study in `folder`"

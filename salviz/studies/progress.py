@@ -45,7 +45,8 @@ _states = ('finished', 'running', 'failed', 'set aside', 'interrupted', 'missing
 
 def _state(state, name, tries, working):
     if name in working: return 'running'
-    return 'set aside' if state == 'failed' and tries >= most_tries else state
+    if state == 'failed' and tries >= most_tries: return 'set aside'
+    return state
 
 def _as_is(values): return pd.Series(list(values), dtype=object) # keeps None and integers
 
@@ -104,7 +105,8 @@ class StudyProgress:
     def end(self): # None without running workers or finished runs
         "Return the expected end of the study"
         workers, seconds = self.counts['running'], self.seconds_left
-        return self.now + timedelta(seconds=seconds/workers) if workers and seconds is not None else None
+        if workers and seconds is not None: return self.now + timedelta(seconds=seconds/workers)
+        return None
 
     def _outlook(self):
         "Describe the remaining work and the expected end"

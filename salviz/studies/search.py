@@ -41,7 +41,8 @@ def _middle(d):
     if hasattr(d, 'choices'): return d.choices[0]
     x = math.sqrt(d.low*d.high) if d.log else (d.low + d.high)/2
     if d.step and not d.log: x = d.low + round((x - d.low)/d.step)*d.step
-    return int(round(x)) if isinstance(d.low, int) else x
+    if isinstance(d.low, int): return int(round(x))
+    return x
 
 # %% ../../nbs/07_studies/07_search.ipynb #se011
 class _PointStudy(Study):
@@ -91,7 +92,8 @@ class _PointStudy(Study):
             if 'error' in record or state_of(self.folder/'runs'/c.name) != 'finished': return None
             numbers.append(record.get('measures', {}).get(self.by, {}).get('value', math.nan))
         mean = sum(numbers)/len(numbers) if numbers else math.nan
-        return mean if math.isfinite(mean) else None
+        if math.isfinite(mean): return mean
+        return None
 
 # %% ../../nbs/07_studies/07_search.ipynb #se013
 def _waiting(optuna_study):
@@ -156,7 +158,8 @@ class _RunningSearch(_OptunaTrials):
                 self._add([t.params for t in batch])
                 results = super().run(retry, executor=executor, **options)
                 self._tell(optuna_study, batch)
-        return self.results() if optuna_study.trials else results
+        if optuna_study.trials: return self.results()
+        return results
 
     def report(self,
         seeds=(1, 2, 3, 4, 5), # new seeds, because the search selected the point by its own seeds

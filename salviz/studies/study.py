@@ -217,7 +217,8 @@ class _TrialParts(_StudyArguments):
         "Return the untrained model of `cell`"
         if callable(self.model):
             pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
-            return pair if isinstance(pair, tuple) else (pair, None)
+            if isinstance(pair, tuple): return pair
+            return (pair, None)
         from salviz.data.texts import data_classes, data_task
         from salviz.models.loading import load_model_for
         data = self._data(cell)
@@ -265,7 +266,8 @@ def _differences(old, new, at=''):
         return [d for k in dict.fromkeys([*old, *new])
                 for d in _differences(old.get(k, 'absent'), new.get(k, 'absent'), f'{at}.{k}' if at else str(k))]
     def short(x): return (s := str(x))[:60] + '…'*(len(s) > 60)
-    return [] if old == new else [f'{at} was {short(old)} and is {short(new)}']
+    if old == new: return []
+    return [f'{at} was {short(old)} and is {short(new)}']
 
 def _extended_only(old, new) -> dict:
     "Return the design `new` without the methods, seeds and values that `old` does not have"
@@ -310,7 +312,8 @@ class _Design(_TrialParts):
             facts, self._completed[name] = dict(name=m.name, args=args), m.completed
             weights = {k: x for k, x in _weights_of(m).items() if k not in varied}
             if weights: facts['weights'] = weights
-        return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
+        if callable(spec) and not inspect.isclass(spec): return _described(spec, facts)
+        return facts
 
     def _agree(self, extend):
         "Write the design; raise if the folder has a different one"

@@ -34,7 +34,8 @@ def fresh_method(
     "Return a new method object"
     if inspect.isclass(spec) and hasattr(spec, 'from_args'): return spec.from_args(arguments)
     if callable(spec): return spec(**arguments)
-    return spec.replaced(**arguments) if arguments else copy.deepcopy(spec)
+    if arguments: return spec.replaced(**arguments)
+    return copy.deepcopy(spec)
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr009
 def _slug(x): return re.sub(r'[^\w.+=-]+', '-', str(x)).strip('-.') or 'x'

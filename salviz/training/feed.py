@@ -129,7 +129,8 @@ class Feed:
     def as_read(self, part):
         "Return the split `part` with second texts in the column text_pair"
         answered = self.task.causal and 'target_text' in part.column_names
-        return part.rename_column('target_text', 'text_pair') if answered else part
+        if answered: return part.rename_column('target_text', 'text_pair')
+        return part
 
     def learn(self, data):
         "Store the kinds of new further columns in `data` {split: Dataset}"
@@ -187,7 +188,8 @@ class _TextBatches(Feed):
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
         "Return `batch` with the corruption for `seed` and `step`; a batch with labels is already corrupted"
-        return batch if self.corruption is None or 'labels' in batch else self.corruption(batch, seed, step)
+        if self.corruption is None or 'labels' in batch: return batch
+        return self.corruption(batch, seed, step)
 
 # %% ../../nbs/06_training/00_feed.ipynb #4845c565
 class TextFeed(_TextBatches):

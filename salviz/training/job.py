@@ -112,7 +112,8 @@ def _lacks_for_inductor() -> str: # '' if nothing is missing
     "Return what inductor, the default backend of torch.compile, needs and this machine lacks"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
-    return '' if (Path(sysconfig.get_path('include'))/'Python.h').exists() else 'the headers of Python (Python.h)'
+    if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
+    return 'the headers of Python (Python.h)'
 
 def _compile_options(settings:Settings) -> dict: # None: do not compile
     "Return the arguments of torch.compile in `settings.args`; raise if this machine cannot compile"
@@ -274,7 +275,8 @@ class Job:
     @property
     def first_step(self) -> int:
         "Return the step that training starts from: that of the checkpoint, or 0"
-        return step_of(self.checkpoint) if self.checkpoint else 0
+        if self.checkpoint: return step_of(self.checkpoint)
+        return 0
 
 # %% ../../nbs/06_training/04_job.ipynb #054
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
@@ -301,7 +303,7 @@ def open_job(
     progress=False,
 ) -> Job:
     "Check the arguments of `train`, encode the data, and open the run"
-    method = FineTuning() if method is None else method
+    if method is None: method = FineTuning()
     if not isinstance(method, Method):
         names = ', '.join(f'{name}(...)' for name in supported)
         raise ValueError(f'train: method must be a method object ({names}), got {method!r}')

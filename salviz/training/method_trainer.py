@@ -34,7 +34,8 @@ from .step import step_terms
 # %% ../../nbs/06_training/07_method_trainer.ipynb #011
 def lengths_of(data) -> np.ndarray:
     "Return the number of tokens of each example of encoded `data`; 1 if examples have no tokens"
-    return np.asarray(data['length'][:]) if 'length' in data.column_names else np.ones(len(data), int)
+    if 'length' in data.column_names: return np.asarray(data['length'][:])
+    return np.ones(len(data), int)
 
 class LengthBuckets(torch.utils.data.Sampler):
     "Sampler of shuffled indices whose neighbours have similar `lengths`; the order depends on `seed` and epoch only"
@@ -127,7 +128,8 @@ class _OptimizingTrainer(_BatchTrainer):
     "Uses the optimiser and the schedule of the settings"
     def create_optimizer(self, model=None):
         if self.settings.optimizer is None:
-            return super().create_optimizer(model) if model is not None else super().create_optimizer()
+            if model is not None: return super().create_optimizer(model)
+            return super().create_optimizer()
         if self.optimizer is None:
             self.optimizer = self.settings.optimizer([p for p in self.model.parameters() if p.requires_grad],
                                                      lr=self.args.learning_rate)
@@ -161,13 +163,15 @@ class _LossTrainer(_OptimizingTrainer):
         if self.flush_every == 1 and self.args.world_size == 1:
             self._refuse_non_finite(self.state.global_step + 1, sums)
         # DistributedDataParallel averages gradients over processes, and `n` counts the examples of all of them
-        return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
+        if self.args.average_tokens_across_devices: return loss * self.accelerator.num_processes
+        return loss
 
     def _task_loss(self, model, inputs, return_outputs):
         "Return the mean task loss for evaluation, and the predictions if `return_outputs`"
         outputs = self._called(model)(**model_inputs(inputs, model))
         loss = self.task.loss(outputs, inputs).mean()
-        return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs))) if return_outputs else loss
+        if return_outputs: return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs)))
+        return loss
 
     def _refuse_non_finite(self, step, terms):
         "Raise `NonFiniteLoss` if one of `terms` {name: number} is not finite"

@@ -31,7 +31,8 @@ def captured_input(net, inputs:dict, wanted=True):
             x = output if output.requires_grad else output.detach().requires_grad_()
             captured.append(x)
             # capture a leaf but return a view of it, because the hooks of a FLOP counter do not accept a leaf
-            return x.view_as(x) if x.is_leaf else x
+            if x.is_leaf: return x.view_as(x)
+            return x
         handles = [m.register_forward_hook(hook) for m in word_embeddings(net)]
         try:
             with eager_passes(): yield inputs, captured

@@ -130,7 +130,8 @@ def _measured_kernel(trainer) -> str: # None: the model has no choice of kernels
     if seconds[chosen] > in_fp32:
         warnings.warn(f"train: on this processor a pass in bf16 takes {seconds[chosen]/in_fp32:.2f} times as long as "
                       "in fp32; use precision='fp32'", stacklevel=6)
-    return chosen if seconds[chosen] < _clearly*seconds[kernels[0]] else kernels[0]
+    if seconds[chosen] < _clearly*seconds[kernels[0]]: return chosen
+    return kernels[0]
 
 def _chosen_kernel(job:Job, trainer) -> str: # None: that of the model
     """Return the attention kernel for `job`

@@ -48,7 +48,8 @@ axes_meaning = 'A row is a query, a column the key that it attends to.'
 def method_title(snapshot):
     "Return the names of the methods in a list, empty if unknown"
     method = snapshot.info.get('method')
-    return [methods_words(method)] if method else []
+    if method: return [methods_words(method)]
+    return []
 
 def was_trained(snapshot) -> bool:
     "Return True if `snapshot` is from a training run; one from `explore` has no method and step 0"
@@ -98,7 +99,8 @@ def _evidence_of(
 ) -> str: # the array's name in `snapshot`
     "Return the name of the evidence `name` of `method` in `snapshot`"
     full_name = f'{name} ({method})'
-    return full_name if full_name in snapshot.arrays else name
+    if full_name in snapshot.arrays: return full_name
+    return name
 
 # %% ../../nbs/10_views/00_base.ipynb #016
 def _patch_names(rows, columns, first):
@@ -400,7 +402,8 @@ class _Answered(View):
     def label_words(self) -> list: # [] if unknown
         "Return a description of the label or labels"
         if self.holds is not None: return [f'labels: {", ".join(self.classes[i] for i in self.holds) or "none"}']
-        return [] if self.label is None else [f'label: {self.classes[self.label]}']
+        if self.label is None: return []
+        return [f'label: {self.classes[self.label]}']
 
 # %% ../../nbs/10_views/00_base.ipynb #040s
 def _answers(snapshot) -> dict:
@@ -455,7 +458,7 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
     "Return the sentence coloured by saliency with its masked copy (saliency guided training)"
     name = 'masked_sentence'
     ranked = _evidence_of(snapshot, 'method_saliency', 'SaliencyGuided')
-    ranked = ranked if ranked in snapshot.arrays else 'saliency'
+    if not (ranked in snapshot.arrays): ranked = 'saliency'
     saliency, is_masked = arrays_of(snapshot, name, ranked, 'is_masked')
     masked_tokens, masked_labels = _masked_texts(snapshot, name)
     tokens = snapshot.tokens if 'masked_tokens' in snapshot.info else snapshot.labels
@@ -557,7 +560,8 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
     if not len(words): # an image or a series has no tokens of text
         count = next((x.shape[-1] for x in snapshot.arrays.values() if x.ndim == 4), 0)
         words = np.arange(count) >= (snapshot.info.get('patches') or {}).get('first', 0)
-    return words if words.sum() > 1 else np.ones(len(words), dtype=bool)
+    if words.sum() > 1: return words
+    return np.ones(len(words), dtype=bool)
 
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     "Return the fraction of the attention of words that goes to words; 1 in layers without recorded attention"
@@ -592,7 +596,7 @@ def telling_head(
     fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
     "Return the eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
-    words = slice(None) if words is None else words
+    if words is None: words = slice(None)
     rows = np.array([np.nan_to_num(np.abs(maps[:, words][..., words].astype(float))).sum(-1) for maps in attribution])
     fractions = np.broadcast_to(1. if fractions is None else fractions, rows.shape[:2])
     return best_head(fractions, np.median(rows, -1), rows.sum(-1))
@@ -738,7 +742,8 @@ def _closest_layer(snapshot):
         if guided[i].any() and layer in observed:
             distances[layer] = np.mean(pattern_residual(attention[observed.index(layer), guided[i]],
                                                         target[i, guided[i]], 'patches' in snapshot.info))
-    return min(distances, key=distances.get) if distances else None
+    if distances: return min(distances, key=distances.get)
+    return None
 
 # %% ../../nbs/10_views/00_base.ipynb #069
 def guided_heads(
@@ -853,11 +858,13 @@ def _lowest(args):
     "Describe what is masked, given the arguments of saliency guided training"
     sized = args.get('ranking') == 'magnitude'
     if args.get('unit') == 'patch': return f'the patches with the lowest sum{" of absolute values" if sized else ""}'
-    return 'the values closest to zero' if sized else 'the lowest values'
+    if sized: return 'the values closest to zero'
+    return 'the lowest values'
 
 def _scored(args):
     "Describe the explained score of a class, given the arguments of saliency guided training; empty for the logit"
-    return 'the log-probability of ' if args.get('score') == 'log_probability' else ''
+    if args.get('score') == 'log_probability': return 'the log-probability of '
+    return ''
 
 def _as_shown(x, span):
     "Convert an image `x` [channels, height, width] to [height, width, 1 or 3], with `span` mapped to 0 to 1"
@@ -944,7 +951,8 @@ def _scaled_saliency(snapshot):
     x = np.asarray(snapshot.arrays[evidence], dtype=float)
     x = (x[~np.asarray(snapshot.is_special)] if evidence == 'saliency' else x).ravel()
     x = x[np.isfinite(x)]
-    return x/np.abs(x).max() if x.any() else x
+    if x.any(): return x/np.abs(x).max()
+    return x
 
 def _side_names(snapshots) -> tuple: # of strings
     "Name two snapshots by whichever of method, seed and step differ, or else by their order"
@@ -1034,7 +1042,7 @@ def token_labels(snapshot:Snapshot) -> TokenLabels:
     if predicted is None:
         raise ValueError('token_labels: snapshot.info has no token_predictions (one prediction per token); '
                          f'available: {_keys(snapshot)}')
-    gold = gold if gold is not None else [None]*len(predicted)
+    if gold is None: gold = [None]*len(predicted)
     confidence, saliency = _optional(snapshot, 'token_confidence'), _optional(snapshot, 'saliency')
     has_both = np.array([a is not None and b is not None for a, b in zip(gold, predicted)], dtype=bool)
     wrong = np.array([a != b for a, b in zip(gold, predicted)], dtype=bool) & has_both
@@ -1233,13 +1241,15 @@ def _table_names(snapshot, name, axis, size):
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
     """Shorten `name` to `most` characters, since measuring a very long name is slow"""
-    return name if len(name) <= most else name[:most - 1] + '…'
+    if len(name) <= most: return name
+    return name[:most - 1] + '…'
 
 def _between(values):
     "Describe the range of `values`"
     if not values.size: return ''
     low, high = map(digits_of, (values.min(), values.max()))
-    return low if low == high else f'from {low} to {high}'
+    if low == high: return low
+    return f'from {low} to {high}'
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7s
 def evidence_view(
@@ -1251,7 +1261,7 @@ def evidence_view(
     "Return the evidence of a custom method as a map, words or a table"
     custom = custom_evidence(snapshot)
     if name is None and not custom: arrays_of(snapshot, 'evidence', 'custom evidence')
-    name = next(iter(custom)) if name is None else name
+    if name is None: name = next(iter(custom))
     arrays_of(snapshot, 'evidence', name)
     axes = _evidence_axes(snapshot, name)
     form, drawn = _form(axes)
@@ -1327,7 +1337,8 @@ def view_for(
     plain = tuple(filter(None, [unknown_task(snapshot.info)]))
     views = [make(snapshot) for make in chosen]
     views = [replace(view, notes=(*view.notes, *plain)) for view in views]
-    return views[0] if len(views) == 1 else Views(views)
+    if len(views) == 1: return views[0]
+    return Views(views)
 
 # %% ../../nbs/10_views/00_base.ipynb #101
 def telling_snapshot(

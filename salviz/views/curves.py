@@ -291,7 +291,8 @@ def _y_label(groups, what, split):
 def _about_runs(groups):
     "Describe models, data and seeds of the runs for a caption"
     words = runs_words(groups)
-    return f' {words}' if words else ''
+    if words: return f' {words}'
+    return ''
 
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
@@ -471,7 +472,8 @@ def plain_series_name(name):
 def about(frame) -> str: # '' or a space and the sentence
     "Return the description of model, data and seeds in `frame.attrs['about']` for a caption"
     words = str(getattr(_of_frame(frame), 'attrs', {}).get('about', '') or '').strip()
-    return f' {words}' if words else ''
+    if words: return f' {words}'
+    return ''
 
 def _label_of(frame, column) -> str:
     "Return the label of `column` in `frame.attrs['labels']`, or else its name"
@@ -575,7 +577,8 @@ def _marked(values, which):
 def _levels(column):
     "Return the levels of a setting: numbers sorted, others in order of first appearance"
     levels = list(dict.fromkeys(column.tolist()))
-    return sorted(levels) if column.dtype.kind in 'iuf' else levels
+    if column.dtype.kind in 'iuf': return sorted(levels)
+    return levels
 
 def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(x, bool) else str(x)
 
@@ -605,7 +608,7 @@ def sensitivity_grid(
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]
     means, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
-    better = better_of(str(value)) if better is None else better
+    if better is None: better = better_of(str(value))
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
     name, word, top = plain_series_name(value), 'highest', np.nanmax(values)
     if better == 'lower': word, top = 'lowest', np.nanmin(values)

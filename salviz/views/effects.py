@@ -95,7 +95,8 @@ def _scaled_rows(rows):
 def _counted_words(rows):
     "Describe the number of each verdict, '' if there are none"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
-    return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.' if len(counts) else ''
+    if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
+    return ''
 
 def _chosen_groups(rows, groups):
     "Return the `rows` of `groups` in the requested order"
@@ -186,7 +187,8 @@ def _band_words(frame, means, band, deviation):
     if deviation is not None: return 'mean ± standard deviation (as reported)'
     n = sorted(set(means['n'].astype(int)))
     many = str(n[0]) if len(n) == 1 else f'{n[0]} to {n[-1]}'
-    return f'{bands[band]} over {many} seeds' if n[-1] > 1 else 'one seed each, without a band'
+    if n[-1] > 1: return f'{bands[band]} over {many} seeds'
+    return 'one seed each, without a band'
 
 def _checked_columns(frame, view, columns, value):
     "Return the data frame of `frame` with `columns` as columns; raise a ValueError if any is missing"

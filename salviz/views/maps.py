@@ -61,7 +61,8 @@ def _on_units(values, units, how='map'):
     "Pool `values` of tokens to `units`: a 'map' [..., n, n], boolean 'cells' [..., n, n], or a 'row' [..., n] to sum"
     if how == 'row': return pool_words(values, units.ids)[..., units.shown]
     pooled = pool_map(np.asarray(values, dtype=float), units.ids)[..., units.shown, :][..., units.shown]
-    return pooled > 0 if how == 'cells' else pooled
+    if how == 'cells': return pooled > 0
+    return pooled
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
@@ -692,7 +693,7 @@ def head_grid(
     "Return a grid of layers × heads with a small map of each head"
     name, evidence = 'head_grid', _evidence('head_grid', what)
     maps, = arrays_of(snapshot, name, evidence)
-    layers = snapshot.layers[evidence] if layers is None else layers
+    if layers is None: layers = snapshot.layers[evidence]
     rows, numbers = zip(*(layer_row(snapshot, name, evidence, l) for l in layers)) if len(layers) else ((), ())
     heads = tuple(range(maps.shape[1]) if heads is None else heads)
     if not rows or not heads:

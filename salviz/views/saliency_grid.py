@@ -60,7 +60,8 @@ def _is_wrong(snapshot):
 def _item_name(snapshot):
     "Return the name of an input: its class if known, or else its probe number"
     has_class = isinstance(snapshot.label, (int, np.integer)) and snapshot.label < len(snapshot.classes)
-    return cut_name(str(snapshot.classes[snapshot.label]), 30) if has_class else f'probe {snapshot.probe}'
+    if has_class: return cut_name(str(snapshot.classes[snapshot.label]), 30)
+    return f'probe {snapshot.probe}'
 
 def _trainings(snapshots, names):
     "Name the training of each of `snapshots` by its methods, with seed and step if needed to distinguish them"
@@ -102,7 +103,8 @@ def _as_image(x):
 def _as_input(x, modality):
     "Convert an image, a series [time, features] or words to the format of `SaliencyGrid`"
     if modality == 'image': return _as_image(x)
-    return tuple(map(str, x)) if modality == 'text' else np.asarray(x, float)
+    if modality == 'text': return tuple(map(str, x))
+    return np.asarray(x, float)
 
 def _of_arrays(source, inputs, modality, names):
     "Like `_of_snapshots`, for {training: {method: maps}}"
@@ -140,7 +142,7 @@ def _picked(existing, requested, what):
 def _page_of(items, columns, modality, page):
     "Return the items of the page and the number of pages"
     most, rows = _most[modality]
-    rows = rows if modality != 'text' else max(1, rows//len(columns))
+    if not (modality != 'text'): rows = max(1, rows//len(columns))
     pages = -(-len(items)//rows)
     if len(columns) > most or pages > 2:
         raise ValueError(f'saliency_grid: {len(items)} inputs x {len(columns)} maps need {pages} pages or more than '
@@ -159,8 +161,9 @@ def _scaled(columns, items, scale, magnitude):
     "Return {column: {item: map}} for display, the end of the scale, and whether there are negative values"
     def drawn(m):
         if m is None: return None
-        m = np.abs(m) if magnitude else m
-        return _normalised_map(m) if scale == 'own' else m
+        if magnitude: m = np.abs(m)
+        if scale == 'own': return _normalised_map(m)
+        return m
     scaled = {column: dict(zip(items, map(drawn, map(maps.get, items)))) for column, maps in columns.items()}
     every = np.concatenate([m.ravel() for maps in scaled.values() for m in maps.values() if m is not None])
     return scaled, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())

@@ -102,7 +102,8 @@ def _choosing_column(frame, value, chosen_by):
     "Return the validation column by which a cell is chosen, or None; raise a ValueError for a test column"
     if chosen_by is None:
         twin = 'validation_' + value.removeprefix('test_').removeprefix('validation_')
-        return twin if twin in frame.columns else None
+        if twin in frame.columns: return twin
+        return None
     if str(chosen_by).startswith('test'):
         raise ValueError(f'difference_grid: chosen_by must be a validation metric, got {chosen_by!r}; choosing a cell '
                          'by the reported metric is biased')
