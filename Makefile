@@ -91,6 +91,7 @@ latex:
 
 # After you edit a notebook: export the library and clean the metadata of the notebooks.
 notebooks: .venv/.dev
+	$(BIN)/python tests/sorted_imports.py
 	$(BIN)/nbdev-export
 	$(BIN)/nbdev-clean
 

@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 import warnings
+
+# %% ../nbs/13_cli/01_bench.ipynb #003b
 from collections import namedtuple
 from pathlib import Path
 
@@ -31,20 +33,24 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backwa
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from .attribution.attention import attention_attribution
-from .core.validation import check_choice
 from .core.run_files import write_whole
 from .core.runs import processor
+
+# %% ../nbs/13_cli/01_bench.ipynb #003c
+from .core.validation import check_choice
 from .data.texts import load_text, model_inputs, subset
-from .metrics.statistics import ResultTable
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain_examples
+from .metrics.statistics import ResultTable
 from .models.fast import has_bf16
 from .models.loading import forked_random, load_classifier
 from .training.control import Control
 from .training.job import open_job
 from .training.method_trainer import LengthBuckets
 from .training.settings import Settings, least_saliency
+
+# %% ../nbs/13_cli/01_bench.ipynb #003d
 from .training.trainer import make_trainer, train
 
 # %% ../nbs/13_cli/01_bench.ipynb #006
@@ -56,6 +62,7 @@ def _iga(title, flops, time, published, **args):
     return Row(f'AD-DROP IGA, {title}', ADDrop, dict(attribution='integrated_gradients', cross_tuning=False, **args),
                flops, time, published)
 
+# %% ../nbs/13_cli/01_bench.ipynb #006b
 _rows = dict(
     plain=Row('plain fine-tuning', FineTuning, {}, 1, 1),
     again=Row('plain fine-tuning again (A/A)', FineTuning, {}, 1, None),
@@ -78,6 +85,7 @@ _rows = dict(
     iga_bf16=_iga('first layer, 5 nodes, attribution in bf16', None, None, '-', layers=0, nodes=5,
                   attribution_dtype='bfloat16'))
 
+# %% ../nbs/13_cli/01_bench.ipynb #006c
 def _in_bf16(name) -> bool:
     "Return whether the row `name` needs a processor with bf16 instructions"
     return 'bf16' in _rows[name].how or 'attribution_dtype' in _rows[name].args
@@ -96,6 +104,7 @@ def _rows_for(
 # %% ../nbs/13_cli/01_bench.ipynb #012
 _batch_size = 16
 
+# %% ../nbs/13_cli/01_bench.ipynb #012b
 def _long_texts(
     tokenizer,
     tokens:int,      # smallest number of tokens per text, including special tokens
@@ -110,6 +119,7 @@ def _long_texts(
         texts.append(text)
     return texts
 
+# %% ../nbs/13_cli/01_bench.ipynb #012c
 def bench_data(tokenizer, tokens:int, size=_batch_size) -> datasets.DatasetDict:
     "Return a data set with one batch of `size` training texts, and two texts each for validation and test"
     features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['one', 'other'])))
@@ -132,6 +142,7 @@ model_shapes = {'minilm': _minilm, 'bert-base': _bert_base}
 _llama_sizes = dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=4096,
                     max_position_embeddings=4096)
 
+# %% ../nbs/13_cli/01_bench.ipynb #gp02b
 def _llama_classifier(
     tokenizer,
     dropout=0.,  # of attention
@@ -147,6 +158,7 @@ def _llama_classifier(
         lora = LoraConfig(task_type='SEQ_CLS', r=rank, target_modules=['q_proj', 'v_proj'])
         return get_peft_model(model, lora)
 
+# %% ../nbs/13_cli/01_bench.ipynb #gp02c
 def _llama(dropout):
     tokenizer = load_classifier('minilm', num_labels=2)[1]
     return _llama_classifier(tokenizer, dropout), tokenizer
@@ -210,6 +222,7 @@ def _method_of(name, model, precision='fp32'):
         args['attribution_dtype'] = 'bfloat16'
     return row.method.from_args(args)
 
+# %% ../nbs/13_cli/01_bench.ipynb #020b
 def _steps_of(
     names,            # names in `_rows`
     model, tokenizer, data, tokens,
@@ -240,6 +253,7 @@ def _fused_formulas() -> dict: # {operator: formula}
              aten._scaled_dot_product_cudnn_attention_backward: _backward}
     return {op: formula for op, formula in formulas.items() if op not in flop_registry}
 
+# %% ../nbs/13_cli/01_bench.ipynb #023b
 def _count_flops(step) -> dict: # {operator: FLOPs}
     "Run `step` once and return its FLOPs by operator"
     counter = FlopCounterMode(display=False, custom_mapping=_fused_formulas())
@@ -266,6 +280,7 @@ def _turns(names:list, r:int) -> list:
     k = r % len(names)
     return names[k:] + names[:k]
 
+# %% ../nbs/13_cli/01_bench.ipynb #028b
 def timed_rounds(
     steps:dict, # {name: Step}
     rounds:int,
@@ -281,6 +296,7 @@ def timed_rounds(
                 times[name].append(clock() - start)
     return times
 
+# %% ../nbs/13_cli/01_bench.ipynb #028c
 def relative(times:dict, name, base='plain') -> float:
     "Return the median over rounds of the time of `name` divided by the time of `base` in the same round"
     return float(np.median(np.divide(times[name], times[base])))
@@ -288,6 +304,7 @@ def relative(times:dict, name, base='plain') -> float:
 # %% ../nbs/13_cli/01_bench.ipynb #030
 _steady = .96, 1.04
 
+# %% ../nbs/13_cli/01_bench.ipynb #030b
 def _settled_rounds(
     steps:dict, rounds:int, clock,
     tries=3,   # largest number of attempts
@@ -304,6 +321,7 @@ def _settled_rounds(
     best, times = min(attempts, key=lambda f: abs(f[0] - 1))
     return dict(rounds=times, again=[a for a, _ in attempts], steady=_steady[0] <= best <= _steady[1])
 
+# %% ../nbs/13_cli/01_bench.ipynb #030c
 def clock_of(device):
     "Return a clock in seconds: processor time of this process, or on a GPU synchronised wall-clock time"
     if device == 'cpu': return time.process_time
@@ -312,6 +330,7 @@ def clock_of(device):
         return time.perf_counter()
     return wall
 
+# %% ../nbs/13_cli/01_bench.ipynb #030d
 @contextlib.contextmanager
 def _one_thread():
     "Use one torch thread within a `with` block"
@@ -320,6 +339,7 @@ def _one_thread():
     try: yield
     finally: torch.set_num_threads(many)
 
+# %% ../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
     "Yield the steps of the rows `names` on a batch of texts of length `tokens`, with one thread"
@@ -370,6 +390,7 @@ def _in_status(text:str, name:str) -> float:
     if line is None: raise ValueError(f'bench: no {name} in the status of this process')
     return int(line.split()[1]) * 1024 / 1e6
 
+# %% ../nbs/13_cli/01_bench.ipynb #037b
 class Peak:
     "Peak memory since `reset`; `how` describes what is measured"
     def __init__(self, device='cpu', proc='/proc/self'):
@@ -402,6 +423,7 @@ def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', pr
             step()
         return dict(megabytes=peak.megabytes(), how=peak.how)
 
+# %% ../nbs/13_cli/01_bench.ipynb #039b
 def _peak_alone(name, **setting) -> dict:
     "Run `peak_of_steps` in a separate process"
     code = ('import json, warnings; warnings.simplefilter("ignore"); from salviz.bench import peak_of_steps; '
@@ -413,6 +435,7 @@ def _peak_alone(name, **setting) -> dict:
                            f'{done.stderr.strip().splitlines()[-1]}')
     return json.loads(done.stdout.splitlines()[-1])
 
+# %% ../nbs/13_cli/01_bench.ipynb #039c
 def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
     "Measure the peak memory of the steps `names`, absolute and relative to plain fine-tuning"
     peaks = {}
@@ -468,6 +491,7 @@ def _recording_fraction(
                 steps=steps_per_epoch, goal=.05, share=recordings * seconds / (steps_per_epoch * step),
                 saliency_share=saliency_recordings * saliency / (steps_per_epoch * step))
 
+# %% ../nbs/13_cli/01_bench.ipynb #044b
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
     "Return the cost of `recordings` of `probes` per epoch, extrapolated from a short training with `taken` recordings"
     say(f'recording: {steps} steps of {_rows[name].title} with {probes} probe examples and {taken} recordings')
@@ -487,6 +511,7 @@ def _padded_tokens(lengths, order, size=_batch_size) -> int:
     lengths, order = np.asarray(lengths), np.fromiter(order, int)
     return int(sum(len(b) * lengths[b].max() for b in np.split(order, range(size, len(order), size))))
 
+# %% ../nbs/13_cli/01_bench.ipynb #047b
 def _measure_buckets(say=print) -> dict:
     "Count the padded tokens of an epoch of the bundled sentences, bucketed by length and shuffled"
     say('batches by length')
@@ -507,6 +532,7 @@ def _region_agreement(model, batch, p=.3) -> float:
     both = sum(int((a & b).sum()) for a, b in zip(*regions))
     return both / sum(int(a.sum()) for a in regions[0])
 
+# %% ../nbs/13_cli/01_bench.ipynb #050b
 def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
     "Measure `_region_agreement` on one batch"
     say('discard region of attributions in bf16')
@@ -523,6 +549,7 @@ def _each(tables, name, key): return ', '.join(f'{t["rows"][name][key]:.2f}' for
 def _goal(x): return '-' if x is None else f'{x:g}'
 def _each_try(table): return ', '.join(f'{a:.3f}' for a in table['again'])
 
+# %% ../nbs/13_cli/01_bench.ipynb #053b1
 def _machine(results) -> str:
     "Describe the model, the machine and the versions of the measurement"
     at = results['tables'][0] if results['tables'] else {}
@@ -530,6 +557,7 @@ def _machine(results) -> str:
             f'{results["clock"]}; torch {results["versions"]["torch"]}, transformers '
             f'{results["versions"]["transformers"]}; {results["date"]}; fused kernel {at.get("kernel") or "none"}')
 
+# %% ../nbs/13_cli/01_bench.ipynb #053c
 def _bench_table(results:dict) -> str:
     "Return the main table in Markdown: goals, measurements at each length, and the papers' factors"
     tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
@@ -575,6 +603,7 @@ def _cost_sentences(results, tables, peaks):
             *([f'Not steady at {" and ".join(unsteady)} tokens: do not use these times.'] if unsteady else []),
             f'{_machine(results)}.']
 
+# %% ../nbs/13_cli/01_bench.ipynb #053bb
 def cost_table(
     results:dict, # results of `bench`, or the contents of its bench.json
     rows=None,    # names of rows of `results`, in order; None: all
@@ -630,6 +659,7 @@ def _step_table(results:dict, t:dict) -> pd.DataFrame:
                 and t['tokens'] == results['memory']['tokens'] and t in _main_tables(results) else {})
     return pd.DataFrame([line(k, r) for k, r in t['rows'].items()]).fillna('')
 
+# %% ../nbs/13_cli/01_bench.ipynb #056b
 def _besides(results) -> list: # of str
     "Return sentences about the measurements outside of the steps"
     sentences, e, b, r = [], results.get('explanations'), results.get('buckets'), results.get('region')
@@ -652,6 +682,7 @@ def _besides(results) -> list: # of str
                          'not informative.')
     return sentences
 
+# %% ../nbs/13_cli/01_bench.ipynb #056c
 def _report(results:dict) -> str:
     "Return the contents of `bench.md`: all tables and sentences"
     parts = (['# salviz bench', _machine(results) + '.', _bench_table(results)] if _main_tables(results)
@@ -679,6 +710,7 @@ def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path
     if taken == [out]: raise FileExistsError(f'bench: {out} is a file; choose another `out`')
     return out
 
+# %% ../nbs/13_cli/01_bench.ipynb #058b
 def _write_found(results:dict, folder):
     "Write `bench.json` and `bench.md` into `folder`"
     for name, text in {'bench.json': json.dumps(results, indent=1), 'bench.md': _report(results)}.items():
@@ -690,6 +722,7 @@ def device_name(device='cpu') -> str:
     if device == 'cuda': return torch.cuda.get_device_name()
     return processor()
 
+# %% ../nbs/13_cli/01_bench.ipynb #059b
 def check_bench(tokens, rounds, device, shape, dropout):
     "Raise an error for invalid arguments of `bench`"
     check_choice('bench: shape', shape, model_shapes)
@@ -715,6 +748,7 @@ def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, 
     if device == 'cuda' and has_bf16(device): settings += [dict(m, precision='bf16') for m in settings]
     return settings + [dict(tokens=tokens[len(tokens) // 2], dropout=float(dropout), precision='fp32')] * (dropout > 0)
 
+# %% ../nbs/13_cli/01_bench.ipynb #062b
 def bench(
     # folder for bench.json and bench.md; None: the first free one of runs/bench, runs/bench-2, ...
     out=None,
@@ -752,6 +786,7 @@ def bench(
     say(f'\n{_report(results)}\nwritten to {folder}')
     return results
 
+# %% ../nbs/13_cli/01_bench.ipynb #062c
 def _measure_beside(results, tokens, names, say, folder):
     "Add the costs outside of the steps to `results`"
     shape, device = results['shape'], results['device']

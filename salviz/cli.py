@@ -23,6 +23,7 @@ def _literal(word):
     try: return ast.literal_eval(word)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError): return word
 
+# %% ../nbs/13_cli/02_cli.ipynb #006b
 def _parse_settings(
     words, # such as ['p=.3', 'target=gold']
 ) -> dict:
@@ -35,6 +36,7 @@ def _parse_settings(
         settings[name] = _literal(value)
     return settings
 
+# %% ../nbs/13_cli/02_cli.ipynb #006c
 def _refuse_unknown(
     settings:dict, # from `_parse_settings`
     *takers,       # functions that take the settings
@@ -58,6 +60,7 @@ def _size(
     if word == 'full': return word
     return _whole(1, "a whole number of at least 1, or 'full'")(word)
 
+# %% ../nbs/13_cli/02_cli.ipynb #301b
 def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
@@ -70,6 +73,7 @@ def _whole(
         return int(word)
     return read
 
+# %% ../nbs/13_cli/02_cli.ipynb #301c
 def _amount(
     word, # a number of at least 0
 ) -> float:
@@ -79,6 +83,7 @@ def _amount(
     if not 0 <= number < math.inf: raise argparse.ArgumentTypeError(f'must be a number of at least 0, got {word!r}')
     return number
 
+# %% ../nbs/13_cli/02_cli.ipynb #301d
 def _named(
     word, # a name, a path
 ) -> str:
@@ -101,6 +106,7 @@ def _run_examples(a):
     else: from salviz.recipes import make_examples as make
     make(a.out)
 
+# %% ../nbs/13_cli/02_cli.ipynb #009b
 def _run_train(a):
     import salviz
     from salviz import methods
@@ -118,6 +124,7 @@ def _run_train(a):
                        precision=a.precision, attention_kernel=a.attention_kernel, resume=a.resume)
     if not member or os.environ['RANK'] == '0': print(run)
 
+# %% ../nbs/13_cli/02_cli.ipynb #009c
 def _in_processes(a) -> int: # exit status
     "Run `salviz train` in several synchronised processes on this machine, with accelerate"
     from salviz.studies.processes import in_step, examples_per_process
@@ -140,6 +147,7 @@ def _load_head(name, data, seed):
     from salviz.data.texts import data_classes, data_task
     return salviz.load_model_for(data_task(data), name, labels=data_classes(data), seed=seed)
 
+# %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
     "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown ones"
     accepted = kind.accepted()
@@ -164,6 +172,7 @@ def _table_in(path):
     from salviz.studies.study import Study
     return Study.open(path)
 
+# %% ../nbs/13_cli/02_cli.ipynb #012b
 def _run_figure(a):
     from salviz.figures.drawing import caption_files, save_figure
     from salviz.figures.kinds import figure, kind_named
@@ -194,6 +203,7 @@ def _run_figure(a):
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 
+# %% ../nbs/13_cli/02_cli.ipynb #012c
 def _run_table(a):
     from salviz.metrics.statistics import result_table
     from salviz.studies.study import Study
@@ -216,6 +226,7 @@ def _run_study(a):
     print(now)
     return int(now.counts['finished'] < len(now.cells))
 
+# %% ../nbs/13_cli/02_cli.ipynb #st-2b
 def _threads_each(workers):
     "Return the threads of each of `workers` that share the cores of this machine; None: the default of a process"
     if workers is None: return None
@@ -227,6 +238,7 @@ def _run_status(a):
     now = study_progress(a.folder)
     print(now.to_json() if a.json else now)
 
+# %% ../nbs/13_cli/02_cli.ipynb #st-2c
 def _run_collect(a):
     from salviz.core.run_files import write_whole
     from salviz.core.untrusted import csv_text
@@ -283,6 +295,7 @@ def _numbers(
         listed += numbers
     return listed
 
+# %% ../nbs/13_cli/02_cli.ipynb #016b
 def _heads(
     word, # numbers as for `_numbers`, or a word such as 'mean' or 'rollout'
 ) -> list:
@@ -309,6 +322,7 @@ def _inches(
 
 def _flat(lists): return None if lists is None else [item for l in lists for item in l]
 
+# %% ../nbs/13_cli/02_cli.ipynb #016xb
 def _run_show(a):
     from salviz.explorer.page import page_of, write_page
     from salviz.core.runs import open_run
@@ -324,6 +338,7 @@ def _run_show(a):
         import webbrowser
         webbrowser.open(out.absolute().as_uri())
 
+# %% ../nbs/13_cli/02_cli.ipynb #016xc
 def _in_options(message, heads):
     "Replace the arguments in an error message of `page_of` by the options of the command line"
     message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
@@ -340,6 +355,7 @@ def _run_strip(a):
 _course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons')
 _course_uses['class'] = 'out'
 
+# %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
     "Return the form of `salviz course` (course, class, grade or check) and its paths"
     what = a.words[0] if a.words and a.words[0] in ('class', 'grade') else 'check' if a.check else 'course'
@@ -357,6 +373,7 @@ def _course_word(a):
     if what == 'grade' and len(paths) != 1: raise ValueError(f'course grade: expected one folder, got {len(paths)}')
     return what, paths
 
+# %% ../nbs/13_cli/02_cli.ipynb #co-2c
 def _run_course(a):
     what, paths = _course_word(a)
     if what == 'class':
@@ -487,6 +504,7 @@ def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does
     p.add_argument('--traceback', action='store_true', default=default,
                    help='after an error, print the full Python traceback instead of one sentence')
 
+# %% ../nbs/13_cli/02_cli.ipynb #st-3b
 def _run_options(arg):
     "Add the options of `salviz study run`"
     arg('file', type=_named, metavar='FILE',
@@ -511,6 +529,7 @@ def _run_options(arg):
     arg('--retry', choices=['failed', 'all', 'none'], default='failed',
         help='failed trials: retry up to three times in total, always retry, or never retry (default %(default)s)')
 
+# %% ../nbs/13_cli/02_cli.ipynb #st-3c
 def _study_options(arg):
     "Add the subcommands of `salviz study`; `salviz study FOLDER` is short for `salviz study table FOLDER`"
     p = arg.__self__
@@ -656,6 +675,7 @@ def _is_explained(error) -> bool:
     is_ours = frame.f_globals.get('__name__', '').startswith('salviz.')
     return is_ours and re.search(r'\braise\b', linecache.getline(frame.f_code.co_filename, number)) is not None
 
+# %% ../nbs/13_cli/02_cli.ipynb #025b
 def _sentence(error) -> str:
     "Return the message of `error` in one line"
     message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
@@ -666,6 +686,7 @@ def _sentence(error) -> str:
     kind = '' if _is_explained(error) else f'{type(error).__name__}: '
     return f'{kind}{first} (--traceback shows the full error)'
 
+# %% ../nbs/13_cli/02_cli.ipynb #025c
 def main(argv=None) -> int:
     "Run the command line with the arguments `argv` (default: `sys.argv`) and return the exit status"
     a = _parser().parse_args(argv)

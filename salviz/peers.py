@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe02b
 from .attribution.explanations import explain, explain_data
-from salviz.bench import (
-    Step, bench_data, check_bench, clock_of, device_name, free_folder, model_shapes, relative, timed_rounds,
-    trainer_for)
+from .bench import (Step, bench_data, check_bench, clock_of, device_name, free_folder, model_shapes, relative,
+                          timed_rounds, trainer_for)
 from .core.run_files import write_whole
 from .data.texts import load_text
 from .methods import ADDrop, FineTuning, SaliencyGuided
@@ -41,6 +41,7 @@ class Work:
 def _batches(tokenizer, texts, size):
     for i in range(0, len(texts), size): yield tokenizer(texts[i:i + size], padding=True, return_tensors='pt')
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe05b
 def _with_captum(model, tokenizer, texts, steps, size, inside) -> list: # of arrays [n]
     from captum.attr import LayerIntegratedGradients
     explainer = LayerIntegratedGradients(lambda ids, mask: model(input_ids=ids, attention_mask=mask).logits,
@@ -55,6 +56,7 @@ def _with_captum(model, tokenizer, texts, steps, size, inside) -> list: # of arr
         out += [v[m.bool()].numpy() for v, m in zip(values.sum(-1).detach(), mask)]
     return out
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe05c
 def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
     "Compute gradient x attention of the last layer without the library's attribution code"
     out = []
@@ -68,6 +70,7 @@ def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
         out += [v[r].numpy() for v, r in zip(values, real)]
     return out
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe05d
 def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `Work`}}
     "Return the same explanations of `texts`, with salviz and with other code"
     def ours(method, **options):
@@ -80,6 +83,7 @@ def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `
                                                  'a plain loop': Work(lambda: _without_library(model, tokenizer,
                                                                                                texts))}}
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe05e
 def _disagreement(
     these:list, those:list, # arrays [n], one per example
 ) -> float: # relative to the largest value of `those`
@@ -96,6 +100,7 @@ def _loop(model, batch, optimizer):
     optimizer.step()
     optimizer.zero_grad()
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe08b1
 @contextlib.contextmanager
 def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
     "Yield the same plain training step with salviz and as a plain loop: {work: {library: `Work`}}"
@@ -120,6 +125,7 @@ def _browser():
     path = os.environ.get('CHROMIUM') or next(filter(None, map(which, names)), None)
     return path and (lambda pw: pw.chromium.launch(executable_path=path, args=['--no-sandbox'])), sync_playwright
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe08bb
 def _seconds_to_paint(
     files:dict,   # {library: (path of an HTML file, selector of an element that is drawn)}
     rounds=3,
@@ -140,6 +146,7 @@ def _seconds_to_paint(
                 page.close()
     return {who: float(np.median(x)) for who, x in times.items()}
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
     "Write one snapshot as a page of each library"
     from salviz.explorer.bertviz import bertviz_view
@@ -160,6 +167,7 @@ def _small_llama(tokenizer, hidden=256, layers=4, heads=8):
                          pad_token_id=tokenizer.pad_token_id)
     with forked_random(0): return LlamaForCausalLM(config)
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec2b
 def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
     "Compute integrated gradients of the log-probability of the most likely next token of one text `ids` [1, tokens]"
     embed, total = model.get_input_embeddings(), 0.
@@ -173,6 +181,7 @@ def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
         total = total + torch.autograd.grad(log_p(points)[:, token].sum(), points)[0].sum(0)
     return (total / steps * (x[0] - start)).sum(-1)
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec2c
 def _explaining_next(model, ids, steps=20) -> dict: # {work: {library: `Work`}}
     "Return the same explanation of the token after one text `ids` [1, tokens], with salviz and as a plain loop"
     batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
@@ -188,6 +197,7 @@ def _predicted(logits, labels): return torch.where(labels != -100, logits.detach
 
 def _causal_plain(model, ids, labels): return _loss(model(ids, use_cache=False).logits, labels)
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec5b
 def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
     "Compute the loss with AD-DROP: drop each of the highest fraction `p` of every row with probability `q`"
     with observe(model) as maps, torch.set_grad_enabled(by_gradient):
@@ -202,6 +212,7 @@ def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
         drop[l] = (x >= threshold) & allowed & (torch.rand(x.shape) < q)
     with observe(model, [], drop): return _loss(model(ids, use_cache=False).logits, labels)
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec5c
 def _causal_guided(model, ids, labels, mask_fraction=.5):
     "Compute the loss of saliency guided training: each of the least salient tokens is replaced by its predecessor"
     model.eval()
@@ -223,6 +234,7 @@ _causal_steps = {
                         dict(by_gradient=False)),
     'saliency guided step': (SaliencyGuided, {}, _causal_guided, {})}
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec7b
 def _causal_loop(trainer, batch, loss, options):
     "Return a function without arguments that performs a training step on `loss` without a Trainer"
     model, optimizer, read = trainer.model, trainer.optimizer, (batch['input_ids'], batch['labels'])
@@ -234,6 +246,7 @@ def _causal_loop(trainer, batch, loss, options):
         optimizer.zero_grad()
     return step
 
+# %% ../nbs/13_cli/04_peers.ipynb #pec7c
 @contextlib.contextmanager
 def _training_causal(model, tokenizer, tokens=64, size=8):
     "Yield training steps of a causal language model with salviz and as plain loops: {work: {library: `Work`}}"
@@ -261,12 +274,14 @@ def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest
     return {who: dict(seconds=float(np.median(x)), ratio=relative(times, who, 'salviz'), difference=differ.get(who))
             for who, x in times.items()}
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe11b
 def _time(kinds, results, rounds, clock, say, agree=False):
     "Add the comparison of each of `kinds` to `results`"
     for what, works in kinds.items():
         say(what)
         results['works'][what] = _compared(works, rounds, clock, agree)
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe11c
 def _looked_at(rounds) -> dict:
     "Return the bytes of each page and the seconds until it is drawn"
     from salviz.explorer.widget import Explorer
@@ -279,12 +294,14 @@ def _looked_at(rounds) -> dict:
                     pages={who: dict(bytes=path.stat().st_size, seconds=painted.get(who))
                            for who, (path, _) in files.items()})
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe11d
 def _versions() -> dict:
     try: return {k: version(k) for k in ('torch', 'transformers', 'captum', 'bertviz')}
     except PackageNotFoundError as e:
         raise ModuleNotFoundError(f"bench: --peers requires {e.name}, which is not installed; run "
                                   "pip install 'salviz[lab]'") from None
 
+# %% ../nbs/13_cli/04_peers.ipynb #pe11e
 def _peers_report(results:dict) -> str:
     "Return the results of `peers` as Markdown"
     versions = ', '.join(f'{k} {v}' for k, v in results['versions'].items())

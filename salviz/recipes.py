@@ -52,6 +52,7 @@ def _example_methods(): # {name: function that constructs the method}
             'ad-drop': lambda: ADDrop(p=.3, q=.3),
             'attention-guidance': lambda: AttentionGuidance(head_fraction=.5)}
 
+# %% ../nbs/13_cli/03_recipes.ipynb #mk-10b
 def _make_run(
     name:str,          # one of `salviz.core.examples.example_names`
     folder,            # where the run is written; its run 'plain' is SalLM's teacher
@@ -86,6 +87,7 @@ def pack_example_run(
             member.size = p.stat().st_size
             with open(p, 'rb') as f: out.addfile(member, f)
 
+# %% ../nbs/13_cli/03_recipes.ipynb #mk-11b
 def make_examples(
     folder, # a new folder
 ):

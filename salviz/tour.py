@@ -18,13 +18,15 @@ import numpy as np
 import pandas as pd
 
 from .core.names import display_name
+from .core.runs import Run
+from .core.untrusted import csv_text
+
+# %% ../nbs/13_cli/00_tour.ipynb #003b
+from .core.validation import PositiveInt, Seed
 from .figures.drawing import save_figure
 from .figures.sheet import draw_figure
 from .metrics.scores import run_agreement, train_test_gap
-from .core.runs import Run
-from .core.untrusted import csv_text
 from .views.base import attention_beside_saliency, discard_region, guided_heads, masked_sentence, telling_snapshot
-from .core.validation import PositiveInt, Seed
 
 # %% ../nbs/13_cli/00_tour.ipynb #006
 def _demo_methods(
@@ -80,6 +82,7 @@ def _demo_row(
             'train loss': run.train_loss, 'gap': train_test_gap(run), 'time': time,
             'time incl. explanations': time + explaining, 'agreement': run_agreement(run)}
 
+# %% ../nbs/13_cli/00_tour.ipynb #014b
 def _demo_table(runs:dict) -> pd.DataFrame:
     "Return the table of `runs` {name: Run}, which must include 'plain'"
     return pd.DataFrame([_demo_row(r, runs['plain']) for r in runs.values()]).set_index('method')
@@ -103,6 +106,7 @@ def _guided_last(snapshot):
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
             'attention-guidance': _guided_last}
 
+# %% ../nbs/13_cli/00_tour.ipynb #017b
 def _write_pictures(
     runs:dict, # {name: Run}
     folder,    # where NAME-PROBE.pdf and .png are written
@@ -132,6 +136,7 @@ def _honest(
             'noise, and these numbers do not rank the methods. To compare methods, train on all sentences '
             f'(--train-size full) with several seeds{model}.')
 
+# %% ../nbs/13_cli/00_tour.ipynb #019b
 def _knows_words(
     run:Run,
 ) -> str: # '' if unknown
@@ -140,6 +145,7 @@ def _knows_words(
     end = ', so its figures show what the method does, and nothing about the sentence' if is_close else ''
     return f'This run {"" if is_close else "is "}{knowledge}{end}.' if knowledge else ''
 
+# %% ../nbs/13_cli/00_tour.ipynb #019c
 _style = '''body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1b; background: #fff }
 h1, h2 { line-height: 1.2 }
@@ -181,6 +187,7 @@ def _write_page(
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f'<p class="note">{html.escape(_columns_note)}</p>{body}</html>', encoding='utf-8')
 
+# %% ../nbs/13_cli/00_tour.ipynb #020b
 _columns_note = ('Accuracy and macro-F1: with the last weights. '
     'Train loss: task loss, mean over the last epoch. '
     'Gap: training accuracy minus test accuracy. '

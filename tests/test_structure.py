@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import forked
+import sorted_imports
 from outputs import is_slow
 
 root = Path(__file__).resolve().parents[1]
@@ -35,6 +36,10 @@ def fresh(tmp_path_factory):
     for command in ('nbdev-export', 'nbdev-clean'):
         subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
     return copy
+
+def test_imports_are_sorted():
+    unsorted = [f'{path.name}: cell {cell["id"]}' for path, _, cell, _ in sorted_imports.unsorted_cells()]
+    assert not unsorted, 'run `make notebooks`: ' + ', '.join(unsorted)
 
 @pytest.mark.parametrize('folder,pattern', [('salviz', '*.py'), ('nbs', '*.ipynb')])
 def test_library_and_notebooks_agree_and_are_clean(fresh, folder, pattern):

@@ -15,13 +15,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..models.attention import check_layers, check_observable, head_count, observe
-from ..data.texts import model_inputs
-from ..attribution.questions import encoded_for
-from ..models.loading import longest_input, undisturbed
-from ..core.text import align_batch, find_words, pool_words
 from .corpus import batches
+from ..attribution.questions import encoded_for
+from ..core.text import align_batch, find_words, pool_words
 from ..core.validation import PositiveInt, Seed
+from ..data.texts import model_inputs
+
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #003b
+from ..models.attention import check_layers, check_observable, head_count, observe
+from ..models.loading import longest_input, undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,6 +41,8 @@ _pronouns = dict(female=dict(subject='she', object='her', possessive='her'),
                 plural=dict(subject='they', object='them', possessive='their'))
 _verbs = 'saw thanked called followed visited invited helped met watched praised'.split()
 _joints = 'near', 'behind', 'beside', 'after a talk with', 'because of'
+
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #007b
 _clauses = dict(
     subject=('and later {} went home', 'and then {} left', 'so {} laughed', 'but soon {} felt tired',
              'and that evening {} cooked dinner'),
@@ -64,6 +68,7 @@ def _phrases(rng, kind, gender, place) -> list: # of 4 str
         for g in groups: others.append(f'the {rng.choice([n for n in _nouns[g] if "the " + n not in others])}')
     return others[:place] + chosen + others[place:]
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #009b
 def _sentence(rng, kind, gender, role, place) -> dict:
     "Return a sentence with the spans of its mention, antecedent and candidates, in characters"
     phrases = _phrases(rng, kind, gender, place)
@@ -139,6 +144,7 @@ def _word_roles(
     mention, nominal = _inside(word_spans, [row['mention']]), _inside(word_spans, row['candidates'])
     return dict(mention=mention, right=_inside(word_spans, row['antecedent']), words=~mention, mentions=nominal)
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #018b
 def _selected(
     weights,     # [..., words]
     right,       # bool [words]: the antecedent
@@ -166,6 +172,7 @@ def _rule_scores(row, candidates) -> dict: # {rule: score}
             'previous word': float(at > 0 and roles['right'][at - 1]),
             'same word, else nearest noun': right(same or before)}
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #023b
 def _with_kinds(scores, data) -> dict: # {'accuracy', kind: …}
     "Return the mean of `scores` [sentences, ...] over all sentences and over those of each type"
     kinds = np.asarray(data['kind']) if 'kind' in data.column_names else np.full(len(data), 'all')
@@ -177,6 +184,7 @@ def _check_candidates(candidates):
     if candidates not in ('words', 'mentions'):
         raise ValueError(f"candidates must be 'words' or 'mentions', got {candidates!r}")
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #023c
 def _antecedent_baselines(
     data=None,          # see `_check_antecedents`; None: `antecedent_sentences()`
     candidates='words', # 'words' or 'mentions'; only chance depends on it
@@ -202,6 +210,7 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
                  to_special=x[..., np.asarray(aligned.is_special)].sum(-1))
     return weights, roles, parts
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #027b
 def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
     "Split the sentences into random halves with equal types of mentions and places of antecedents"
     strata = [str([row.get(c) for c in ('kind', 'place')]) for row in data]
@@ -227,6 +236,7 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
         for j, i in enumerate(batch['example_id'].tolist()):
             yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])
 
+# %% ../../nbs/09_analysis/02_antecedents.ipynb #029b
 def antecedent_accuracy(
     model:torch.nn.Module, # any model that can be observed
     tokenizer:'PreTrainedTokenizerBase',

@@ -8,22 +8,25 @@ __all__ = ['batches', 'RunningMean', 'head_table', 'gradient_sizes']
 # %% ../../nbs/09_analysis/01_corpus.ipynb #003
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
+
 import numpy as np
 import pandas as pd
 import torch
 from tqdm import tqdm
 
-from ..metrics.agreement import likeness
-from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.questions import encoded_for, head_task, score_target
 from ..attribution.reading import what_is_read
 from ..attribution.registry import registered_attributions
 from ..attribution.saliency import input_saliency
-from ..data.texts import model_inputs
-from ..models.loading import device_of, pooled_rows, undisturbed
 from ..core.names import measured_words
-from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
 from ..core.validation import PositiveInt
+
+# %% ../../nbs/09_analysis/01_corpus.ipynb #003b
+from ..data.texts import model_inputs
+from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
+from ..metrics.agreement import likeness
+from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
+from ..models.loading import device_of, pooled_rows, undisturbed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,6 +58,7 @@ def _row_choice(
     if rows == 'ordinary': return real & ~batch['is_special']
     return real
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #010b
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
@@ -76,6 +80,7 @@ def _row_mean(
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #013b
 def _cell_fraction(
     A,       # attention [batch, heads, query, key]
     cells,   # bool [batch, query, key]: keys of the category
@@ -86,6 +91,7 @@ def _cell_fraction(
     cells = cells & allowed
     return _row_mean(torch.einsum('bhqk,bqk->bhq', A, cells.to(A)), rows & cells.any(-1))
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #013c
 def _entropies(
     A, allowed, rows,
     # {'entropy' in nats, 'normalised_entropy' relative to ln(allowed keys)}, each [batch, heads]
@@ -120,6 +126,7 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
     rows = _row_choice(model, batch)[:, None, :, None]
     return ((A*rows).sum(2)/rows.sum(2).clamp(min=1)).cpu().double().numpy()
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #021b
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
     "Return the saliency of `batch`, by the name of a method or a function"
     if callable(saliency):
@@ -144,6 +151,7 @@ def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [b
         out[column] = P > 0, (positions > 0) & (positions < real.sum(1, keepdim=True))
     return out
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #023b
 def _pattern_columns(patterns) -> dict:
     "Return {column: pattern} for `patterns`: names, functions of tokens, or a dictionary {name: pattern}"
     if isinstance(patterns, dict): return {f'pattern_{name}': p for name, p in patterns.items()}
@@ -234,6 +242,7 @@ def _sizes(model, batch, target, size, scaled):
         most = np.abs(x).max(initial=0)
         yield (x/most if most > 0 else np.full(x.shape, np.nan)) if scaled else x
 
+# %% ../../nbs/09_analysis/01_corpus.ipynb #038b
 def gradient_sizes(
     models:torch.nn.Module|dict[str, torch.nn.Module], # a model, or {name: model} to compare several
     data:'Dataset|Sequence',                           # texts, images or series, see `encoded_for`

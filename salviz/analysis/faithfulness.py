@@ -16,17 +16,19 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
-from ..data.texts import fingerprint, model_inputs
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
+from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
+from ..core.names import measured_words
+from ..core.part_cache import PartCache, digest
+
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #003b
+from ..core.validation import PositiveInt, Seed
+from ..data.signals import signal_info
+from ..data.texts import fingerprint, model_inputs
 from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
 from ..models.tasks import class_probabilities, is_multi_label
-from ..core.part_cache import PartCache, digest
-from ..core.names import measured_words
-from ..data.signals import signal_info
-from ..core.validation import PositiveInt, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -45,6 +47,7 @@ def _one_by_one(values, count):
         raise ValueError(f'values must contain one array for each of the {count} examples, got {len(values)}')
     return [np.asarray(as_array(v) if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
     "Return the values of the units of example `i` and the unit of each of `positions`; `real` marks its tokens"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
@@ -60,6 +63,7 @@ def _unit_values(v, real, positions, words, unit, i):
     present, unit_of = np.unique(words, return_inverse=True)
     return v[present] if per_word else np.bincount(unit_of, weights=v), unit_of
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #006c
 def _check_ranking(ranking):
     "Raise an error for an unknown `ranking`"
     if ranking not in ('signed', 'magnitude'):
@@ -114,6 +118,7 @@ def _fraction_counts(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #013
 _replacements = 'removal', 'mask', 'mean_embedding'
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #013b
 def _compacted(
     inputs:dict,       # arguments of the forward: input_ids [rows, n], attention_mask, token_type_ids
     remaining:torch.Tensor, # bool [rows, n]
@@ -142,6 +147,7 @@ def _mean_embedding(
     weights = torch.as_tensor(counts/counts.sum(), dtype=table.dtype, device=table.device)
     return weights @ table[torch.as_tensor(ids, device=table.device)]
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #016b
 def _class_probabilities(model, inputs):
     "Return the class probabilities of `model` for `inputs`, float64 [rows, classes]"
     logits = getattr(model(**inputs), 'logits', None)
@@ -150,6 +156,7 @@ def _class_probabilities(model, inputs):
         raise ValueError(f'{type(model).__name__} has {got}; faithfulness needs a model with class probabilities')
     return class_probabilities(model, logits.double())
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
     "Return the id of the token, or the embedding, that `replacement` uses"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
@@ -229,6 +236,7 @@ def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_tok
     ranks, units = _unit_ranks(batch, values, unit, ranking)
     return batch, ranks, units, _perturbed(model, batch, replacement, mask_token_id, mean, batch_size)
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #024b
 def _of_one_class(model, target):
     "Raise an error unless `target` is one class of `model` for each example"
     if is_multi_label(model) and isinstance(target, str) and target == 'gold':
@@ -241,6 +249,7 @@ def _of_one_class(model, target):
                          "'predicted', 'gold', a class, or an int64 tensor "
                          f'with a class for each, got {target!r:.80}')
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #024c
 def _decisions(model, p, y):
     """Return the decisions of `model` for the probabilities `p` [batch, ..., classes]: the predicted class, or in a
     multi-label model whether the class `y` [batch] is predicted [batch, ...]"""
@@ -255,6 +264,7 @@ def _whole(run, ranks):
                          f'{(~probabilities.isfinite()).any(1).nonzero()[0].item()}; check its weights')
     return probabilities
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
     """Return the probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` removed, or with
     everything else removed (`only`); equal inputs are run once"""
@@ -268,6 +278,7 @@ def _counted(run, ranks, counts, only):
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #025
 _eraser_fractions = .01, .05, .1, .2, .5
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #025b
 def faithfulness(
     model,
     inputs,                # collated batch, or list of texts (pairs: of tuples) with `tokenizer`
@@ -353,6 +364,7 @@ def _named(methods, target) -> dict: # {name: name of an attribution, its option
                          "a class, or use 'predicted' or 'gold'")
     return named
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #036b
 def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
     "Return the values of one method, one array per example"
     if isinstance(how, str): how = dict(method=how)
@@ -365,6 +377,7 @@ def _attributed(model, data, methods, target, tokenizer, batch_size, seed) -> di
     return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed)
             for name, how in _named(methods, target).items()}
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
     "Arrays of each method; `about` names the model and the data, for captions"
     about = ''
@@ -388,6 +401,7 @@ def _requested(named, count, target, **question) -> tuple: # ({name: its request
              for name, how in named.items()}
     return requested, dict(target=target.tolist() if isinstance(target, torch.Tensor) else target, **question)
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #036db
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded split, or a list of texts
@@ -453,6 +467,7 @@ def _means(measured, names):
         return np.divide(np.where(finite, x, 0).sum(0), n, out=np.full(np.shape(n), np.nan), where=n > 0)
     return {method: {n: mean(f[n]) for n in names} for method, f in measured.items()}
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #037b
 def perturbation_frame(
     measured:dict, # result of `faithfulness_data`
 ) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples that have them
@@ -463,6 +478,7 @@ def perturbation_frame(
     frame.attrs = dict(about=getattr(measured, 'about', ''))
     return frame
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #037c
 def faithfulness_table(
     model:torch.nn.Module,
     data:'Dataset|Sequence',
@@ -490,6 +506,7 @@ def background_of(data) -> np.ndarray: # broadcastable to an example
     except (ValueError, AttributeError): return np.zeros(())
     return (0 - np.asarray(info['centre'], np.float32))/np.asarray(info['scale'], np.float32)
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #041b
 def replace_top(
     x:torch.Tensor, # [batch, channels, height, width], or [batch, time, features]
     saliency,       # [batch, height, width], or [batch, time, features]
@@ -518,6 +535,7 @@ def _signals(model, data):
         raise ValueError('data must be images or series; for texts, use faithfulness_table')
     return encoded_for(model, data, target='gold')[:2]
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #043b
 def accuracy_drop(
     model:torch.nn.Module,
     data:'Dataset',                 # one split of `load_images` (or `load_series`), with labels
@@ -573,6 +591,7 @@ def _scaled(saliency, informative, absolute):
     low, high = s.min(1, keepdims=True), s.max(1, keepdims=True)
     return (s - low)/np.where(high > low, high - low, 1), truth
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #048b
 def weighted_precision_recall(
     saliency,          # [samples, time, features]
     informative,       # bool, the same shape
@@ -608,6 +627,7 @@ def _areas(saliency, informative, fractions, positives, absolute):
     return tuple(float((width*(y[1:] + y[:-1])/2).sum())
                  for y in weighted_precision_recall(saliency, informative, fractions, positives, absolute))
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #052b
 def aup_aur(
     saliency,           # [samples, time, features]
     informative,        # bool, the same shape
@@ -632,6 +652,7 @@ def aup_aur(
     return dict(aup=aup, aur=aur, aup_random=chance[0], aur_random=chance[1], aup_difference=aup - chance[0],
                 aur_difference=aur - chance[1])
 
+# %% ../../nbs/09_analysis/00_faithfulness.ipynb #052c
 def informative_table(
     model,
     data,            # one split of `synthetic_series` or `vanishing_series`

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from .corpus import batches
 from ..attribution.questions import encoded_for, head_task
 from ..attribution.reading import check_counts
 from ..core.names import measured_words
 from ..models.loading import longest_input, undisturbed
-from .corpus import batches
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6
 def _most_tokens(model, tokenizer, rows) -> int:
@@ -28,6 +28,7 @@ def _written(ids, end, start) -> list:
     if end in ids: return ids[:ids.index(end) + 1]
     return ids
 
+# %% ../../nbs/09_analysis/05_generation.ipynb #gn-6b
 def _generated(model, rows, collate, end, batch_size, options) -> dict: # {example_id: list of tokens}
     "Generate the tokens of `model` for each of the `rows`"
     start, written = model.config.decoder_start_token_id, {}
@@ -83,6 +84,7 @@ def _sacrebleu():
                           ) from None
     return sacrebleu
 
+# %% ../../nbs/09_analysis/05_generation.ipynb #gn-13b
 def bleu(
     translations,    # list of texts, or the result of `translations`
     references=None, # list of texts; None: the column target_text
@@ -110,6 +112,7 @@ def _writes_small(tokenizer) -> bool:
     normalizer = getattr(getattr(tokenizer, 'backend_tokenizer', None), 'normalizer', None)
     return normalizer is not None and normalizer.normalize_str('A') == 'a'
 
+# %% ../../nbs/09_analysis/05_generation.ipynb #gn-14b
 def translation_scores(
     model, tokenizer,
     data,            # one split of `load_pairs`

@@ -18,24 +18,27 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import (attention_note, attention_parts, check_observable, observe, query_key,
-                                     unwrapped)
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
+
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #003b
 from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
-from ..data.texts import encode_texts, model_inputs
-from ..methods.ad_drop import row_ranks
-from ..models.loading import (device_of, longest_input, model_name, new_head_note, pooled_rows, twin,
-                                   undisturbed, weights_version)
-from ..models.patches import check_patches, patch_grid
-from ..models.places import logits_at, logits_between
-from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
 from ..core.names import class_places
 from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
+from ..data.texts import encode_texts, model_inputs
+from ..methods.ad_drop import row_ranks
+from ..models.agreement import are_numbers, check_tokens
+from ..models.attention import attention_note, attention_parts, check_observable, observe, query_key, unwrapped
+from ..models.loading import (device_of, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
+                                   weights_version)
+
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #003c
+from ..models.patches import check_patches, patch_grid
+from ..models.places import logits_at, logits_between
+from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #008
 def _read_texts(
@@ -65,6 +68,7 @@ def _names_of(model, count, classes=None):
     "Return the names of the `count` classes of `model`: `classes`, or those in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
     "Return the index of the class `target`, a name or number, among `count`; `what` is its name in errors"
     names = _names_of(model, count, classes)
@@ -73,6 +77,7 @@ def _class(model, target, count, classes=None, what='target'):
     raise ValueError(f'{what} must be one of the classes {", ".join(map(repr, names))}, or a number from 0 to '
                      f'{count - 1}, got {target!r}')
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #014c
 def _token(tokenizer, target, count):
     "Return the token id of `target`, a text of one token or an id, among `count` tokens"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
@@ -84,6 +89,7 @@ def _token(tokenizer, target, count):
                          f'{tokenizer.convert_ids_to_tokens(ids)}')
     return ids[0]
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
     "Return tokens as readable text; in the tokenizer's form if this is empty or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
@@ -115,6 +121,7 @@ def _by_example(model, outputs, inputs, target, classes=None):
     except ValueError as e: answer.notes.append(f'{e}; no pooled row is marked'.replace('.;', ';'))
     return answer
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #017b
 def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position):
     "Return the `Answer` of a head with logits for every token, at `position` or at the head's default position"
     name = type(model).__name__
@@ -154,6 +161,7 @@ def _by_span(model, outputs, text):
                   f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
                   'end of the answer (predicted)', a, token_predictions=shown)
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #019b
 def _answer(
     model, outputs,
     inputs:dict,          # inputs of one text or image
@@ -195,6 +203,7 @@ def _class_names(
     ids = list(dict.fromkeys(i for x in logits for i in x.topk(k).indices.tolist()))
     return _written(tokenizer, ids), ids
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #023b
 def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     "Return the probabilities of the classes `ids`, given the `logits` of all classes"
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
@@ -217,6 +226,7 @@ def _baseline_token(model, tokenizer):
     return token, [f'{type(model).__name__} has no pad token: the baseline of its saliency is '
                    f'{tokenizer.convert_ids_to_tokens(token)!r}']
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #026b
 def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
     "Compute the saliency of each token or pixel for `score`"
     name = 'saliency_map' if 'pixel_values' in inputs else 'saliency'
@@ -230,6 +240,7 @@ def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
     for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()
     return stacked
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #026c
 def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers})
     "Compute the attribution of `score` to each attention position, and its rank in its row"
     maps, allowed = attention_attribution(model, inputs, score)
@@ -240,7 +251,6 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
                       for b, is_allowed in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
     return arrays, dict.fromkeys(arrays, layers)
-
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
 def _check_model(model, tokenizer, saliency):
@@ -257,6 +267,7 @@ def _check_model(model, tokenizer, saliency):
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #031b
 def _each(value, count, name, kind='text'):
     "Return `value` for each of `count` texts or images: one for all, or a list with one for each"
     if not isinstance(value, (list, tuple)): return [value]*count
@@ -265,6 +276,7 @@ def _each(value, count, name, kind='text'):
                          f'got {len(value)}')
     return list(value)
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
 def _capture(model, inputs, is_read=None):
     """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and
     the inputs"""
@@ -300,6 +312,7 @@ class _Requested:
         of_saliency = groups if self.saliency == 'integrated_gradients' else 1
         return {name: of_saliency if name.startswith('saliency') else 1 for name in self.parts()}
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #032b
 _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuation_saliency', 'attention_attribution',
                    'attribution_ranks', 'probabilities')
 
@@ -312,7 +325,6 @@ def _extended(snapshot, arrays, layers, wanted) -> Snapshot:
     return replace(snapshot, arrays={k: both[k] for k in _evidence_order if k in both},
                    layers={**snapshot.layers, **layers}, info=info)
 
-
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322
 @dataclass
 class Capture:
@@ -323,12 +335,14 @@ class Capture:
     requested:_Requested
     kind:str='text'    # or 'image'
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #0322b
 def _check_targets(captured, targets):
     "Call the functions among `targets` once, so that their errors are raised before anything is shown"
     with torch.no_grad():
         for (outputs, *_), chosen in zip(captured, targets):
             if callable(chosen): target_scores(outputs, chosen, torch.zeros(1, dtype=torch.long))
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
     "Return the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` entries of its info"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
@@ -341,6 +355,7 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=layers), **read)
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #0322d
 def _read_first(model, tokens:int, target, position, start):
     "Return the positions [1, tokens] whose logits the first pass over a text needs; None: all"
     if head_of(model) != 'causal' or callable(target): return None
@@ -377,6 +392,7 @@ def _continuations(
         rows.append(dict(input_ids=texts[-1].input_ids.tolist(), attention_mask=[1]*len(texts[-1].tokens)))
     return rows, texts, starts
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #clm2b
 def _token_facts(
     tokenizer, text,
     start,    # position of the first generated token
@@ -391,6 +407,7 @@ def _token_facts(
                 others=[[[name, q] for name, q in zip(_written(tokenizer, i.tolist()), values.tolist())]
                         for i, values in zip(rest.indices, rest.values)])
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #clm2c
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers})
@@ -468,6 +485,7 @@ def _explain_texts(
     return _explained(capture_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length,
                                     generate))
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #0323b
 def _explained(capture) -> list: # of `Snapshot`
     "Compute all that `capture` requests and return its snapshots"
     snapshots, requested = [], capture.requested
@@ -477,7 +495,6 @@ def _explained(capture) -> list: # of `Snapshot`
                 snapshot = _extended(snapshot, *part(capture.model, *question), requested)
             snapshots.append(snapshot)
     return snapshots
-
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2
 def _check_whole(model, tokenizer, texts):
@@ -490,6 +507,7 @@ def _check_whole(model, tokenizer, texts):
         if count > longest:
             raise ValueError(f'the text has {count} tokens, but the model takes at most {longest}; shorten it')
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
 def explain_alike(
     model,                       # as in `_explain_texts`
     tokenizer,
@@ -509,7 +527,6 @@ def explain_alike(
         s.info['explains'] = s.info['explains'].replace('given as target', 'predicted for the first text')
     return snapshots
 
-
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #qk2
 def text_query_key(
     model, tokenizer,      # as in `_explain_texts`
@@ -527,11 +544,11 @@ def text_query_key(
     with undisturbed(model): vectors = query_key(model, _inputs(model, row), layer, head)
     return tokenizer.convert_ids_to_tokens(row['input_ids']), vectors
 
-
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2
 _most_images = 64      # images in one call: each has maps of all heads
 _most_of_pixel = 100. # larger numbers are not normalised
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
     "Return the columns of rows of a data set; anything else is treated as images without labels"
     if isinstance(images, Dataset):
@@ -550,6 +567,7 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
     labels = images.get('label', images.get('labels'))
     return images['pixel_values'], labels, None
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #img2c
 def _array(x):
     "Return the tensor, array or list `x` as an array"
     if isinstance(x, torch.Tensor) and x.is_floating_point(): return x.detach().float().cpu().numpy()
@@ -596,12 +614,14 @@ def _classes_of(model, classes, of_data):
     if are_numbers(names) and of_data and len(of_data) == count: return list(of_data)
     return list(map(str, names))
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #img5b
 def _class_number(label):
     "Return the `label` of the data, as an int if it is a whole number; None if it is missing or -1"
     if label is None or isinstance(label, (int, float)) and (label == -1 or label != label): return None
     if isinstance(label, float) and label.is_integer(): return int(label)
     return label
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #img5c
 def _labels_of(
     model, count, named,
     names,   # names of the classes of `model`
@@ -634,6 +654,7 @@ def _check_image_model(model, saliency):
                          "as load_model_for('image_classification', name)")
     if saliency is not None: attribution_named(saliency, 'pixel_values', 'saliency', or_else=', or None')
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b
 def capture_images(whole, images, labels, classes, target, saliency, steps, attribution) -> Capture:
     "Run one forward pass for each of `images`; the arguments are those of `_explain_images`"
     model = unwrapped(whole)
@@ -684,6 +705,7 @@ class _Cancelled(Exception): "The computation was cancelled"
 
 _turn = threading.Lock() # held by the computation that is running
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
     "A computation in a separate thread, `self._work`, with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from datasets import Dataset, DatasetDict
 
+from .faithfulness import background_of, replace_top
 from ..attribution.explanations import explain_data
 from ..core.validation import check_choice
-from .faithfulness import background_of, replace_top
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
@@ -25,6 +25,7 @@ def _replaced(part, saliency, fraction, background):
     content = {k: v if k == name else list(part[k]) for k, v in rows.items()}
     return Dataset.from_dict(content, info=part.info).with_format(part.format['type'])
 
+# %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
     "Data of a `Study` with the settings share and saliency, in which the most salient part is replaced"
     def __init__(self,

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from .corpus import batches
 from ..attribution.questions import encoded_for
 from ..core.names import measured_words
 from ..core.renamed import renamed_settings
@@ -19,11 +20,12 @@ from ..core.runs import Run
 from ..data.texts import model_inputs
 from ..methods.sallm import Explanations, SalLM, explain_examples
 from ..models.agreement import class_mismatch
+
+# %% ../../nbs/09_analysis/04_targets.ipynb #tg-3b
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.checkpoints import load_model
 from ..models.loading import device_of, undisturbed
 from ..models.tasks import task_of
-from .corpus import batches
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
@@ -55,6 +57,7 @@ def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
+# %% ../../nbs/09_analysis/04_targets.ipynb #tg-9b
 def _method(settings) -> SalLM:
     "Return the SalLM object with `settings`"
     settings = renamed_settings('SalLM', settings)
@@ -64,6 +67,7 @@ def _method(settings) -> SalLM:
                          f'define what attention is compared with: {", ".join(_sallm_settings)}')
     return SalLM.from_args(dict(settings, loss='kl'))
 
+# %% ../../nbs/09_analysis/04_targets.ipynb #tg-9c
 def target_divergences(
     model,           # model whose attention is measured
     data,            # texts, or a split of a data set, see `encoded_for`; target='gold' needs labels
@@ -117,6 +121,7 @@ def target_kl(
     "Return the mean KL divergence of `model`'s attention from the teacher's target, over the texts that have one"
     return float(target_divergences(model, data, tokenizer, teacher, **settings)['kl'].mean())
 
+# %% ../../nbs/09_analysis/04_targets.ipynb #tg-16b
 def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from .packing import rows_at_once
-from .reading import (
-    check_counts, check_target, every_row, has_encoder_and_decoder, most_places, only_read, predicted_classes,
-    real_tokens, repeated, row_tokens, target_scores)
-from ..core.validation import check_choice, PositiveInt, Seed
+from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder, most_places,
+                                        only_read, predicted_classes, real_tokens, repeated, row_tokens, target_scores)
+from ..core.validation import PositiveInt, Seed, check_choice
 from ..data.texts import model_inputs
-from ..models.attention import check_layers, cached_layers, observe
+from ..models.attention import cached_layers, check_layers, observe
+
+# %% ../../nbs/04_attribution/07_attention.ipynb #003b
 from ..models.fast import where_needed
 from ..models.loading import undisturbed
 
@@ -81,6 +82,7 @@ def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key
     gradients[lowest], = torch.autograd.grad(score, [bottom])
     return gradients
 
+# %% ../../nbs/04_attribution/07_attention.ipynb #056ab
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "Compute `attention_attribution` by gradient or by attention itself, which needs one pass"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
@@ -169,6 +171,7 @@ def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size)
         total = total + (gradient * each).sum(0)
     return A * total, allowed
 
+# %% ../../nbs/04_attribution/07_attention.ipynb #073b
 def _of_layers(
     model, inputs, rows, target, layers, rule, standard, part, batch_size,
     # {layer: (attribution, allowed)}

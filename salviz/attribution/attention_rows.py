@@ -27,6 +27,7 @@ def _chosen_heads(maps, heads):
         raise ValueError(f'heads must be from 0 to {count - 1} (or -{count} to -1), got {heads!r}')
     return maps[..., [int(h) for h in chosen], :, :]
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #052b
 def _attention_and_gradients(
     reading, layers, heads,
     differentiate=True,
@@ -46,6 +47,7 @@ def _attention_and_gradients(
     A = _chosen_heads(torch.where(allowed, A, 0.), heads)
     return A, _chosen_heads(torch.where(allowed, torch.stack(gradients), 0.), heads) if differentiate else None
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #052c
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
     """Return the pooled row of maps [rows, query, key], or the mean over real rows; `row` None: the pooled row if the
     head reads one row"""
@@ -57,6 +59,7 @@ def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
             if row == 'pooled': raise
     return (A * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #052d
 def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, width]
     "Spread the numbers of patches, which follow the special tokens, over their pixels"
     rows, columns, first = patch_grid(reading.model)
@@ -64,6 +67,7 @@ def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, widt
     on_grid = per_key[..., first:].unflatten(-1, (rows, columns)) / (height*width)
     return on_grid.repeat_interleave(height, -2).repeat_interleave(width, -1)
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #052e
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
     """Convert numbers of keys [rows, n] or [targets, rows, n] to numbers of the input for each target; a patch's number
     is divided equally between its pixels"""
@@ -80,6 +84,7 @@ def _by_attention(reading, *, layers=-1, heads=None, row=None):
     A, _ = _attention_and_gradients(reading, layers, heads, differentiate=False)
     return _of_what_is_read(reading, _row_of(reading, A.mean((0, 2)), row))
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #054b
 @attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True, is_one_pass=True)
 def _by_rollout(reading, *, residual=.5, heads=None, row=None):
     "Return a row of attention rollout through all layers"
@@ -90,6 +95,7 @@ def _by_rollout(reading, *, residual=.5, heads=None, row=None):
         rolled[i, at[:, None], at] = torch.from_numpy(rollout(A[:, i][..., at[:, None], at], residual)).to(rolled)
     return _of_what_is_read(reading, _row_of(reading, rolled, row))
 
+# %% ../../nbs/04_attribution/08_attention_rows.ipynb #054c
 @attribution('gradient_x_attention', is_trainable=True, is_one_pass=True)
 def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
     "Return attention times its gradient, summed over heads and queries"

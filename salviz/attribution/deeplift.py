@@ -36,6 +36,7 @@ def _moving(x) -> bool:
     "Return whether `x` depends on the input (parameters are frozen)"
     return isinstance(x, torch.Tensor) and x.requires_grad
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #035b
 def _halves(x, which=None):
     "Return the half of `x` for the input (`which` 0) or the baseline (1) in place of both halves, or their mean (None)"
     pair = x.detach().chunk(2)
@@ -48,6 +49,7 @@ def _secant(y, z, slope):
     change = torch.where(flat, _halves(slope).chunk(2)[0], (ya - yb) / torch.where(flat, 1., za - zb))
     return torch.cat([change] * 2)
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #035c
 def _rescaled(f, z):
     "Return f(z), elementwise, with the secant as its derivative"
     with torch.enable_grad():
@@ -69,6 +71,7 @@ def _quotient(a, b, **kwargs):
     if _moving(b): return _product(a, _rescaled(torch.reciprocal, b))
     return torch.div(a, b, **kwargs)
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #038b
 def _logsumexp(z, dim, keepdim=False):
     "Return the log of the sum of exp(z), whose change is distributed by logarithmic means"
     top = torch.maximum(*z.detach().chunk(2)).amax(dim, keepdim=True)
@@ -83,6 +86,7 @@ def _log_softmax(z, dim=-1, dtype=None, **kwargs):
     if dtype is not None: z = z.to(dtype)
     return z - _logsumexp(z, dim, keepdim=True)
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #038c
 def _softmax(z, dim=-1, dtype=None, **kwargs): return _rescaled(torch.exp, _log_softmax(z, dim, dtype))
 
 def _rms_norm(x, shape, weight=None, eps=None):
@@ -108,6 +112,7 @@ def _attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, sc
     elif attn_mask is not None: scores = scores + attn_mask
     return _product(_softmax(scores), value, torch.matmul)
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #040b
 def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first):
     "Compute an LSTM of one layer step by step"
     if not isinstance(states, (tuple, list)) or layers > 1 or bidirectional or not batch_first or len(weights) > 4:
@@ -124,6 +129,7 @@ def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidire
         hidden.append(h)
     return torch.stack(hidden, 1), h[None], c[None]
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #040c
 def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
     """Compute max pooling over the last `dims` axes; the change is assigned to the position of the larger maximum,
     divided equally between ties"""
@@ -157,6 +163,7 @@ _operation_rules = dict(mul=_product, div=_quotient, matmul=partial(_product, f=
     scaled_dot_product_attention=_attend, lstm=_recurrent,
     max_pool1d=partial(_max_pooled, 1), max_pool2d=partial(_max_pooled, 2))
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #041b
 class Lifted(TorchFunctionMode):
     """Give operations on the input DeepLIFT's multipliers as derivatives inside the block; inputs and baselines are the
     two halves of the batch"""
@@ -185,6 +192,7 @@ def _refuse_incomplete(model, values, gain, whose, instead):
         raise ValueError(f'{whose} of {type(model).__name__} do not add up to the difference of the scores (off by '
                          f'{worst:.0%} of it): {instead}')
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #043b
 def _lifted(reading, start) -> tuple: # (multipliers [targets, rows, ...], gain [targets, rows])
     "Compute DeepLIFT's multipliers from the baseline `start` to the input, with the rules of this module"
     both, count = torch.cat([reading.x, start]), len(reading)
@@ -206,6 +214,7 @@ class Scored(nn.Module):
         self.model, self.reading, self.target = reading.model, reading, target
     def forward(self, x): return self.reading.scores_of(self.reading.outputs(x), len(x))[self.target]
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #043ab
 def _lifted_by_captum(reading, start) -> tuple:
     "Compute the same with Captum's rules"
     from captum.attr import DeepLift # slow to import
@@ -235,6 +244,7 @@ def _lift_over(reading, starts, rules):
         gain, count = gain + gained, count + 1
     return total / count, lambda: gain / count
 
+# %% ../../nbs/04_attribution/05_deeplift.ipynb #045b
 @attribution('deeplift', cite='shrikumar2017learning', is_linear=True, copies=2) # input and baseline
 def _by_deeplift(reading, *, baseline=None, rules='salviz'):
     "Compute DeepLIFT from one baseline"

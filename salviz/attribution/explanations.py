@@ -20,13 +20,15 @@ from .questions import TargetQuery, as_batch, encoded_for, settled_targets, whol
 from .reading import check_counts, real_tokens, what_is_read
 from .registry import attribution_named, registered_attributions
 from .saliency import completeness, read_in_packs
+
+# %% ../../nbs/04_attribution/09_explanations.ipynb #003b
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
+from ..core.validation import PositiveInt, Seed
 from ..data.texts import model_inputs
 from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
-from ..core.validation import PositiveInt, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -88,6 +90,7 @@ def _method_options(method:str) -> dict:
     "Return the options of `method` and their defaults"
     return attribution_named(method).options
 
+# %% ../../nbs/04_attribution/09_explanations.ipynb #057b
 def _settled_options(method:str, options:dict) -> dict:
     "Return all effective options of `method`, with the values in `options`"
     defaults = _method_options(method)
@@ -162,6 +165,7 @@ def _tiny_input(model) -> dict:
     return dict(input_ids=torch.tensor([ids], device=device),
                 attention_mask=torch.ones(1, len(ids), dtype=torch.int64, device=device), **more)
 
+# %% ../../nbs/04_attribution/09_explanations.ipynb #063b
 def _why_not(model, inputs, method, **options):
     "Return 'available', or the reason why `method` is not"
     def any_score(outputs, rows): return outputs[0].flatten(1).float().mean(1)
@@ -171,6 +175,7 @@ def _why_not(model, inputs, method, **options):
     except (ValueError, RuntimeError) as e: return str(e)
     return 'available'
 
+# %% ../../nbs/04_attribution/09_explanations.ipynb #063c
 def explainers(
     model:torch.nn.Module,
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
@@ -198,6 +203,7 @@ def _in_order(parts, order):
     "Concatenate the arrays [..., b] of `parts` to [..., N]; example k of the parts goes to position order[k]"
     return np.concatenate(parts, -1)[..., np.argsort(order)]
 
+# %% ../../nbs/04_attribution/09_explanations.ipynb #066b
 def explain_data(
     model:torch.nn.Module,
     data:'Sequence|Dataset',           # texts, pairs, or a split, loaded or encoded: see `encoded_for`

@@ -20,6 +20,7 @@ def _without(reading, place:int) -> dict:
     return {k: torch.cat([v[:, :place], v[:, place + 1:]], 1) if k in per_token else v
             for k, v in reading.inputs.items()}
 
+# %% ../../nbs/04_attribution/06_occlusion.ipynb #048b
 def _removed(reading) -> torch.Tensor: # [targets, rows, n]
     "Return how much the scores drop if each token is removed"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
@@ -35,6 +36,7 @@ def _removed(reading) -> torch.Tensor: # [targets, rows, n]
         left.append(torch.stack(reading.scores_of(outputs, len(group))).unflatten(1, (len(group), -1)))
     return reading.scores_here[..., None] - torch.cat(left, 1).transpose(1, 2)
 
+# %% ../../nbs/04_attribution/06_occlusion.ipynb #048c
 def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [targets, rows, n]
     "Return how much the scores drop if `replacement` replaces each token"
     if replacement == 'removal': return _removed(reading)
@@ -76,6 +78,7 @@ def _windows(
                          'a stride that is at most the window')
     return flags
 
+# %% ../../nbs/04_attribution/06_occlusion.ipynb #049b
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
     "Compute how much the score drops without a token, or without the windows that cover a pixel or cell"

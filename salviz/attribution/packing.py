@@ -16,6 +16,7 @@ _most_bytes = 2**30 # bytes that a pass stores for its backward pass
 _most_logits = 2**25 # bytes of the logits in a pass: larger blocks are returned to the system after each pass
 _most_rows = 32     # rows in a pass through a network whose config does not describe attention
 
+# %% ../../nbs/04_attribution/01_packing.ipynb #006b
 def _row_bytes(
     model,
     tokens:int,  # length of the row
@@ -35,12 +36,14 @@ def _row_bytes(
     of_layers = layers * tokens * (12 * width + 4 * inner + 3 * heads * tokens)
     return next(model.parameters()).element_size() * of_layers + 4 * _logit_bytes(model, tokens, places)
 
+# %% ../../nbs/04_attribution/01_packing.ipynb #006c
 def _logit_bytes(model, tokens:int, places=None) -> int:
     "Return the bytes of the logits of a row of a language model, 0 for other models; arguments as in `_row_bytes`"
     if head_of(model) not in ('causal', 'masked'): return 0
     words = model.config.get_text_config().vocab_size
     return next(model.parameters()).element_size() * words * (tokens if places is None else places)
 
+# %% ../../nbs/04_attribution/01_packing.ipynb #006d
 def rows_at_once(
     model,
     tokens:int,  # length of a row, including padding
@@ -55,6 +58,7 @@ def rows_at_once(
 # %% ../../nbs/04_attribution/01_packing.ipynb #009
 _pass_cost = 48 # number of tokens that could be read in the time that a pass takes in addition to reading
 
+# %% ../../nbs/04_attribution/01_packing.ipynb #009b
 def packed(
     lengths,            # lengths of the examples, in tokens
     copies=1,           # copies of each that are read, or a function of its length

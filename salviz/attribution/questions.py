@@ -12,10 +12,10 @@ import warnings
 import numpy as np
 import torch
 
-from .reading import (
-    every_row, is_of_example, packs_of, rows_of, places_of, target_scores, what_is_read)
-from ..data.signals import SignalCollator, encode_signals
+from .reading import (every_row, is_of_example, packs_of, places_of, rows_of, target_scores,
+                                        what_is_read)
 from ..core.text import align_batch
+from ..data.signals import SignalCollator, encode_signals
 from ..data.texts import Collator, encode, encode_texts, model_inputs
 from ..models.agreement import agreed_pads, agreed_split, check_tokens, padding_for
 from ..models.loading import device_of, longest_input, target_start, undisturbed
@@ -38,6 +38,7 @@ def _text_columns(inputs) -> tuple: # (texts, pairs or None)
     raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of '
                      f'words, got a list of {", ".join(sorted(kinds))}')
 
+# %% ../../nbs/04_attribution/03_questions.ipynb #011b
 def encoded_for(
     model,
     # list of texts, of pairs (tuples) or of lists of words; a split, loaded or encoded
@@ -81,6 +82,7 @@ def _read_as(model, batch:dict) -> dict:
     kind = next(model.parameters()).dtype
     return {k: v.to(kind) if k in ('pixel_values', 'values') and v.is_floating_point() else v for k, v in batch.items()}
 
+# %% ../../nbs/04_attribution/03_questions.ipynb #011xb
 def words_of(
     model,
     inputs,         # as in `as_batch`
@@ -96,6 +98,7 @@ def words_of(
         texts, pairs = list(inputs['text']), list(inputs[second]) if second in columns else None
     return [text.words for text in align_batch(tokenizer, texts, pairs, longest_input(model, tokenizer))]
 
+# %% ../../nbs/04_attribution/03_questions.ipynb #011xc
 def as_batch(
     model,
     inputs,         # a batch (dict of tensors) from a collator, or `data` as in `encoded_for`
@@ -115,6 +118,7 @@ def whole(x) -> bool:
     "Return whether `x` is an integer and not a bool"
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
+# %% ../../nbs/04_attribution/03_questions.ipynb #017b
 def score_target(
     model,
     batch:dict,         # tensors on the device of `model`
@@ -224,6 +228,7 @@ class TargetQuery:
         if callable(self.target): return [self.target], scores
         return [torch.cat(classes)[order] for classes in zip(*(targets for _, targets, _ in self.parts))], scores
 
+# %% ../../nbs/04_attribution/03_questions.ipynb #018ab
 @torch.no_grad()
 def settled_targets(
     model, batch:dict, target, batch_size=None, # as in `packs_of`

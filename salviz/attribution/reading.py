@@ -24,6 +24,8 @@ from ..models.attention import attention_stack, eager_passes
 from ..models.loading import first_row_alone
 from ..models.patches import patch_grid, reads_patches
 from ..models.places import logits_at
+
+# %% ../../nbs/04_attribution/02_reading.ipynb #003b
 from ..models.tasks import full, is_multi_label
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #007b
@@ -39,11 +41,13 @@ def check_score(
         raise ValueError(f'score={score!r} needs a class as target; a function of (outputs, rows) defines '
                          'the score itself; leave score out')
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #007bb
 def score_by(model, score) -> str: # `score` of `_class_scores`
     "Return how the `score` of a class, one of `scores`, is computed from the logits of `model`"
     if score == 'log_probability' and is_multi_label(model): return 'log_sigmoid'
     return score
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #007bc
 def _class_scores(
     logits:torch.Tensor,  # [batch, classes]
     classes:torch.Tensor, # int64 [batch]
@@ -70,6 +74,7 @@ def check_target(target, count:int):
                      f"got {got}; "
                      'for heads other than sequence classification, use a function of (outputs, rows)')
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #008b
 def _target_classes(
     logits:torch.Tensor, # [batch, classes]
     target,              # 'predicted', or int64 [batch]
@@ -78,6 +83,7 @@ def _target_classes(
     if isinstance(target, torch.Tensor): return target
     return logits.detach().argmax(-1)
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #008c
 def target_scores(
     outputs,           # outputs of the model for `rows` of the batch
     target,            # 'predicted', int64 [batch], or a function of (outputs, rows)
@@ -98,6 +104,7 @@ def target_scores(
     classes = _target_classes(logits, target[rows] if isinstance(target, torch.Tensor) else target)
     return _class_scores(logits, classes, score)
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #008d
 def is_of_example(target) -> bool:
     "Return whether `target` depends on each example as a whole, never on a position in its padded text"
     return not callable(target) or getattr(target, 'is_of_example', False)
@@ -114,6 +121,7 @@ def places_of(
     if any(p is None for p in parts): return None
     return reduce(torch.logical_or, parts)
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #rpl02b
 def most_places(targets, rows) -> int|None:
     "Return the maximum number of logits per row that `targets` read; None for those of all positions"
     places = places_of(targets, rows)
@@ -126,6 +134,7 @@ def only_read(model, targets, rows):
     of_example = is_of_example(targets) if callable(targets) else all(map(is_of_example, targets))
     with first_row_alone(model, of_example), logits_at(model, None if of_example else places_of(targets, rows)): yield
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #rpl02c
 def renumbered(target, numbers):
     "Return the function `target` for rows whose index among its examples is in `numbers`, int64 [rows]"
     def of_rows(outputs, rows): return target(outputs, numbers[rows])
@@ -133,6 +142,7 @@ def renumbered(target, numbers):
     if places is not None: of_rows.places = lambda rows: places(numbers[rows])
     return of_rows
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #rpl02d
 def token_logit(place:int, token:int, tokens:int):
     "Return a target: the logit of the id `token` at position `place` of a text with `tokens` tokens"
     def target(outputs, rows):
@@ -164,6 +174,7 @@ def word_embeddings(model) -> list: # of modules
     named = source_stack(model).get_input_embeddings()
     return [m for m in model.modules() if m is named or isinstance(m, nn.Embedding) and m.weight is named.weight]
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #015b
 @contextmanager
 def embeddings_replaced(model, x):
     "Make `model` read `x` [batch, n, dim] instead of the word embeddings of its source"
@@ -205,6 +216,7 @@ def real_tokens(inputs:dict) -> torch.Tensor:
     x = inputs[what_is_read(inputs)]
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #019b
 def every_row(inputs:dict) -> torch.Tensor:
     "Return 0, 1, …, the index of each example of `inputs`"
     x = inputs[what_is_read(inputs)]
@@ -223,6 +235,7 @@ def repeated(inputs:dict, times:int) -> dict:
 
 _per_token = 'input_ids', 'attention_mask', 'token_type_ids'
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #022b
 def rows_of(
     inputs:dict,
     rows:torch.Tensor, # int64: indices of the examples
@@ -231,6 +244,7 @@ def rows_of(
     "Return the examples `rows` of `inputs`"
     return {k: v[rows, :tokens] if tokens is not None and k in _per_token else v[rows] for k, v in inputs.items()}
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #022c
 def row_tokens(model, inputs:dict) -> int:
     "Return the length of a row of `inputs`, including padding; for images the number of tokens, 1 without patches"
     name = what_is_read(inputs)
@@ -239,6 +253,7 @@ def row_tokens(model, inputs:dict) -> int:
     rows, columns, first = patch_grid(model)
     return first + rows*columns
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #022d
 def _tokens_of(model, inputs:dict, is_cut=True) -> torch.Tensor: # int64 [batch]
     "Return `row_tokens` of each row without trailing padding"
     rows = every_row(inputs)
@@ -266,6 +281,7 @@ def packs_of(
     is_text = is_cut and what_is_read(inputs) == 'input_ids'
     return [(rows, int(tokens[rows].max()) if is_text else None) for rows in packs]
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #022kb
 def in_their_order(parts, packs) -> torch.Tensor:
     "Concatenate the tensors `parts` [..., rows] of `packs` into one [..., batch], in the order of the batch"
     return torch.cat(parts, -1)[..., torch.cat([rows for rows, _ in packs]).argsort()]
@@ -338,6 +354,7 @@ def gradients_of(
                  for i, s in enumerate(scores)]
     return [g[0] if len(at) == 1 else torch.stack(g) for g in gradients]
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #025b
 class Reading(_ReadExamples):
     "The input of `model` for some examples of a batch, with scores and gradients at points near it"
     def outputs(self, points):

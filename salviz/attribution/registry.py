@@ -20,6 +20,7 @@ meanings = dict(
     size='how much the score changes with it, without a sign', weight='how much attention it gets',
     attention_slope='how the score changes if it gets slightly more attention', chance='nothing')
 
+# %% ../../nbs/04_attribution/00_registry.ipynb #006b
 @dataclass(frozen=True)
 class Attribution:
     "An attribution method and its properties"
@@ -69,6 +70,7 @@ class Attribution:
 attributions = {} # {name: `Attribution`}
 _modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # modules of this package that register attributions
 
+# %% ../../nbs/04_attribution/00_registry.ipynb #008b
 def attribution(
     name:str,
     **facts, # properties, the fields of `Attribution`
@@ -87,6 +89,7 @@ def attribution(
         return function
     return register
 
+# %% ../../nbs/04_attribution/00_registry.ipynb #008c
 def registered_attributions(
     name=None, # name of the input, see `readings`: only attributions that methods may use for it; None: all
 ) -> dict: # {name: `Attribution`}
@@ -94,6 +97,7 @@ def registered_attributions(
     for module in _modules: import_module(f'salviz.attribution.{module}')
     return {k: entry for k, entry in attributions.items() if name is None or name in entry.trains_on}
 
+# %% ../../nbs/04_attribution/00_registry.ipynb #008d
 def attribution_named(
     method:str,
     name=None, # name of the input, as in `registered_attributions`

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .reading import (
-    Reading, check_counts, check_score, check_target, every_row, in_their_order, is_of_example, most_places, packs_of,
-    predicted_classes, real_tokens, score_by, source_stack, target_scores, what_is_read)
+# %% ../../nbs/04_attribution/04_saliency.ipynb #003b
+from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
+                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens, score_by,
+                                        source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
-from ..core.validation import check_choice, PositiveInt
+from ..core.validation import PositiveInt, check_choice
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -58,6 +59,7 @@ def _check_sum(model, gradient):
                          f"for {type(model).__name__}, which reads its embeddings through a LayerNorm; "
                          "use 'input_x_gradient', 'gradient_norm' or 'gradient_abs'")
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #029b
 def _warn_of_cancelling(model, gradient, x):
     "Warn if the sum of `x` times its `gradient` [..., n, dim] almost vanishes for every token"
     cells = (gradient * x).detach()
@@ -76,6 +78,7 @@ def _warn_about_sum(reading, gradient, x, kind):
     if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
         _warn_of_cancelling(reading.model, gradient, x)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #030bb
 def _at_the_input(kind:str): # a key of `_reductions`
     "Return the attribution that reduces the gradient at the input by `kind`"
     def by_gradient(reading):
@@ -84,6 +87,7 @@ def _at_the_input(kind:str): # a key of `_reductions`
         return reduced(reading.name, gradient, reading.x, kind)
     return by_gradient
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #030bc
 for _kind, _facts in dict(gradient=dict(cite='simonyan2013deep', says='slope', is_linear=True),
                           gradient_norm=dict(cite='simonyan2013deep', says='size', trains_on=('input_ids',)),
                           gradient_abs=dict(cite='simonyan2013deep', says='size', trains_on=('input_ids',)),
@@ -108,6 +112,7 @@ def baseline_embedding(
         raise ValueError(f'{what} must be the id of a token, 0 to {count - 1} in this model, got {baseline!r}')
     return embed(torch.tensor([baseline], device=embed.weight.device))[0].detach()
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #032b
 def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
     "Return the start of paths: the token id `baseline` (None: padding) for texts, else a number or array (None: 0)"
     if reading.is_text: return baseline_embedding(reading.model, baseline).expand_as(reading.x)
@@ -121,6 +126,7 @@ def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
     "Return the difference of the scores between `start` and the input"
     return reading.scores_here - reading.scores(start[None])[:, 0]
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #032c
 def path_gradients(
     reading, start,
     chosen:torch.Tensor, # int64: indices of nodes
@@ -131,6 +137,7 @@ def path_gradients(
     alphas = nodes[chosen.cpu()].to(reading.x).view(-1, *[1] * reading.x.dim())
     return reading.gradients(torch.lerp(start, reading.x, alphas)).sum(1)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #032d
 @attribution('integrated_gradients', cite='sundararajan2017axiomatic', is_linear=True, is_trainable=True,
              copies='steps')
 def _by_integrated_gradients(reading, *, steps=20, baseline=None):
@@ -148,6 +155,7 @@ def _check_baseline(inputs:dict, baseline) -> str: # the name of the input
     raise ValueError(f'baseline is a token id, but {name} have no tokens, so integrated gradients start from zeros; '
                      'leave baseline out')
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #035b1
 def read_in_packs(
     model, batch:dict,
     chosen,          # an `Attribution`
@@ -183,6 +191,7 @@ def _scored(target, score):
     scored.is_of_example, scored.places = is_of_example(target), getattr(target, 'places', None)
     return scored
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #035bb
 def input_saliency(
     model:torch.nn.Module,
     # batch or arguments of the forward: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
@@ -229,6 +238,7 @@ def completeness(
     sums, gain = gain if gain.dim() == 4 else (values.flatten(2).sum(-1)[None] * channels, gain[None])
     return ((sums - gain).abs() / gain.abs()).amax(0)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #046b
 def completeness_error(
     model,
     inputs:dict,
@@ -260,6 +270,7 @@ def _drawn_in(reading): # bfloat16 would round values to 1, which is outside of 
     "Return the type for random numbers: at least float32"
     return torch.promote_types(reading.x.dtype, torch.float32)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #g024b
 def _uniform(
     reading, sample:int, stream:int,
     shape=None, # shape of the numbers of a token (texts) or example (signals); None: that of the input
@@ -278,6 +289,7 @@ def _uniform(
         draws.append(u)
     return torch.stack(draws)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #g024c
 def _normal(reading, sample:int) -> torch.Tensor:
     "Return standard normal random numbers in the shape of the input (by Box and Muller), see `_uniform`"
     radius, angle = (_uniform(reading, sample, stream) for stream in (0, 1))
@@ -306,6 +318,7 @@ def _sample_groups(reading, samples:int) -> list: # of lists
     check_counts(samples=samples)
     return [group.tolist() for group in reading.at_once(samples)]
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #g027b
 @attribution('smoothgrad', cite='smilkov2017smoothgrad', copies='samples')
 def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
     "Average a gradient map over noisy copies of the input"
@@ -336,6 +349,7 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
                          f'{list(values.shape)}')
     return values
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #g032b
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
     """Return a random baseline for each example: one of `choices` [K, ...], else random words, or noise with the
     example's mean and standard deviation"""
@@ -348,6 +362,7 @@ def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of th
     over = (2, 3) if reading.name == 'pixel_values' else (1,)
     return x.mean(over, keepdim=True) + x.std(over, keepdim=True, correction=0) * _normal(reading, sample)
 
+# %% ../../nbs/04_attribution/04_saliency.ipynb #g032c
 @attribution('gradient_shap', cite='lundberg2017unified', copies='samples')
 def _by_gradient_shap(reading, *, samples=20, baselines=None):
     "Average gradients at random points between random baselines and the input, times their difference"

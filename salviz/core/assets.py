@@ -6,11 +6,20 @@
 __all__ = ['Asset', 'members', 'cache_dir', 'asset', 'fetch', 'hub_silence']
 
 # %% ../../nbs/01_core/02_assets.ipynb #003
-import os, re, shlex, shutil, subprocess, sys, tarfile, tempfile, zipfile
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# %% ../../nbs/01_core/02_assets.ipynb #003b
 from filelock import FileLock
 from platformdirs import user_cache_path
 
@@ -39,6 +48,7 @@ _vader_files = ('_README_.txt', 'vader_sentiment_lexicon.txt',
                                             'nytEditorialSnippets')
       for kind in ('GroundTruth', 'anonDataRatings')))
 
+# %% ../../nbs/01_core/02_assets.ipynb #008b
 _assets = {
     'movie-sentences': Asset('vaderSentiment', '0.5',
         '5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a', '2.4 MB',
@@ -161,6 +171,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
         with z.open(outer) as nested, tarfile.open(fileobj=nested) as t:
             _copy(t.extractfile, inner, asset.files, folder)
 
+# %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
     "Write `files`, which `read` opens below `inside`, to `folder` and flush them to disk"
     for f in files:

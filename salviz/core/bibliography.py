@@ -24,6 +24,7 @@ _icml17 = 'Proceedings of the 34th International Conference on Machine Learning'
 _neurips_ = 'Advances in Neural Information Processing Systems'
 _acl20 = 'Proceedings of the 58th Annual Meeting of the Association for Computational Linguistics'
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #005b
 papers = { # methods, by class name
     'ADDrop': _proceedings('yang2022addrop',
         'Yang, Tao and Deng, Jinghao and Quan, Xiaojun and Wang, Qifan and Nie, Shaoliang',
@@ -138,6 +139,8 @@ papers |= { # data and weights on the Hub, see `_of_hub`
         '{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding',
         'Proceedings of the 2018 {EMNLP} Workshop {BlackboxNLP}', 2018, pages='353--355',
         doi='10.18653/v1/W18-5446')}
+
+# %% ../../nbs/01_core/04_bibliography.ipynb #006hb
 _same_paper = dict(deep_shap='gradient_shap', gradient_norm='gradient', gradient_abs='gradient',
                    attention_gradient='attention_integrated_gradients',
                    **{'movie-minilm': 'minilm', 'mnist': 'digits', 'stsb': 'sts-b', 'sst-2': 'sst2'},
@@ -157,6 +160,7 @@ def paper_of(name) -> str: # '' if unknown
     if last in papers: return last
     return next((paper for paper, pattern in _of_hub.items() if re.match(pattern, last)), '')
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #007b
 def bibtex(name:str) -> str:
     "Return the BibTeX entry for `name`: a method, explanation, metric, data set or weights"
     paper = paper_of(name)
@@ -168,6 +172,7 @@ def bibtex(name:str) -> str:
 # %% ../../nbs/01_core/04_bibliography.ipynb #010
 _entry = re.compile(r'\s*@([A-Za-z]+)\s*\{\s*([^\s,{}"#%~\\\\]+)\s*,')
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #010b
 def _entry_key(
     text:str, # a BibTeX entry
 ) -> str:
@@ -185,6 +190,7 @@ def _entry_key(
     if depth: raise ValueError('has a brace that is not closed')
     return m[2]
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #010c
 def cited(
     cite, # a BibTeX entry, a key of this library, a list of these, or None
 ) -> dict: # {key: BibTeX entry}
@@ -205,6 +211,7 @@ def _entries_in(text) -> list:
     starts = [m.start() for m in re.finditer(r'(?m)^\s*@\w+\s*\{', text)]
     return [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)])]
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #013b
 def _entries_of(source) -> list:
     "Return the entries that `source` cites, see `write_bibliography`"
     if hasattr(source, 'citations'): return list(source.citations)
@@ -218,6 +225,7 @@ def _entries_of(source) -> list:
         raise FileNotFoundError(f'write_bibliography: {path} must be a .bib file or a folder with .bib files')
     return [entry for file in files for entry in _entries_in(file.read_text(encoding='utf-8'))]
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #013c
 def write_bibliography(
     path,     # .bib file to write; an existing file is replaced
     # figures, methods texts and model cards (anything with `.citations`), .bib files, or folders with such files

@@ -29,6 +29,7 @@ def entry_of(config:dict, key:str) -> dict:
     x = config.get(key) if isinstance(config, dict) else None
     return x if isinstance(x, dict) else {} if x is None else dict(name=x)
 
+# %% ../../nbs/01_core/20_description.ipynb #de-5b
 def different(values) -> list:
     "Return the distinct `values` in order, without None"
     out = []
@@ -51,6 +52,7 @@ def default_arguments() -> dict: # {method: {argument: default}}
         if defaults.pop('variant', None): defaults |= variants.get(f'{name}Variant', {})
     return out
 
+# %% ../../nbs/01_core/20_description.ipynb #de-7b
 def _defaults_of(arguments):
     names, defaults = [x.arg for x in arguments.args], arguments.defaults
     return zip(names[len(names) - len(defaults):], defaults)
@@ -67,6 +69,7 @@ def _is_literal(node):
     except ValueError: return False
     return True
 
+# %% ../../nbs/01_core/20_description.ipynb #de-7c
 def plain_value(x) -> str:
     "Return the argument `x` in words; a path without its folders"
     if isinstance(x, bool) or x is None: return str(x)
@@ -78,6 +81,7 @@ def plain_value(x) -> str:
 # %% ../../nbs/01_core/20_description.ipynb #de-8
 _most_values = 5 # maximum number of listed values of an argument that differs between runs
 
+# %% ../../nbs/01_core/20_description.ipynb #de-8b
 def _arguments_words(
     name:str,  # of a method
     *several,  # {argument: value} of each run
@@ -105,6 +109,7 @@ def model_fact(config:dict) -> _Fact: # None without a model
     if not name: return _Fact('model', inside) if kind else None
     return _Fact('model', display_name(name) + f' ({inside})'*bool(inside), (name,))
 
+# %% ../../nbs/01_core/20_description.ipynb #de-11b
 def data_fact(
     config:dict,
     sizes=True, # whether to include the number of rows of each split
@@ -123,6 +128,7 @@ def _parts_of(name, several):
     if len(parts) == 1: return [(name, several)]
     return [(part, [x if isinstance(x := args.get(part), dict) else {} for args in several]) for part in parts]
 
+# %% ../../nbs/01_core/20_description.ipynb #de-11mb
 def method_fact(
     *configs,   # of runs with one method
     name=None,  # of the method; None: as recorded by the first run
@@ -138,6 +144,7 @@ def method_fact(
     return _Fact('method', ' + '.join(title + f' ({words})'*bool(words) for title, words in texts),
                 tuple(different(cites)))
 
+# %% ../../nbs/01_core/20_description.ipynb #de-11mc
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
 def explanation_fact(*configs) -> _Fact: # None without one
@@ -148,6 +155,7 @@ def explanation_fact(*configs) -> _Fact: # None without one
     if names: return _Fact('explanation', listed(names).replace('_', ' '), tuple(names))
     return None
 
+# %% ../../nbs/01_core/20_description.ipynb #de-11md
 def run_facts(config:dict) -> list: # of `_Fact`
     "Return the facts about model, data, method and seed of a run with this `config`"
     seed = config.get('seed')
@@ -165,6 +173,7 @@ def sentence_words(snapshot) -> str: # '' without a text
     if text.strip(): return f'“{text}”'
     return ''
 
+# %% ../../nbs/01_core/20_description.ipynb #de-13b
 def snapshot_config(snapshot) -> dict:
     "Return the model, method and seed recorded in `snapshot`, in the form of a run's config"
     info = snapshot.info
@@ -178,12 +187,14 @@ def _snapshot_facts(snapshot) -> list: # of `_Fact`
     facts = [_Fact('step', f'step {snapshot.step}'), _Fact('probe', f'probe {snapshot.probe}')]
     return facts + [_Fact('sentence', words) for words in [sentence_words(snapshot)] if words]
 
+# %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
     "Return the BibTeX entries for `cite`, a name or an entry; {} if unknown, as for keys that only older runs use"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}
 
+# %% ../../nbs/01_core/20_description.ipynb #de-13d
 def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
     "Return the entries that `facts` cite; skip everything that is neither a known name nor an entry"
     entries = {}

@@ -24,6 +24,7 @@ def _comment_rows(source) -> tuple: # ({row: comment}, the rows with nothing els
         if not token.line[:column].strip(): alone.add(row)
     return comments, alone
 
+# %% ../../nbs/01_core/08_docstrings.ipynb #006b
 def _commented(source, nodes) -> dict:
     "Return {name: its comment} for the `nodes` {name: syntax tree} of `source`"
     (comments, alone), joined = _comment_rows(source), {}
@@ -34,6 +35,7 @@ def _commented(source, nodes) -> dict:
         joined[name] = ' '.join(comments[row] for row in rows)
     return {name: comment for name, comment in joined.items() if comment}
 
+# %% ../../nbs/01_core/08_docstrings.ipynb #006c
 def _parameters(tree) -> dict: # {name: syntax tree}
     "Return the parameters of a function or the fields of a class; 'return' marks the return value"
     if isinstance(tree, ast.ClassDef):
@@ -57,6 +59,7 @@ def _source(thing) -> tuple: # (source text, syntax tree)
     source = dedent(inspect.getsource(inspect.unwrap(thing)))
     return source, ast.parse(source).body[0]
 
+# %% ../../nbs/01_core/08_docstrings.ipynb #007b
 def comments_of(thing) -> dict: # {parameter, or 'return': comment}; {} without a source
     "Return the comments next to the parameters of the function or class `thing`"
     try: source, tree = _source(thing)

@@ -13,6 +13,7 @@ from .snapshots import plain_name, shapes, signal_shapes
 # %% ../../nbs/01_core/16_evidence.ipynb #006
 _axis_names = 'layer', 'head', 'query', 'key', 'token', 'class', 'row'
 
+# %% ../../nbs/01_core/16_evidence.ipynb #006b
 def guessed_axes(
     shape,        # of the evidence of one example and layer
     tokens,       # number of tokens of its text; 0 if it has none
@@ -30,6 +31,7 @@ def guessed_axes(
     if len(shape) == 1 and shape[0] == classes: return 'class',
     return ('row',)*len(shape)
 
+# %% ../../nbs/01_core/16_evidence.ipynb #006c
 def check_axes(
     name,  # of the evidence
     axes,  # as stated by its method
@@ -46,6 +48,7 @@ def check_axes(
 # %% ../../nbs/01_core/16_evidence.ipynb #009
 standard_evidence = frozenset({*shapes, *(name for of in signal_shapes.values() for name in of)})
 
+# %% ../../nbs/01_core/16_evidence.ipynb #009b
 def custom_evidence(snapshot) -> dict: # {name: axes}, in the order in which they are stored
     "Return the names and axes of the arrays in `snapshot` that custom methods recorded"
     attention, stated = snapshot.arrays.get('attention'), snapshot.info.get('axes')
@@ -60,6 +63,7 @@ def custom_evidence(snapshot) -> dict: # {name: axes}, in the order in which the
         custom[name] = ('layer',)*layered + axes
     return custom
 
+# %% ../../nbs/01_core/16_evidence.ipynb #009c
 def axes_words(
     axes, shape,
 ) -> str:

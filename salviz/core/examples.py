@@ -18,6 +18,7 @@ from .assets import cache_dir
 # %% ../../nbs/01_core/09_examples.ipynb #ex-6
 example_names = 'plain', 'sallm', 'saliency-guided', 'ad-drop', 'attention-guidance'
 
+# %% ../../nbs/01_core/09_examples.ipynb #ex-6b
 def unpacked(
     file, # NAME.tar.xz, which contains a folder NAME
 ) -> Path:
@@ -34,6 +35,7 @@ def unpacked(
             if not place.is_dir(): raise # otherwise another process finished first
     return place
 
+# %% ../../nbs/01_core/09_examples.ipynb #ex-6c
 def example_folder(
     name:str, # one of `example_names`
 ) -> Path:

@@ -25,6 +25,7 @@ def checked_file(path) -> Path:
     if not path.is_file(): raise FileNotFoundError(f'{path} does not exist')
     return path
 
+# %% ../../nbs/01_core/01_files.ipynb #006b
 def read_utf8(
     path,
     most=None, # maximum size in bytes; None: no limit
@@ -49,6 +50,7 @@ def read_utf8(
                          f'{_in_utf8.format("UTF-16", path.name)}')
     return text
 
+# %% ../../nbs/01_core/01_files.ipynb #006c
 def read_lines(path) -> list: # of str
     "Return the lines of the file at `path`, with any kind of line ending"
     return read_utf8(path).replace('\r\n', '\n').replace('\r', '\n').split('\n')
@@ -69,6 +71,7 @@ def _fields(path, text):
     finally: csv.field_size_limit(limit)
     return rows
 
+# %% ../../nbs/01_core/01_files.ipynb #009b
 def _regular_header(text) -> list: # None: the file has an error
     "Return the first row of a CSV file if there are other rows and all have the same number of fields"
     # without line numbers, which are slow to compute and only needed for errors
@@ -81,6 +84,7 @@ def _regular_header(text) -> list: # None: the file has an error
     except csv.Error: return None
     finally: csv.field_size_limit(limit)
 
+# %% ../../nbs/01_core/01_files.ipynb #009c
 def _checked_separator(path, line):
     "Raise a `ValueError` if the columns of the header, the first `line`, are separated by anything but commas"
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
@@ -109,6 +113,7 @@ def _refuse_rows(path, rows):
     raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
                      'a text with commas in quotes')
 
+# %% ../../nbs/01_core/01_files.ipynb #010b
 def read_csv(
     path,          # a UTF-8 file with a header, separated by commas
     missing=False, # False: keep all fields as text; True: parse numbers and treat empty fields and 'NA' as missing
@@ -135,6 +140,7 @@ def _once(pairs):
         raise _Twice(', '.join({repr(k) for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])}))
     return once
 
+# %% ../../nbs/01_core/01_files.ipynb #013b
 def read_jsonl(path) -> list: # of dicts
     "Return the objects of the JSONL file at `path`, one per line"
     path, rows = checked_file(path), []
@@ -151,6 +157,7 @@ def read_jsonl(path) -> list: # of dicts
         rows.append(row)
     return rows
 
+# %% ../../nbs/01_core/01_files.ipynb #013c
 def read_parquet(path) -> pd.DataFrame:
     "Return the table in the Parquet file at `path`"
     path = checked_file(path)

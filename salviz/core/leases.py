@@ -13,8 +13,8 @@ import time
 import uuid
 from pathlib import Path
 
-from .run_files import _leases, read_object, sealed
 from .locks import has_ended, process_start
+from .run_files import _leases, read_object, sealed
 
 # %% ../../nbs/01_core/14_leases.ipynb #le05
 class Leased(RuntimeError): "Raised if another process holds a lease"
@@ -31,6 +31,7 @@ def server_time(
     finally:
         if file.exists(): file.unlink(missing_ok=True)
 
+# %% ../../nbs/01_core/14_leases.ipynb #le05b1
 def holder(file) -> dict: # {} if the file is unreadable
     "Return the holder that the file of a lease records: host, process, started, id, seconds"
     try:
@@ -39,6 +40,7 @@ def holder(file) -> dict: # {} if the file is unreadable
         return {}
     except (OSError, ValueError): return {}
 
+# %% ../../nbs/01_core/14_leases.ipynb #le05c
 def is_held(
     file,         # of a lease
     who:dict,     # its `holder`
@@ -56,6 +58,7 @@ _sleepless = getattr(time, 'CLOCK_BOOTTIME', None) # keeps running during sleep 
 
 def _clocks(): return time.time(), time.monotonic() if _sleepless is None else time.clock_gettime(_sleepless)
 
+# %% ../../nbs/01_core/14_leases.ipynb #le05bb
 class _LeaseFile:
     "The file of a lease, with its holder and the time of its last renewal"
     def __init__(self,

@@ -28,6 +28,7 @@ def process_start(pid) -> str:
         return f'{boot}:{space}:{more[18]}' # a zombie has ended
     except (OSError, IndexError): return ''
 
+# %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
     "Return whether the process `who` (host, process, started) has ended; start times tell apart hosts of the same name"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
@@ -49,6 +50,7 @@ def _in_use(path, note, who, lives):
 # %% ../../nbs/01_core/13_locks.ipynb #045b
 _no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # errors of a disk without locks
 
+# %% ../../nbs/01_core/13_locks.ipynb #045bb
 class Held:
     "Lock on the folder of a run until `release`; raise a `RunInUse` that names the holder if it is taken"
     def __init__(self, path):

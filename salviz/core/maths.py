@@ -50,6 +50,7 @@ def check_region(region):
     "Raise a `ValueError` if `region` is not one of `region_names`"
     check_choice('region', region, [*region_names])
 
+# %% ../../nbs/01_core/06_maths.ipynb #011b
 def discard_candidates(
     attribution,   # [..., query, key], any sign
     allowed,       # bool, broadcastable to `attribution`: keys that this query may attend to
@@ -74,6 +75,7 @@ def discard_candidates(
 # %% ../../nbs/01_core/06_maths.ipynb #017
 pattern_names = ('next', 'prev', 'first', 'delim', 'period')
 
+# %% ../../nbs/01_core/06_maths.ipynb #017b
 def pattern_matrix(
     name:str,           # 'next', 'prev', 'first', 'delim' or 'period'
     real,               # bool [n]: tokens that are not padding
@@ -114,10 +116,12 @@ patch_patterns = dict(
     row=lambda down, right: down == 0,
     column=lambda down, right: right == 0)
 
+# %% ../../nbs/01_core/06_maths.ipynb #mpat2b
 def patch_pattern_names(first:int) -> tuple:
     "Return the names of the patterns for patches that follow `first` other tokens"
     return (*patch_patterns, *(('first',) if first else ()))
 
+# %% ../../nbs/01_core/06_maths.ipynb #mpat2c
 def patch_pattern(
     name:str,      # one of `patch_pattern_names`
     rows:int, columns:int, # of the grid
@@ -345,6 +349,7 @@ def pack_bits(
     if x.dtype != bool: raise ValueError(f'only Boolean arrays can be packed into bits, got {x.dtype}')
     return np.packbits(x.ravel()), x.shape
 
+# %% ../../nbs/01_core/06_maths.ipynb #054b
 def unpack_bits(
     packed, # uint8 array from `pack_bits`
     shape,  # shape of the Boolean array
@@ -364,6 +369,7 @@ def _mixed(x):
     x ^= x >> np.uint32(16)
     return x
 
+# %% ../../nbs/01_core/06_maths.ipynb #071b
 def _keyed(example_id, shape, seed, step, stream, convert, dtype):
     "Convert the 32 random bits of each position with `convert` and return them as an array of `dtype`"
     golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
@@ -382,6 +388,7 @@ def _keyed(example_id, shape, seed, step, stream, convert, dtype):
     for j, k in enumerate(key): out[j] = convert(_mixed(np.add(k[..., None], i[j] if i.ndim > 1 else i, out=bits)))
     return out
 
+# %% ../../nbs/01_core/06_maths.ipynb #071c
 def keyed_uniform(
     example_id,   # of the example; or of several, int [batch]
     # shape of the result; int [batch, n] in place of a number n selects n positions of that axis for each example
@@ -404,6 +411,7 @@ def keyed_below(
     least = np.uint32(min(np.ceil(np.float64(np.float32(q))*2**24), 2**24))
     return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)) < least, bool)
 
+# %% ../../nbs/01_core/06_maths.ipynb #074b
 def keyed_order(
     example_id, shape:tuple, seed:int, step:int, stream:int=0,
     # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`

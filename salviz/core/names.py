@@ -23,6 +23,7 @@ _layers = {'minilm': 6, 'movie-minilm': 6} # of the packaged weights
 
 _scores = {'sts-b': (0., 5.)} # lowest and highest possible score, whatever the scores of the sentences at hand
 
+# %% ../../nbs/01_core/03_names.ipynb #006b
 def scores_of(config:dict): # (lowest, highest) or None
     "Return the range of the scores of the data in a run's `config`, or None if it is unknown"
     data = config.get('data')
@@ -35,6 +36,7 @@ def without_path(x):
     if is_path and '\n' not in x: return re.split(r'[\\/]', x.rstrip('\\/'))[-1]
     return x
 
+# %% ../../nbs/01_core/03_names.ipynb #006c
 def loaded_as(name) -> str:
     "Return the name that `name` was loaded under: a path's last part, and no checksum for a packaged copy"
     return re.sub(r'-[0-9a-f]{12}$', '', without_path(str(name)))
@@ -44,6 +46,7 @@ def display_name(name) -> str:
     name = loaded_as(name)
     return _display_names.get(name, name)
 
+# %% ../../nbs/01_core/03_names.ipynb #006d
 def _model_words(model:dict) -> str: # '' without a name
     "Return the display name of the `model` of a run's config, with its number of layers unless it uses all"
     if not model.get('name'): return ''
@@ -59,6 +62,7 @@ def listed(words) -> str:
     if len(words) > 1: return ', '.join(words[:-1]) + ' and ' + words[-1]
     return ''.join(words)
 
+# %% ../../nbs/01_core/03_names.ipynb #009b
 def _seed_words(groups:dict) -> str: # {name: [seeds]}
     "Return the seeds of several groups, listed once if all groups have the same seeds"
     sets = {k: [str(seed) for seed in v if seed is not None] for k, v in groups.items()}
@@ -69,6 +73,7 @@ def _seed_words(groups:dict) -> str: # {name: [seeds]}
         return f'seed{"s" if len(first) > 1 else ""} {", ".join(first)}'
     return 'seeds ' + '; '.join(f'{", ".join(v)} ({k})' for k, v in sets.items())
 
+# %% ../../nbs/01_core/03_names.ipynb #009c
 def runs_words(groups:dict) -> str: # '' or a sentence
     "Return model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1, 2.'"
     configs = [r.config for runs in groups.values() for r in runs]
@@ -108,6 +113,7 @@ def _methods_of_run(run) -> str:
     if isinstance(method, dict): return methods_words(method.get('name') or run.path.name)
     return str(method)
 
+# %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
     "Return a name for each of `runs` by the first of `ways` that gives distinct names, else by the last"
     for way in ways:
@@ -120,6 +126,7 @@ def folder_names(runs) -> dict: # {path: words}
     return _first_that_tells(runs, lambda r: r.path.name, lambda r: f'{r.path.parent.name}/{r.path.name}',
                              lambda r: '/'.join(r.path.parts[-4:]))
 
+# %% ../../nbs/01_core/03_names.ipynb #02tc
 def run_names(runs) -> dict: # {path: words}
     "Return names that distinguish `runs`: their methods, methods with seeds, or folders"
     folders = folder_names(runs)
@@ -136,6 +143,7 @@ def _of_run(path):
             return config['model']
     return {}
 
+# %% ../../nbs/01_core/03_names.ipynb #013b
 def _model_named(model) -> str:
     "Return the display name of `model`, a PyTorch module: what it was loaded from, else its class"
     name = getattr(model, 'name_or_path', '') or ''
@@ -143,6 +151,7 @@ def _model_named(model) -> str:
     if not name: return type(inner).__name__
     return _model_words(_of_run(name)) or display_name(name)
 
+# %% ../../nbs/01_core/03_names.ipynb #013c
 def measured_words(models, data, count=None) -> str:
     """Return a sentence with the `models` (one, or {name: model}) and `data` of a measured table; `count`: number of
     examples, if known"""

@@ -27,6 +27,7 @@ def digest(x) -> str: # 16 hexadecimal digits
     else: content = json.dumps(json.loads(to_json(x)), sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
+# %% ../../nbs/01_core/18_part_cache.ipynb #006b
 class PartCache:
     "Cache parts of the computation that `question` describes, as dicts of arrays in `folder`; None disables the cache"
     def __init__(self, folder, question:dict):

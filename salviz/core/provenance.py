@@ -19,6 +19,8 @@ import zlib
 from base64 import b64decode, b64encode
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-3b
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,12 +28,13 @@ import numpy as np
 import pandas as pd
 
 from .run_files import _unsealed, sealed, to_json
-from .snapshots import Snapshot, decode_snapshot, encode_snapshot
 from .runs import Run
+from .snapshots import Snapshot, decode_snapshot, encode_snapshot
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-6
 _one_word = 'tuple set range dict float array frame table formula'.split()
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-6b
 def _packed(x):
     "Convert `x` to JSON for `unpacked_metadata`; raise a `ValueError` for types that cannot be stored"
     if isinstance(x, np.generic): x = x.item()
@@ -48,6 +51,7 @@ def _packed(x):
     if isinstance(x, pd.DataFrame): return dict(frame=_packed_frame(x))
     raise ValueError(f'a {type(x).__name__} cannot be stored')
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-6c
 _column_types = re.compile(r'bool|boolean|u?int\d+|U?Int\d+|float\d+|Float\d+|object|str|string')
 
 def _packed_column(values):
@@ -55,6 +59,7 @@ def _packed_column(values):
     if not _column_types.fullmatch(kind): raise ValueError(f'a column of {kind} cannot be stored')
     return [kind, [None if x is pd.NA else _packed(x) for x in values.tolist()]]
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-6d
 def _packed_frame(frame):
     "Convert a pandas DataFrame to JSON: the names, types and values of its columns, its index and its attrs"
     plain = isinstance(frame.index, pd.RangeIndex) and frame.index.equals(pd.RangeIndex(len(frame)))
@@ -71,6 +76,7 @@ def _unpacked_column(column, **more):
     if not _column_types.fullmatch(kind): raise ValueError(f'has a column of unknown type {kind!r:.40}')
     return pd.Series([unpacked_metadata(x) for x in values], dtype=kind, **more)
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-7b
 def _unpacked_frame(x):
     columns = [_unpacked_column(column) for column in x['columns']]
     frame = pd.concat(columns, axis=1) if columns else pd.DataFrame()
@@ -83,6 +89,7 @@ def _unpacked_frame(x):
     frame.attrs = unpacked_metadata(x['about'])
     return frame
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-7c
 def unpacked_metadata(
     x,           # from `_packed`, or any content of a file
     formula=str, # type for texts with formulas
@@ -114,6 +121,7 @@ def _sha(*parts) -> str:
     for part in parts: whole.update(len(part).to_bytes(8, 'little') + part)
     return whole.hexdigest()[:16]
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-10b
 def _bytes_of(path, header=False):
     "Return the bytes of a file, or of its header for arrays; empty if it cannot be read"
     try:
@@ -127,6 +135,7 @@ def run_id(run:Run) -> str:
     "Return an identifier of `run` that does not depend on the location of its folder"
     return _sha(_bytes_of(run.path/'config.json'))
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-10c
 def _contents(run):
     arrays = sorted(p for within in ('snapshots', 'arrays') for p in run.path.glob(f'{within}/[!.]*'))
     plain = [_bytes_of(run.path/name) for name in ('config.json', 'metrics.jsonl', 'summary.json')]
@@ -134,6 +143,7 @@ def _contents(run):
 
 def _named(entry): return entry.get('name') if isinstance(entry, dict) else entry
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-10d
 def _run_facts(run:Run) -> dict:
     "Return what identifies a run, and its method, model and data; 'folder' is its current location"
     config, data = run.config, run.config.get('data')
@@ -151,6 +161,7 @@ def _unique(values):
         if x and x not in out: out.append(x)
     return out
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-12b
 def study_facts(
     folder,        # of the study
     manifest:dict, # content of its `study.json`
@@ -184,6 +195,7 @@ def _described_table(frame, **more):
     out = dict(form='table', sha256=_sha(text), rows=len(frame), about=_described_words(about), **more)
     return out | (dict(table=written) if written and len(text) <= _most_of_a_table else {})
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
     "Return the attrs of a table that can be stored"
     written = {}
@@ -218,6 +230,7 @@ def described(source) -> dict:
         return _described_table(source.frame, look=_table_fields(source))
     return dict(form='unknown', what=type(source).__name__)
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-14db
 _most_of_a_snapshot = 1_000_000 # characters
 
 def _carried(snapshot):
@@ -230,6 +243,7 @@ def _carried(snapshot):
     if len(text) > _most_of_a_snapshot: return large
     return dict(form='evidence', sha256=_sha(data), snapshot=text)
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-14dc
 def carried_snapshot(
     x:dict, # description of a snapshot from the file of a figure
 ) -> Snapshot:
@@ -243,6 +257,7 @@ def carried_snapshot(
 
 _most_unpacked = 100_000_000 # bytes
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-14dd
 def _described_snapshot(snapshot, run):
     if run is None: return _carried(snapshot)
     try: is_recorded = encode_snapshot(run.snapshot(snapshot.step, snapshot.probe)) == encode_snapshot(snapshot)
@@ -266,10 +281,12 @@ def _commit_of(
         return git('rev-parse', 'HEAD') + '+'*bool(git('status', '--porcelain', '--untracked-files=no', '--', '.'))
     except (OSError, subprocess.SubprocessError): return ''
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-17b
 def _version_of(name):
     try: return version(name)
     except PackageNotFoundError: return None
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-17c
 def _code_facts(
     *further_files, # code files outside the library that the figure uses
 ) -> dict:
@@ -302,6 +319,7 @@ def recipe_of(
     if unknown: recipe['cannot'] = f'it was made from a {unknown}'
     return recipe
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-20b
 def _unknown_in(x):
     "Return the part of a described source that cannot be found again, '' if there is none"
     if isinstance(x, dict) and x.get('form') == 'unknown': return x['what']
@@ -320,6 +338,7 @@ def _seen_from(folder, base): # None if it would reveal something about the mach
     if path.count('..') <= 4: return path
     return None
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-23b
 def _placed(x, base):
     "Replace each 'folder' in `x` by its path relative to `base`, or remove it"
     if isinstance(x, list): return [_placed(one, base) for one in x]
@@ -328,6 +347,7 @@ def _placed(x, base):
     path = _seen_from(x['folder'], base) if isinstance(x.get('folder'), str) else None
     return out | (dict(path=path) if path else {})
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-23c
 def stamp(
     recipe:dict, # how a file was made
     path,        # of the file
@@ -349,6 +369,7 @@ def _in_svg(data):
     m = re.search(rb'<dc:description>([^<]*)</dc:description>', data)
     return m and html.unescape(m[1].decode('utf-8', 'replace')).strip().encode()
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-25b
 def _in_png(data):
     at = 8
     while at + 12 <= len(data):
@@ -371,6 +392,7 @@ def _recipe_in(line):
         raise ValueError('has metadata of another version of salviz, which this version cannot read')
     return recipe
 
+# %% ../../nbs/01_core/17_provenance.ipynb #pv-26b
 def read_stamp(
     path, # of a .pdf, .svg or .png file
 ) -> dict:

@@ -31,6 +31,7 @@ def renamed_settings(
     names = RENAMED.get(method, {})
     return {names.get(name, name): value for name, value in settings.items()}
 
+# %% ../../nbs/01_core/10_renamed.ipynb #rn-07b
 def first_settings(
     method:str,    # name of one method
     settings:dict, # under the names since 0.2
@@ -43,6 +44,7 @@ def renamed_verdict(verdict:str) -> str:
     "Return the name since 0.2 of a recorded `verdict`; other texts are returned unchanged"
     return RENAMED_VERDICTS.get(verdict, verdict)
 
+# %% ../../nbs/01_core/10_renamed.ipynb #rn-07c
 def first_title(title:str) -> str:
     "Return the `title` of an effect as the registry of 0.1 has it, for comparisons with recorded registries"
     return {new: old for old, new in RENAMED_TITLES.items()}.get(title, title)
@@ -74,6 +76,7 @@ def renamed_config(config:dict) -> dict:
     if 'method' in config: return {**config, 'method': _renamed_method(config['method'])}
     return config
 
+# %% ../../nbs/01_core/10_renamed.ipynb #rn-10b
 def renamed_info(info:dict) -> dict:
     "Return the `info` of a snapshot with the settings of its methods under the names since 0.2"
     if not isinstance(info, dict): return info
@@ -84,6 +87,7 @@ def renamed_info(info:dict) -> dict:
                            for name, args in methods.items()}
     return info
 
+# %% ../../nbs/01_core/10_renamed.ipynb #rn-10c
 def renamed_design(design:dict) -> dict:
     """Return the `design` of a study with the settings of its methods under the names since 0.2; the names of the
     study's own settings do not change"""

@@ -33,6 +33,7 @@ def check_lease(path):
     "Raise `Leased` if this process has lost the lease that covers `path`"
     if _leases and (lease := lease_on(path)): lease.check()
 
+# %% ../../nbs/01_core/11_run_files.ipynb #006b
 def write_whole(path, data:bytes):
     "Write `data` to `path` atomically: at any moment, the file has either the old or the new content"
     path = Path(path)
@@ -64,6 +65,7 @@ def _plain(x):
     if named is x: return f'{named.__module__}.{named.__qualname__}'
     return f'<{named.__module__}.{named.__qualname__}>'
 
+# %% ../../nbs/01_core/11_run_files.ipynb #009b
 def to_json(x, indent=None) -> str:
     "Return `x` as ASCII JSON; `indent`: spaces per level, None for one line"
     try: return json.dumps(x, default=_plain, indent=indent)
@@ -86,6 +88,7 @@ def _read_file(path) -> bytes:
 # %% ../../nbs/01_core/11_run_files.ipynb #012a
 _seal_at_end = re.compile(rb',?\s*"seal": "crc32:([0-9a-f]{8})"\s*}\s*$')
 
+# %% ../../nbs/01_core/11_run_files.ipynb #012ab
 def sealed(
     x:dict,      # without an entry 'seal'
     indent=None, # as for `to_json`
@@ -100,11 +103,13 @@ def sealed(
     comma = ',' if x else ''
     return f'{head}{comma}{line}{space}"seal": "crc32:{zlib.crc32(head.encode()):08x}"{line}}}'
 
+# %% ../../nbs/01_core/11_run_files.ipynb #012ac
 def _is_sealed(x:dict) -> bool:
     "Return whether `x` has a seal or the remains of one; a single flipped bit cannot remove both of its marks"
     name, value = next(reversed(x.items()), ('', None))
     return name == 'seal' or isinstance(value, str) and value.startswith('crc32:')
 
+# %% ../../nbs/01_core/11_run_files.ipynb #012ad
 def _unsealed(
     data:bytes,
     must_seal=False, # whether an object without a seal is damaged
@@ -123,6 +128,7 @@ def _unsealed(
     del x['seal']
     return x
 
+# %% ../../nbs/01_core/11_run_files.ipynb #012ae
 def write_object(path, x:dict):
     "Write `x` to `path` as JSON with a seal"
     write_whole(path, sealed(x, indent=2).encode())
@@ -153,6 +159,7 @@ def _is_number(x): return isinstance(x, float) or isinstance(x, int) and not isi
 _row_numbers = ('epoch', 'loss', 'task', 'eval_loss', 'seconds', 'saliency_seconds', 'largest_saliency',
                 'learning_rate')
 
+# %% ../../nbs/01_core/11_run_files.ipynb #016b
 def _row_fault(row:dict) -> str: # '' if there is none
     "Return the reason why `row` is not a valid row of metrics"
     if not _is_count(row.get('step')): return 'is not a row with a step'
@@ -165,6 +172,7 @@ def _row_fault(row:dict) -> str: # '' if there is none
         if not isinstance(row.get(k, ''), (str, type(None))): return f'has {k} {str(row[k])[:40]!r}, which is not text'
     return ''
 
+# %% ../../nbs/01_core/11_run_files.ipynb #016c
 def _parse_rows(
     data:bytes,      # content of a metrics file
     must_seal=False, # whether a row without a seal is damaged
@@ -202,6 +210,7 @@ def _file_checksum(path) -> int:
         while block := f.read(1 << 20): crc = zlib.crc32(block, crc)
     return crc
 
+# %% ../../nbs/01_core/11_run_files.ipynb #rf12b
 def write_manifest(
     folder,     # of a checkpoint whose other files are complete
     rows:int=0, # number of metrics rows at its step
@@ -213,6 +222,7 @@ def write_manifest(
     files = {p.relative_to(folder).as_posix(): [p.stat().st_size, _file_checksum(p)] for p in inside}
     write_object(folder/'manifest.json', dict(format=1, rows=rows, files=files))
 
+# %% ../../nbs/01_core/11_run_files.ipynb #rf12c
 def read_manifest(folder) -> dict:
     "Return the manifest of the checkpoint in `folder`; raise a `ValueError` with the reason if it is unusable"
     manifest = read_object(Path(folder)/'manifest.json')
@@ -220,6 +230,7 @@ def read_manifest(folder) -> dict:
         raise ValueError('is not a manifest')
     return manifest
 
+# %% ../../nbs/01_core/11_run_files.ipynb #rf12d
 def checkpoint_damage(
     folder,         # of a checkpoint with a manifest
     contents=False, # whether to compare checksums in addition to lengths
@@ -250,6 +261,7 @@ def remove_checkpoint(folder):
     os.rename(folder, gone)
     shutil.rmtree(gone, ignore_errors=True)
 
+# %% ../../nbs/01_core/11_run_files.ipynb #rf15b
 def slim_checkpoint(folder):
     "Delete the files that only resuming needs from the checkpoint in `folder`; leave a damaged one unchanged"
     folder = Path(folder)
@@ -263,6 +275,7 @@ def slim_checkpoint(folder):
         write_object(folder/'manifest.json', manifest)
     for p in going: p.unlink(missing_ok=True)
 
+# %% ../../nbs/01_core/11_run_files.ipynb #rf15c
 def outdated(
     steps,     # of all checkpoints
     count:int, # how many to keep, including the last and the best one

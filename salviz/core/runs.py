@@ -18,6 +18,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
+
+# %% ../../nbs/01_core/15_runs.ipynb #003b
 from typing import Literal
 
 import numpy as np
@@ -52,6 +54,7 @@ def _config_fault(config:dict) -> str: # '' if there is none
                 return f'has the invalid value {str(x.get(part))[:40]!r} for {part} in {k}'
     return ''
 
+# %% ../../nbs/01_core/15_runs.ipynb #042b
 def _read_config(file) -> tuple: # (config, whether it has a seal)
     """Return the config of a run in `file`; raise a `ValueError` with the reason if it is damaged. Earlier versions
     wrote no seals"""
@@ -299,6 +302,7 @@ def _listed(numbers, most=12):
     shown = [str(x) for x in numbers]
     return ', '.join(shown if len(shown) <= most else [*shown[:most//2], '…', *shown[-most//2:]])
 
+# %% ../../nbs/01_core/15_runs.ipynb #rn07b
 class _RunReading(_RunSnapshots):
     "Reading one or several snapshots of a run"
     def snapshot(
@@ -409,6 +413,7 @@ class _RunCheckpoints(_RunReading):
 _not_scores = {'step', 'epoch', 'kind', 'split', 'examples', 'seconds', 'runtime', 'samples_per_second',
                'steps_per_second', 'model_preparation_time'}
 
+# %% ../../nbs/01_core/15_runs.ipynb #rn09b
 class _RunScores(_RunCheckpoints):
     "Scores of the best checkpoint, and their baseline"
     @property
@@ -479,6 +484,7 @@ def _lost_rows(run) -> list:
     if lines != expected: return [Damage('metrics.jsonl', f'has {lines} rows; {expected} were written')]
     return []
 
+# %% ../../nbs/01_core/15_runs.ipynb #080b
 def _damaged_checkpoints(run, contents=False) -> list:
     "Return damage in checkpoints that were complete at some time, which have a manifest"
     out = []
@@ -489,6 +495,7 @@ def _damaged_checkpoints(run, contents=False) -> list:
             out += [Damage(f'{at}/{name}', reason) for name, reason in checkpoint_damage(folder, contents)]
     return out
 
+# %% ../../nbs/01_core/15_runs.ipynb #080c
 def _damaged_arrays(run, contents=False) -> list:
     out = []
     for p in sorted(run.path.glob('arrays/[!.]*')):
@@ -496,6 +503,7 @@ def _damaged_arrays(run, contents=False) -> list:
         except (OSError, ValueError) as e: out.append(Damage(f'arrays/{p.name}', str(e)))
     return out
 
+# %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
     "Return damage in state and summary, and files in place of folders"
     out = []
@@ -540,6 +548,7 @@ def _split_rows(data:bytes, after_step):
         (later if is_later else earlier).append(line)
     return b''.join(earlier), b''.join(later)
 
+# %% ../../nbs/01_core/15_runs.ipynb #083b
 class _RunResuming(_RunDamage):
     "Moving the part of a run that resuming replaces"
     def _sweep(self):
@@ -588,6 +597,7 @@ class _RunResuming(_RunDamage):
 # %% ../../nbs/01_core/15_runs.ipynb #086
 def _name(x): return x.get('name', '?') if isinstance(x, dict) else str(x)
 
+# %% ../../nbs/01_core/15_runs.ipynb #086b
 def _about(config):
     "Return lines that describe the method, model and data of `config`; missing entries are left out"
     method, model, data = (config.get(k, '?') for k in ('method', 'model', 'data'))
@@ -601,6 +611,7 @@ def _about(config):
                  + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
+# %% ../../nbs/01_core/15_runs.ipynb #086c
 _score_names = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson',
                     mse='mean squared error')
 
@@ -642,6 +653,7 @@ def _versions():
         except PackageNotFoundError: pass
     return versions
 
+# %% ../../nbs/01_core/15_runs.ipynb #044b
 def processor() -> str:
     "Return the name of this machine's processor"
     info = Path('/proc/cpuinfo')
@@ -653,6 +665,7 @@ def untouched(path) -> bool:
     "Return whether the folder `path` is empty, apart from files of a process that was killed before its run began"
     return Path(path).is_dir() and all(map(_left_by_a_kill, Path(path).iterdir()))
 
+# %% ../../nbs/01_core/15_runs.ipynb #044c
 def untrained(path) -> bool:
     "Return whether `path` has only a run in which nothing was trained or explained"
     try: run = Run(path)
@@ -726,6 +739,7 @@ def _table_row(run):
                 train_loss=run.train_loss, finished=run.finished,
                 damaged='; '.join(f'{d.file} {d.reason}' for d in run.damaged))
 
+# %% ../../nbs/01_core/15_runs.ipynb #090b
 def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
     "Return a table of the runs in `folder`, one per row, with the scores of the best checkpoint and any damaged files"
     folder, rows, names = Path(folder), [], {}

@@ -21,6 +21,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #sn02b
 from .maths import pack_bits, unpack_bits
 from .renamed import renamed_info
 from .run_files import _is_count, _is_number, _is_sealed, _read_file, to_json
@@ -41,12 +42,14 @@ def _plain_memory(x) -> np.ndarray:
     x = np.asarray(x)
     return np.array(x, dtype=x.dtype.newbyteorder('<'), order='C')
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #019b
 def _check_storable(name, x, kinds):
     "Raise a `ValueError` unless the dtype of the array `x`, named `name`, is of one of the numpy `kinds`"
     if x.dtype.kind not in kinds:
         raise ValueError(f'array {name!r} has dtype {x.dtype}; only Boolean, '
                          'integer and floating-point arrays can be stored')
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #019c
 def _shrink(
     name:str,     # of the array; names that end in one of `_whole` stay float32
     x:np.ndarray, # bool, integer or floating point
@@ -63,6 +66,7 @@ def _shrink(
         return _plain_memory(np.ldexp(x, -exponent).astype(np.float16)), dict(exponent=exponent)
     return _plain_memory(x), {}
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #019d
 def _grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
     "Undo `_shrink`: float16 becomes float32, or float64 where the range of float32 is too small"
     if bits is not None:
@@ -120,6 +124,7 @@ def _check_snapshot(s):
             of = 'token' if c == 'n' else 'target token'
             raise ValueError(f'Snapshot: info[{name!r}] must have {sizes[c]} entries, one for each {of}, got {len(x)}')
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #028b
 def _signal_shapes_of(s) -> dict: # {array: shape}, {} for text
     "Return the array shapes for an image or a series; raise a `ValueError` if such a snapshot has tokens or texts"
     modality = s.info.get('modality', 'text')
@@ -227,6 +232,7 @@ def _check_arrays(arrays, checksum):
 def _header_checksum(header:bytes, seal): # `seal`: a match of `_seal_in_header`
     return zlib.crc32(header[:seal.start(1)] + b'00000000' + header[seal.end(1):])
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #036b
 def encode_arrays(
     arrays:dict, # {name: array in native memory order}
     key:str,     # header entry for `meta`
@@ -240,6 +246,7 @@ def encode_arrays(
     digits = b'%08x' % _header_checksum(data[8:end], seal)
     return data[:8 + seal.start(1)] + digits + data[8 + seal.end(1):]
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #036c
 def encode_snapshot(
     s:Snapshot,
     exact=False, # whether to keep the precision of all numbers; False: float16 where it is enough, see `_shrink`
@@ -275,6 +282,7 @@ def read_header(
     if size != end: raise ValueError(f'has {size} bytes instead of {end}')
     return meta
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #038b1
 def _read_meta(
     f,        # binary file at its beginning
     size:int, # its length in bytes
@@ -301,6 +309,7 @@ _expected = dict(
     losses=_maps_to(_is_number), info=lambda x: isinstance(x, dict),
     stored=_maps_to(lambda x: isinstance(x, dict)))
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #038bb
 def _check_meta(meta:dict):
     "Raise a `ValueError` if an entry of a snapshot's header has the wrong type"
     for k, fits in _expected.items():
@@ -332,6 +341,7 @@ def _arrays_header(f, size):
         raise ValueError('has a damaged header')
     return meta
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #sn11b
 def _decode_arrays(data):
     meta = _arrays_header(io.BytesIO(data), len(data))
     try: arrays = safetensors.numpy.load(data)
@@ -359,6 +369,7 @@ def _snapshot_fault(path):
     stated = meta['step'], meta['probe']
     if stated != numbers: return 'is step {} of probe {} according to its header'.format(*stated)
 
+# %% ../../nbs/01_core/12_snapshots.ipynb #sn15b
 def _header_of(path, read):
     "Apply `read` to the file at `path`"
     status = os.stat(path)

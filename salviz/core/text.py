@@ -31,6 +31,7 @@ _unspaced = ('CJK ', 'IDEOGRAPHIC ', 'HIRAGANA ', 'KATAKANA', 'HALFWIDTH KATAKAN
 # vowels AM of Thai and Lao, which attach to the preceding letter; signs that put the next letter below it
 _fixed_kinds |= dict.fromkeys('\u0e33\u0eb3', 'm') | dict.fromkeys('\u17d2\u1039\u1a60', 'k')
 
+# %% ../../nbs/01_core/07_text.ipynb #006b
 @lru_cache(maxsize=None)
 def _kind(c):
     "Return the kind of the character `c` as one letter; `_word` matches the kinds of a text"
@@ -72,6 +73,7 @@ class _Spelling:
     suffix:str         # of tokens that end a word, or ''
     added:frozenset    # ids of tokens that are written verbatim
 
+# %% ../../nbs/01_core/07_text.ipynb #016b
 def _spelling(tokenizer):
     "Return the `_Spelling` of `tokenizer`, read from its components"
     backend = tokenizer.backend_tokenizer
@@ -90,6 +92,7 @@ _printable = (*range(33, 127), *range(161, 173), *range(174, 256))
 _others = sorted({*range(256)} - {*_printable})
 _bytes = {chr(b): b for b in _printable} | {chr(256 + i): b for i, b in enumerate(_others)}
 
+# %% ../../nbs/01_core/07_text.ipynb #019b
 def _decode(
     spelling:_Spelling,
     token:str,  # as spelled by the tokenizer
@@ -108,6 +111,7 @@ def _decode(
 # %% ../../nbs/01_core/07_text.ipynb #022
 _spaces = {' ': '␣', '\n': '↵', '\r': '↵', '\t': '⇥'}
 
+# %% ../../nbs/01_core/07_text.ipynb #022b
 @lru_cache(maxsize=2**16)   # the same tokens recur in every sentence
 def _visible(
     text:str, # text of one token
@@ -178,6 +182,7 @@ def _char_words(
     for word, (segment, start, end) in enumerate(word_spans): out[segment][start:end] = word
     return out
 
+# %% ../../nbs/01_core/07_text.ipynb #030b
 def touched_words(
     texts:tuple,
     word_spans:list, # (segment, start, end)
@@ -195,6 +200,7 @@ def touched_words(
         first[mine], last[mine] = char_words[following[start[mine]]], char_words[before[stop[mine]]]
     return first, last
 
+# %% ../../nbs/01_core/07_text.ipynb #030c
 def _merged(word_spans, first, last) -> tuple: # (spans, int [words]: index of the merged word of each word)
     "Merge words that share a token; `first` and `last` are the words that each token overlaps"
     begins = np.ones(len(word_spans), bool)
@@ -219,6 +225,7 @@ def spaced_words(
     "Return the words of `text` that are separated by white space"
     return [m.span() for m in re.finditer(r'\S+', text)]
 
+# %% ../../nbs/01_core/07_text.ipynb #033b
 def _read(
     text, # str, or list of words
 ): # (str, word spans)
@@ -263,6 +270,7 @@ def _positions(spelling, encoding, texts, word_spans):
     return segments, offsets, pieces, *(np.where(is_blank, -1, x)
                                         for x in touched_words(texts, word_spans, offsets, segments))
 
+# %% ../../nbs/01_core/07_text.ipynb #038b
 def align_batch(
     tokenizer,       # a fast tokenizer of transformers
     texts,           # list; each a str or a list of words
@@ -293,6 +301,7 @@ def align_batch(
             word_spans=word_spans, unmerged_spans=unmerged, is_special=segments < 0, truncated=n_cut))
     return out
 
+# %% ../../nbs/01_core/07_text.ipynb #038c
 def align(
     tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer of transformers
     text:str|Sequence[str],                # str or list of words
@@ -352,6 +361,7 @@ def _check_words(values, word_ids, n_words):
         raise ValueError(f'n_words must be at least {least}, the number of words in word_ids, got {n_words}')
     return values, word_ids, least if n_words is None else n_words
 
+# %% ../../nbs/01_core/07_text.ipynb #048b
 def pool_words(
     values,       # [..., n] one number per token
     word_ids,     # [n] word of each token, -1 = none
@@ -413,6 +423,7 @@ def _flag_spans(tt, flags):
     if len(bad): raise ValueError(f'words must be flags, 0 or 1, got {bad[0]}; apply a threshold first')
     return [span for span, flag in zip(plain if len(flags) == len(plain) else spaced, flags) if flag]
 
+# %% ../../nbs/01_core/07_text.ipynb #057b
 def _full_spans(tt, spans):
     "Return `spans` with their segment; raise a `ValueError` if one is not inside the texts of `tt`"
     out = []

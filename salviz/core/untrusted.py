@@ -48,6 +48,7 @@ def _nested(x):
 
 def _no_constant(name): raise ValueError(f'{name} is not JSON')
 
+# %% ../../nbs/01_core/19_untrusted.ipynb #un12b
 def parsed_json(
     text:str,
     depth=20, # maximum nesting of lists and objects
@@ -61,6 +62,7 @@ def parsed_json(
     if level: raise ValueError('is nested too deeply')
     return found
 
+# %% ../../nbs/01_core/19_untrusted.ipynb #un12c
 def read_json(
     path,
     most=largest, # maximum size in bytes
@@ -80,6 +82,7 @@ def _csv_cell(
     if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'): return f"'{text}"
     return text
 
+# %% ../../nbs/01_core/19_untrusted.ipynb #un15b
 def csv_text(
     table:pd.DataFrame,
     index=False, # whether to write the row names as the first column

@@ -35,6 +35,8 @@ Count = Annotated[int, Interval(ge=1, le=10**6)]           # of classes, units o
 Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
 Names = str | Sequence[str]
 Layer = int | Literal['mean']
+
+# %% ../../nbs/01_core/05_validation.ipynb #a01b
 Head = int | Literal['mean', 'rollout'] | Sequence[int]
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03
@@ -53,6 +55,7 @@ def _is_sequence(x):
 
 _is_split = _has('column_names', 'features')
 
+# %% ../../nbs/01_core/05_validation.ipynb #a03b
 def _is_data(x):
     "True for a `Dataset` and for {split: Dataset}"
     return _is_split(x) or isinstance(x, Mapping) and len(x) > 0 and all(map(_is_split, x.values()))
@@ -62,6 +65,7 @@ def _is_function(x):
     try: return callable(x) and bool(inspect.signature(x))
     except (ValueError, TypeError): return False
 
+# %% ../../nbs/01_core/05_validation.ipynb #a03c
 _classes = { # name of a class or type: (does a value fit?, what an error calls it)
     'bool': (_is_flag, 'True or False'), 'int': (_is_integer, 'an integer'), 'float': (_is_number, 'a number'),
     'str': (lambda x: isinstance(x, str), 'a string'), 'list': (lambda x: isinstance(x, (list, tuple)), 'a list'),
@@ -79,6 +83,8 @@ _classes = { # name of a class or type: (does a value fit?, what an error calls 
     'Snapshot': (_has('arrays', 'tokens', 'probe'), 'a Snapshot, as run.snapshot(step, probe) returns'),
     'Run': (_has('snapshot', 'config', 'steps'), 'a Run'),
     'Explorer': (_has('selection', 'runs'), 'an Explorer')}
+
+# %% ../../nbs/01_core/05_validation.ipynb #a03d
 _classes['Tokenizer'] = _classes['PreTrainedTokenizerBase']
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05
@@ -98,6 +104,7 @@ def _evaluated(annotation, module_names:dict):
     if not isinstance(annotation, str): return annotation
     return eval(annotation, {}, _Names(module_names))
 
+# %% ../../nbs/01_core/05_validation.ipynb #a05b
 def _parts(hint):
     "(origin, arguments) of `hint`, where `origin` is the class itself if it has no arguments"
     origin = typing.get_origin(hint)
@@ -116,6 +123,7 @@ def _fits_all(hint, x) -> bool:
     items = x.tolist() if hasattr(x, 'dtype') and hasattr(x, 'tolist') else x
     return all(_fits(hint, item) for item in items)
 
+# %% ../../nbs/01_core/05_validation.ipynb #a06b
 def _fits(hint, x) -> bool:
     "True if `x` may be passed where an annotation is `hint`"
     origin, args = _parts(hint)
@@ -147,6 +155,7 @@ def _listed(words) -> str:
 
 def _number_words(x): return f'{x:,}' if isinstance(x, int) else f'{x:g}'
 
+# %% ../../nbs/01_core/05_validation.ipynb #a08b
 def _range_words(kind, bounds) -> str:
     "An integer or a number within `bounds`, in words"
     bounds = {name: y for name, y in bounds.items() if y not in (math.inf, 2**63)}
@@ -162,6 +171,7 @@ def _range_words(kind, bounds) -> str:
     words = dict(ge='at least', gt='above', le='at most', lt='below')
     return ' '.join([kind, *(f'{words[name]} {_number_words(bounds[name])}' for name in (low, high) if name)])
 
+# %% ../../nbs/01_core/05_validation.ipynb #a08c
 def _bounded_words(base, constraints) -> str:
     "What `Annotated[base, *constraints]` allows, in words"
     bounds = {name: y for constraint in constraints for name, y in _bounds(constraint).items()}
@@ -174,6 +184,7 @@ def _bounded_words(base, constraints) -> str:
     ends = [f'at least {shortest}'] if shortest else []
     return f'{words} with {" and ".join(ends + ([f"at most {longest}"] if longest else []))} items'
 
+# %% ../../nbs/01_core/05_validation.ipynb #a08d
 def _words(hint) -> str:
     "What a value of `hint` is called in an error"
     origin, args = _parts(hint)
@@ -207,6 +218,7 @@ def shown(x, most=60) -> str:
     if len(text) <= most: return text
     return f'{text[:most]}…'
 
+# %% ../../nbs/01_core/05_validation.ipynb #a11b
 def check_choice(
     name:str,          # of the argument, preceded by its function where that helps: 'figure: heading'
     x,
@@ -217,6 +229,7 @@ def check_choice(
     allowed = _listed(map(repr, choices))
     raise ValueError(f'{name} must be {allowed if isinstance(choices, tuple) else f"one of {allowed}"}, got {shown(x)}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #a11c
 def check_names(
     name:str,             # of what is checked, preceded by its function: 'faithfulness_table: methods'
     names:Iterable,       # what was passed
@@ -228,6 +241,7 @@ def check_names(
         raise ValueError(f'{name}: unknown {", ".join(map(repr, unknown))}; '
                          f'available: {", ".join(map(str, available)) or "none"}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #a11d
 def check_columns(
     name:str,         # of the function, or of what has the columns: 'head_map: the frame'
     needed:Iterable,  # names of columns
@@ -240,6 +254,7 @@ def check_columns(
         raise ValueError(f'{name} has no column {", ".join(map(repr, missing))}; '
                          f'available: {", ".join(map(str, columns)) or "none"}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #a11e
 def check_not_empty(
     name:str,        # of the argument, preceded by its function: 'antecedent_accuracy: data'
     x:Collection,
@@ -248,6 +263,7 @@ def check_not_empty(
     "Raise a `ValueError` if `x` has no item"
     if len(x) == 0: raise ValueError(f'{name} is empty; pass at least one {what}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #a11f
 def check_same_length(
     name:str,             # of the function
     **named:Collection,   # {argument: its value}
@@ -272,6 +288,7 @@ def _with_new_names(function, kwargs:dict) -> dict:
         kwargs = {new if name == old else name: x for name, x in kwargs.items()}
     return kwargs
 
+# %% ../../nbs/01_core/05_validation.ipynb #rn-2b
 def renamed_arguments(
     **old_names, # old='new'
 ) -> Callable[[_Function], _Function]:
@@ -296,6 +313,7 @@ def _hint_of(parameter, module_names):
     if type(parameter.default) in _of_defaults: return type(parameter.default)
     return Any
 
+# %% ../../nbs/01_core/05_validation.ipynb #009b
 @lru_cache(maxsize=None)
 def _checks_of(function):
     "(name of `function` or of its class, its signature, {argument: type})"
@@ -303,6 +321,7 @@ def _checks_of(function):
     who = function.__qualname__.split('.')[0 if function.__name__ == '__init__' else -1]
     return who, signature, {name: _hint_of(p, module_names) for name, p in signature.parameters.items()}
 
+# %% ../../nbs/01_core/05_validation.ipynb #009c
 def check_arguments(
     function:Callable,
     arguments:dict, # {argument: value}
@@ -313,6 +332,7 @@ def check_arguments(
         if name in hints and not _fits(hints[name], x):
             raise ValueError(f'{who}: {name} must be {_words(hints[name])}, got {shown(x)}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #009d
 def check_fields(settings):
     "Raise a `ValueError` about the first field of the dataclass instance `settings` that does not fit its annotation"
     names = vars(inspect.getmodule(type(settings)))
@@ -321,6 +341,7 @@ def check_fields(settings):
         if not _fits(hint, x):
             raise ValueError(f'{type(settings).__name__}: {name} must be {_words(hint)}, got {shown(x)}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #009e
 @lru_cache(maxsize=None)
 def validated(function:_Function) -> _Function:
     "Wrap `function` with checks of its arguments against their annotations"

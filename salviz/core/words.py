@@ -40,6 +40,7 @@ def _accented(m):
     for mark in marks: letter = rf'\{_accents[mark]}{{{letter}}}'
     return letter
 
+# %% ../../nbs/01_core/00_words.ipynb #009b
 def _composed(source):
     "Compose each letter with its marks into one character if all engines print it, else into accent commands"
     source = unicodedata.normalize('NFC', source)
@@ -47,6 +48,7 @@ def _composed(source):
     source = _marked.sub(_accented, ''.join(apart))
     return unicodedata.normalize('NFC', source) # recompose letters of other scripts, which have no accent command
 
+# %% ../../nbs/01_core/00_words.ipynb #009c
 def _in_branches(run, printed_by):
     "Return LaTeX for the characters `run`, all of which are `printed_by` the same engines"
     if printed_by == 'all': return run
@@ -57,6 +59,7 @@ def _in_branches(run, printed_by):
     instead = rf'{{\fontencoding{{T1}}\selectfont {run}}}' if printed_by == 'T1' else boxes
     return rf'\ifdefined\Umathchar {run}\else {instead}\fi{{}}'
 
+# %% ../../nbs/01_core/00_words.ipynb #009d
 def _for_any_latex(
     source:str, # LaTeX; plain text must be escaped first
 ) -> str:
@@ -82,12 +85,15 @@ _commands = ('times pm rightarrow leftarrow uparrow downarrow leftrightarrow leq
 # in code point order; the other Greek capitals look like Latin letters and have no command
 _small = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau '
           'upsilon phi chi psi omega').split()
+
+# %% ../../nbs/01_core/00_words.ipynb #014b
 _capital = 'Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega'.split()
 _formulas = {char: '\\' + name for char, name in zip('×±→←↑↓↔≤≥≈≠∞∈√∑†‡⏎‖', _commands)} | {'−': '-'}
 _formulas |= {chr(945 + i): name if name == 'o' else '\\' + name for i, name in enumerate(_small)}
 _formulas |= {char: '\\' + name for char, name in zip('ΓΔΘΛΞΠΣΥΦΨΩ', _capital)}
 _formulas |= {char: f'_{{{i}}}' for i, char in enumerate('₀₁₂₃₄₅₆₇₈₉')}
 
+# %% ../../nbs/01_core/00_words.ipynb #014c
 def latex_text(
     text:str,
     prose=False, # whether `text` is the prose of a caption or table, with typographic quotes
@@ -100,6 +106,7 @@ def latex_text(
     source = ''.join(map(sign, unicodedata.normalize('NFC', text)))
     return _for_any_latex(re.sub(r"([-,'])(?=\1)", r'\1{}', source)) # no ligatures
 
+# %% ../../nbs/01_core/00_words.ipynb #014d
 def beyond_latin(text:str) -> list: # of characters
     "Return the characters of `text` that need XeLaTeX or LuaLaTeX and a font with their glyphs"
     return boxed_by_pdflatex(''.join(c for c in unicodedata.normalize('NFC', text) if c not in {*_signs, *_formulas}))

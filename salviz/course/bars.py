@@ -54,6 +54,7 @@ def _text(x):
 
 def _line(mean, low, high): return f'{_text(mean)} ({_text(low)} to {_text(high)})' if low < high else _text(mean)
 
+# %% ../../nbs/14_course/02_bars.ipynb #br07b
 def _row(name, numbers, place, at):
     "Return a table row: the name, a bar with its interval, and the numbers"
     mean, low, high = numbers

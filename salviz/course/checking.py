@@ -30,6 +30,7 @@ class Case:
     whose:str = 'the run' # source of the right answer: 'the run' or 'example'
     tolerance:float = 1e-6 # largest allowed difference, relative for numbers above 1
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-06b
 @dataclass
 class Exercise:
     "A function that a student writes"
@@ -61,11 +62,13 @@ def _numbers(value, name):
         raise Unfit(f'`{name}` returns {_kind(value)}; it must return numbers, such as a numpy array.')
     return x
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-10b
 def _kind(value):
     "Describe the type of `value`"
     if callable(value): return 'a function, not its result'
     return f'a {type(value).__name__}' + (f' of {len(value)}' if isinstance(value, (list, tuple, dict, str)) else '')
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-10c
 def _answer_of(
     value,    # returned by the student's function
     truth,    # the right answer
@@ -98,6 +101,7 @@ def _off(
         near = np.isfinite(b) & (np.abs(a - b) <= max(tolerance, coarse)*np.maximum(1, np.abs(b)))
     return ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-13b
 def differs(value, truth, tolerance=1e-6) -> bool:
     "Return whether `value` differs from `truth`; different shapes always differ"
     if np.shape(value) != np.shape(truth) or isinstance(value, list) != isinstance(truth, list): return True
@@ -108,6 +112,7 @@ _telling_factors = .01, .5, 2, 100
 
 def _sums(x): return f'{float(np.sum(x)):.3g}'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-16b
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
@@ -135,6 +140,7 @@ def _common_mistake(
     if a.ndim == 2 and a.shape == b.T.shape and not differs(a.T, b): return 'Rows and columns are swapped.'
     return ''
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-16c
 def _matching_mistake(
     exercise:Exercise,
     case:Case,
@@ -154,6 +160,7 @@ _seconds_allowed = 20. # for all cases together; the solutions take less than on
 
 class _TooSlow(BaseException): pass
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-19b
 def _in_time(
     work,          # a function without arguments
     seconds:float, # time limit
@@ -190,6 +197,7 @@ def _error_message(error, answer, name):
     text = str(error).partition('\n')[0]
     return f'`{name}` raised {type(error).__name__}{where}' + (f': {text}' if text else '') + '.'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-22b
 def _same(a, b):
     "Return whether the arguments `a` and `b` are equal"
     if isinstance(a, np.ndarray): return np.array_equal(a, b, equal_nan=a.dtype.kind == 'f')
@@ -214,6 +222,7 @@ class CheckResult:
         mark = 'right' if self.passed else 'not yet'
         return ' '.join(filter(None, (f'{self.exercise.name}: {mark}.', self.sentence, self.mistake, self.note)))
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-25b
 def _count(x): return len(x) if isinstance(x, list) else int(np.size(x))
 
 def _shown(x, digits=4) -> str:
@@ -223,6 +232,7 @@ def _shown(x, digits=4) -> str:
     if np.isnan(x): return 'NaN'
     return f'{float(x) + 0:.{digits}g}'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-25c
 def _first_difference(
     case:Case,
     value,     # the student's answer, of the right shape
@@ -237,6 +247,7 @@ def _first_difference(
     many = f'{int(off.sum())} of {off.size} differ; the first is ' if off.sum() > 1 else 'One differs: '
     return at, '{}{}: yours is {}, {} {}.'.format(many, cell, *_two(value, case, at))
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-25d
 def _two(value, case, at=()):
     "Return the student's value, the owner of the right value and the right value, with enough digits to differ"
     yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
@@ -255,6 +266,7 @@ def _place(case):
     if case.whose == 'the run': return f'In the run, {case.place}'
     return case.place
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-27b
 def _try(exercise, answer, cases) -> CheckResult:
     "Call `answer` on `cases` until the first wrong answer"
     verdict = CheckResult(exercise)
@@ -275,6 +287,7 @@ def _try(exercise, answer, cases) -> CheckResult:
     verdict.passed = True
     return verdict
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-27c
 def judge(
     exercise:Exercise,
     answer, # the student's function
@@ -308,6 +321,7 @@ def _fill(x, largest):
     fraction = min(1, abs(float(x))/largest) if largest else 0
     return f'rgba({_blue if x >= 0 else _amber}, {.06 + .6*fraction:.2f})'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-30b
 def _labels(labels, cell, left, top):
     "Return the labels of rows and columns as SVG text"
     rows, columns = labels
@@ -319,6 +333,7 @@ def _labels(labels, cell, left, top):
         at.append(f'<text transform="translate({x:g} {y}) rotate(-90)" {style}>{_text(_cut(t))}</text>')
     return ''.join(at)
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-30c
 def _cell(x, i, j, cell, left, top, largest, off, first):
     "Return one cell of a map as SVG; `x` is None in the map of differences"
     box = f'x="{left + cell*j:g}" y="{top + cell*i:g}" width="{cell - 1:g}" height="{cell - 1:g}"'
@@ -355,6 +370,7 @@ def _map(
            f'style="max-width:100%;height:auto;display:block">{_labels(labels, cell, left, top)}{cells}</svg>')
     return f'<div style="max-width:100%"><div style="font-size:12px;margin-bottom:2px">{_text(title)}</div>{svg}</div>'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-31b
 def _maps(case, value, off, first):
     "Return your answer, the right answer and the difference as three maps"
     value, truth = np.asarray(value), np.asarray(case.truth)
@@ -370,11 +386,13 @@ def _maps(case, value, off, first):
              _map(f'difference: {int(off.sum())} of {off.size}', None, off, first, case.axes, largest, wrong)]
     return f'<div style="display:flex;flex-wrap:wrap;gap:12px 20px">{"".join(parts)}</div>'
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-31c
 def _titled(case): return 'right' if case.whose == 'example' else f"{case.whose}'s"
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-33
 _most_rows = 14
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-33b
 def _row(label, yours, right, off, first):
     "Return a row of the table of answers"
     td = 'padding:1px 8px 1px 4px;text-align:right;background:none;border:0'
@@ -390,8 +408,10 @@ def _row(label, yours, right, off, first):
     return (f'<tr style="{mark}{edge}"><th scope="row" style="{td};text-align:left;font-weight:normal">'
             f'{_text(_cut(label, 24))}</th>{cells}</tr>')
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-33c
 def _bare(x): return x if isinstance(x, str) else _shown(x)
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-33d
 def _table(case, value, off, first):
     "Return your answer, the right answer and the difference as a table"
     flags, yours, right, title = off.reshape(-1), value, case.truth, ''
@@ -427,6 +447,7 @@ def _drawn(
 
 def _with_code(text): return re.sub('`([^`]+)`', r'<code>\1</code>', _text(text))
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-34b
 def framed(
     title:str, is_good:bool, paragraphs, # of plain text
     body='',                             # HTML
@@ -442,6 +463,7 @@ def framed(
     return (f'<div role="group" aria-label="{_text(title)}" style="{style}"><div style="font-weight:600">'
             f'{mark}{_text(title)}</div>{text}{body}</div>')
 
+# %% ../../nbs/14_course/08_checking.ipynb #ck-34c
 def _verdict_html(verdict:CheckResult) -> str:
     "Return the `verdict` as HTML without style sheet or script"
     body = '' if verdict.case is None else _drawn(verdict.case, verdict.value)

@@ -19,18 +19,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core.validation import shown
 from ..core.run_files import write_whole
+
+# %% ../../nbs/14_course/07_classroom.ipynb #cl03b
 from ..core.untrusted import parsed_json, printable, read_untrusted
-from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
+from ..core.validation import shown
 from . import session
 from .kinds import value_text
+from .marks import MarkSet, MarkSheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
 from .predictions import course_text, packed_text
 from .session import checked_answers_file, is_anothers, joined_entries
-from ..explorer.quantisation import json_text
-from ..explorer.page import in_script, page_policy
 from ..explorer.assets import bundle
-from .marks import MarkSet, MarkSheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
+from ..explorer.page import in_script, page_policy
+from ..explorer.quantisation import json_text
+from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06
 _most_codes = 500 # in one file or message
@@ -44,6 +46,7 @@ def _files(path) -> list: # of paths
 
 _answer_code = re.compile(r'SVA1\.[\w-]+\.[0-9a-f]{8}', re.ASCII)
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl06b
 def _in_text(text, source):
     "Return (source, reader, input) for each code of marks or answers in `text`"
     if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
@@ -58,6 +61,7 @@ def _of_file(path):
     except ValueError as e: return [(name, _refused, str(e).removeprefix(name).lstrip(': '))]
     return _in_text(text, name) or [(name, _read_file, text)]
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl06c
 def _refused(of, reason, source): raise ValueError(reason)
 
 class _Answers(Exception): "A file that contains predictions, not marks"
@@ -69,6 +73,7 @@ def _read_file(of, text, source):
     if isinstance(content, dict) and content.get('salviz') == 'answers': raise _Answers(content)
     return read_sheet(of, text, source)
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl06d
 def _readings(item) -> list: # of (source, reader, input)
     "Return the parts of `item` that may contain marks or answers"
     if isinstance(item, dict): return [('a dict', _read_file, json.dumps(item))]
@@ -128,6 +133,7 @@ def _package():
                           ) from None
     return krippendorff
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl12b
 def _alpha_of_counts(
     counts, # int [units, values]: number of annotators
 ): # float, or None if undefined
@@ -137,6 +143,7 @@ def _alpha_of_counts(
     if (paired.sum(0) > 0).sum() < 2: return None
     return float(_package().alpha(value_counts=paired, level_of_measurement='nominal'))
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl12c
 def _drawn(
     n:int,     # number of items to draw from, with replacement
     times:int,
@@ -148,6 +155,7 @@ def _drawn(
         out[i] = x % n
     return out.reshape(times, n)
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl12d
 def _percentiles(values, fraction=.95) -> tuple: # (low, high)
     "Return the limits of the central `fraction` of `values`, by nearest rank"
     ordered = sorted(values)
@@ -320,6 +328,7 @@ def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or Non
         out.append(_f1(mine, others) if others is not None and others.any() else None)
     return out
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl23b
 def _point(x):
     "Format with two decimals, rounding halves up as JavaScript does"
     if x is None: return 'not defined'
@@ -330,6 +339,7 @@ def _mean(values):
     if numbers: return float(np.mean(numbers))
     return None
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl23c
 def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean), f1, alpha_without
     "Return one row per student, compared with the others"
     rows = []
@@ -364,6 +374,7 @@ def _alpha_line(alpha):
     low = '' if alpha.low is None else f', 95% interval over sentences {_point(alpha.low)} to {_point(alpha.high)}'
     return f"Krippendorff's alpha {_point(alpha.value)}{low}"
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl27b
 def _report_lines(marks) -> list:
     "Return the lines of the report for the teacher"
     whole = sum(s.done == len(marks.of) for s in marks.sheets)
@@ -378,6 +389,7 @@ def _report_lines(marks) -> list:
     if marks.left_out: lines.append(f'excluded by the teacher: {", ".join(marks.left_out)}')
     return lines
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl27c
 def _source(sheet): return sheet.source or sheet.nickname
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33
@@ -392,6 +404,7 @@ def _tied_auprc(values, flags, draws=10) -> float:
     orders = (np.lexsort((rng.random(len(values)), values)).argsort() for _ in range(draws))
     return float(np.mean([auprc(order, flags) for order in orders]))
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
     "Return a row of the table per sentence; choose `fraction` of the words, or all nonzero words if None"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
@@ -401,6 +414,7 @@ def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_a
                 random_auprc=[random_auprc(len(f), int(f.sum())) for _, f in pairs],
                 token_f1=[token_f1([c], [f]).f1 for c, (_, f) in zip(chosen, pairs)])
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl33c
 def _summed_up(columns) -> dict:
     "Return means over sentences, with intervals of both scores from resampled sentences"
     row, n = {}, len(columns['auprc'])
@@ -424,6 +438,7 @@ def _of_students(marks, reference) -> dict:
             if values: means[name].append(float(np.mean(values)))
     return means
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl34b
 def _comparison(marks, explanations, by) -> pd.DataFrame:
     "Return the table of `ClassMarks.compare`"
     reference = marks.majority if by == 'votes' else marks.flags(by)
@@ -497,6 +512,7 @@ def _taught_data(marks, by, names, held=()):
     test = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held))
     return DatasetDict(train=train, validation=test.select(range(min(16, len(test)))), test=test)
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl40b
 def teach(
     marks:ClassMarks,
     by='majority',    # 'majority', 'votes' or a nickname
@@ -611,6 +627,7 @@ def _students(files) -> list: # of dict(nickname, entries)
         else: students.append(dict(file))
     return students
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl52b
 def _answer_to(question, entry):
     "Return `entry` as an answer to `question`, or None if it answers another question"
     if entry.get('id') != question.id: return None
@@ -624,6 +641,7 @@ def _answer_counts(question, values) -> str:
     rest = len(counts) - 6
     return ', '.join(f'{value[:60]} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl52c
 def _vote_lines(question, students) -> list:
     "Return the first answers to `question` and those after discussion; empty if nobody answered it"
     entries = [one['entries'].get(question.name) for one in students]
@@ -636,6 +654,7 @@ def _vote_lines(question, students) -> list:
     if second != first: lines.append(f'    after discussion: {_answer_counts(question, second)}')
     return lines
 
+# %% ../../nbs/14_course/07_classroom.ipynb #cl52d
 def _prediction_lines(
     answered,  # [(source, content of an answers file)], as `_read_handed` gives them
     questions, # {name: `Predict`}

@@ -23,6 +23,7 @@ _left_out = dict(
     teacher_page='notebook stub solution train facts'.split())
 _tags = 'notebook page picture stub solution train teacher facts'.split()
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-06b
 def cell_tag(
     cell, # of a notebook
 ) -> str:
@@ -35,6 +36,7 @@ def cell_tag(
     if cell_tags: return cell_tags[0]
     return ''
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-06c
 def cell_text(
     cell, # of a notebook
 ) -> str:
@@ -68,6 +70,7 @@ class Header:
     notebook:int=0  # minutes
     needs:str=''
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-13b
 def header_of(
     notebook, # a lesson
 ) -> Header:
@@ -92,6 +95,7 @@ def course_fact(
     from salviz.course.facts import fact
     return fact(name)
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-17b
 def _with_numbers(
     text,             # Markdown with facts in comments
     fact=course_fact, # function(name) -> printed fact
@@ -122,6 +126,7 @@ def _loose_numbers(
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23
 _teacher_parts = 'Minute plan', 'Misconceptions', 'What this picture cannot show', 'Three questions'
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-23b
 def called(
     notebook, # a source
     *names,   # of functions
@@ -137,6 +142,7 @@ def called(
                 yield (node.func.id, [o.value for o in arguments if isinstance(o, ast.Constant)
                                       and isinstance(o.value, str)], cell)
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-23c
 def _wrong_predictions(notebook, number):
     "Return faults in the names of predictions and reveals"
     predicted, revealed, faults = [], [], []
@@ -152,6 +158,7 @@ def _wrong_predictions(notebook, number):
             predicted.append(words[0])
     return faults + [f'{name} is predicted but never revealed' for name in predicted if name not in revealed]
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-23d
 def _wrong_order(notebook):
     "Return faults in the order of stubs and solutions"
     after = [*notebook.cells[1:], None]
@@ -174,6 +181,7 @@ def _wrong_text(notebook):
         faults += [f'{where}: {number} has no fact' for number in _loose_numbers(text)]
     return faults
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-24b
 def _wrong_parts(notebook, header):
     "Return the required parts that are missing or wrong"
     prose = [cell_text(cell) for cell in notebook.cells if cell.cell_type == 'markdown']
@@ -190,6 +198,7 @@ def _wrong_parts(notebook, header):
                       f'{", ".join(folded) or "none"}')
     return faults
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-24c
 def _wrong_picture(notebook):
     "Return a fault if no picture, or more than one, opens the lesson"
     before = []
@@ -200,6 +209,7 @@ def _wrong_picture(notebook):
     if count == 1: return []
     return [f'one cell before the first prediction must have the tag picture, got {count}']
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-24d
 def lesson_faults(
     notebook,         # a source
     fact=course_fact, # function(name) -> printed fact
@@ -226,6 +236,7 @@ def _hides_source(cell):
     "Return whether the code of `cell` is folded: it contains true answers, or only draws the picture"
     return cell_tag(cell) == 'picture' or any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal'))
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-26b
 def _for_reader(cell, tag, fact):
     "Return a copy of `cell` for an edition"
     copied = cell.copy()
@@ -243,6 +254,7 @@ def _for_reader(cell, tag, fact):
     copied['source'] = text
     return copied
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-26c
 def _leaks(notebook, shown):
     "Yield lines of solutions that occur in the cells `shown` to students, other than in the stub"
     read, stub = '\n'.join(cell_text(cell) for cell in shown), ''
@@ -252,6 +264,7 @@ def _leaks(notebook, shown):
         lines = (line.strip() for line in cell_text(cell).splitlines())
         yield from (line for line in lines if len(line) > 12 and line in read and line not in stub)
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-26d
 def chosen_cells(
     notebook, # a source
     edition,  # 'student', 'teacher', 'page' or 'teacher_page'
@@ -261,6 +274,7 @@ def chosen_cells(
     tagged = [(cell, cell_tag(cell)) for cell in notebook.cells]
     return [(cell, tag) for cell, tag in tagged if tag not in _left_out[edition]]
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-26e
 def edition_of(
     notebook,         # a source
     edition,          # 'student', 'teacher', 'page' or 'teacher_page'
@@ -290,6 +304,7 @@ def lesson_files(
     if not found: raise FileNotFoundError(f'no lessons found in {folder}; expected files such as 1_name.ipynb')
     return sorted(found, key=lambda path: (int(path.name.split('_')[0]), path.name))
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-32b
 def _without_outputs(
     notebook, # a source
 ) -> str:
@@ -299,6 +314,7 @@ def _without_outputs(
         if cell.cell_type == 'code': cell.update(outputs=[], execution_count=None)
     return nbformat.writes(notebook) + '\n'
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-32c
 def ship_lessons(
     sources, # folder of the sources
     folder,  # target folder; notebooks without a source are deleted
@@ -313,6 +329,7 @@ def ship_lessons(
         if path not in written: path.unlink()
     return written
 
+# %% ../../nbs/14_course/11_editions.ipynb #ed-32d
 def write_editions(
     folder,            # existing target folder
     edition='student', # or 'teacher'

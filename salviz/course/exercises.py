@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.snapshots import Snapshot
 from . import solutions
-from .checking import Case, Exercise, CheckResult, differs, framed, judge
+from .checking import Case, CheckResult, Exercise, differs, framed, judge
 from .material import course_run
 from .session import record
 
@@ -45,6 +45,7 @@ def _five_tokens():
     return Snapshot(0, 0., 0, dict(attention=attention), tokens=['[CLS]', 'charm', '##ing', 'film', '[SEP]'],
                     words=['charming', 'film'], word_ids=[-1, 0, 0, 1, -1], info=dict(pooled_row=0))
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-08b
 def _attention_hand():
     s = _five_tokens()
     return [_by_hand((s,), solutions.word_attention(s), 'five tokens, the last layer, row [CLS]', *_words_axis(s))]
@@ -52,6 +53,7 @@ def _attention_hand():
 def _attention_run():
     return [Case((s,), solutions.word_attention(s), _where(s), _words_axis(s)) for s in _snapshots('base')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-08c
 def _attention_otherwise(s, layer=-1, heads=None, keys=True, words=True, specials=False, largest=False):
     "Compute `word_attention` with one step changed"
     A, r = s.at('attention', layer)[heads], s.info['pooled_row']
@@ -61,6 +63,7 @@ def _attention_otherwise(s, layer=-1, heads=None, keys=True, words=True, special
     of = np.bincount(s.word_ids[is_word], row[is_word], len(s.words)) if words else row[is_word]
     return of / (row.sum() if specials else of.sum())
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-08d
 _attention_mistakes = {
     'The special tokens are still included: leave out tokens with is_special, then normalise.':
         partial(_attention_otherwise, specials=True, words=False),
@@ -98,6 +101,7 @@ _measured = { # {sentence: probability of positive for it, without each word, wi
     'too much power , not enough puff .': (
         .0155, [.0587, .0162, .0102, .0209, .0136, .031, .019, .0207], {})}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-12b
 def _predict_of(sentence):
     "Return a function of words with the stored predictions for `sentence` and its parts"
     whole, without, without_all = _measured[sentence]
@@ -113,6 +117,7 @@ def _predict_of(sentence):
         return np.array([1 - p, p])
     return predict
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-12c
 _weights = dict(fun=1.5, bad=-1.)
 
 def _predict_by_hand(words):
@@ -146,6 +151,7 @@ def _occlusion_otherwise(predict, words, sign=1, part='one', of='predicted', wha
     if what == 'size': return abs(gone)
     return gone
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-13b
 _occlusion_mistakes = {
     'This is always the second label: take the label predicted for the whole sentence.':
         partial(_occlusion_otherwise, of='second'),
@@ -162,6 +168,7 @@ _occlusion_mistakes = {
     'The signs are lost: words that speak against the label have negative numbers.':
         partial(_occlusion_otherwise, what='size')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-13c
 _exercise(2, 1, 10, 'occlusion(predict, words)',
           'It returns one number for each word: the probability of the most likely label of `predict(words)`, '
           'minus the probability of the same label without the word.',
@@ -185,6 +192,7 @@ def _f1_hand():
     return [_f1_case(chosen, marked, 'two words are chosen, three are marked, one is both', ()),
             _f1_case(chosen & ~marked, marked, 'no word is shared', ())]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-16b
 def _f1_run():
     def of(s):
         size = np.abs(_fractions_of_words(s, s.arrays['saliency']))
@@ -199,6 +207,7 @@ def _f1_otherwise(chosen, marked, what):
     if what == 'undefined': return 2*both/(chosen.sum() + marked.sum()) if both else np.nan
     return parts[what][0]/parts[what][1]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-16c
 _f1_mistakes = {
     'This is the precision: it ignores marked words that were not chosen.': partial(_f1_otherwise, what='precision'),
     'This is the recall: it ignores chosen words that nobody marked.': partial(_f1_otherwise, what='recall'),
@@ -209,6 +218,7 @@ _f1_mistakes = {
     'A factor of 2 is missing: shared words belong to both sets.': partial(_f1_otherwise, what='once'),
     'If no word is shared, F1 is 0, not 0 / 0.': partial(_f1_otherwise, what='undefined')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-16d
 _exercise(3, 1, 5, 'token_f1(chosen, marked)',
           'It takes two arrays of flags, one flag per word, and returns one number.',
           by_hand=_f1_hand, from_run=_f1_run, mistakes=_f1_mistakes,
@@ -229,6 +239,7 @@ def _disagreement_case(values, place, whose='example'):
     truth = np.array(solutions.disagreements(values))
     return Case((values,), truth, place, (('disagreement', ['observed', 'expected']),), whose)
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-17b1
 def _disagreement_hand():
     return [_disagreement_case(_table('1 0 0 1\n1 1 0 .\n. 1 0 .'), 'three annotators, four units'),
             _disagreement_case(_table(_krippendorff), "Krippendorff's four annotators and twelve units, alpha .743")]
@@ -243,6 +254,7 @@ def _snapshots_by_probe(name):
     for s in _snapshots(name): by_probe.setdefault(s.probe, []).append(s)
     return dict(sorted(by_probe.items()))
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-17c
 def _disagreement_run():
     def of(name):
         marks = {p: _marks_of(snapshots) for p, snapshots in _snapshots_by_probe(name).items()}
@@ -264,6 +276,7 @@ def _disagreements_otherwise(values, alone=False, extra=0, both=1, missing=False
     if alpha: return 1 - observed/expected
     return np.array([observed, expected])[::order]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-17bb
 _disagreement_mistakes = {
     'A unit with a single value counts: leave it out, because nobody can disagree there.':
         partial(_disagreements_otherwise, alone=True),
@@ -276,6 +289,7 @@ _disagreement_mistakes = {
     'Observed and expected disagreement are swapped.': partial(_disagreements_otherwise, order=-1),
     'This is alpha: return both disagreements.': partial(_disagreements_otherwise, alpha=True)}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-17bc
 _exercise(3, 2, 10, 'disagreements(values)',
           'It takes values [annotators, units] with NaN for missing ones, and returns the observed and the '
           'expected disagreement.',
@@ -299,6 +313,7 @@ def _saliency_run():
         return Case(args, s.arrays['saliency_target'], _where(s), _tokens_axis(s))
     return [of(s) for s in _snapshots('sallm')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-20b
 def _target_otherwise(saliency, is_special, top_fraction, size=False, count='ordinary', ties='first', specials=False):
     "Compute `saliency_target` with one step changed"
     values = np.abs(saliency) if size else saliency
@@ -310,6 +325,7 @@ def _target_otherwise(saliency, is_special, top_fraction, size=False, count='ord
     top = places[values[places] >= values[order[k - 1]]] if ties == 'all' else order[:k]
     return np.isin(np.arange(len(values)), top)/len(top)
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-20c
 _target_mistakes = {
     'Wrong rule for ties: you mark all tokens at the threshold; mark k tokens, the earlier ones of a tie.':
         partial(_target_otherwise, ties='all'),
@@ -319,6 +335,7 @@ _target_mistakes = {
     'Special tokens are counted in n: k is a fraction of the other tokens.': partial(_target_otherwise, count='all'),
     'You round k down: round it up.': partial(_target_otherwise, count='floor')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-20d
 _exercise(4, 2, 10, 'saliency_target(saliency, is_special, top_share)',
           'It takes two arrays and a fraction, and returns one number per token: equal on all marked ones, 0 '
           'elsewhere, with the sum 1.',
@@ -340,6 +357,7 @@ def _loss_run():
     return [Case((_pooled(s), s.arrays['saliency_target'], s.is_special), s.losses['saliency_agreement'], _where(s),
                  tolerance=5e-4) for s in _snapshots('sallm')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-21b
 def _loss_otherwise(attention, target, is_special, normalise=True, turned=False, what='kl', log=np.log):
     "Compute `attention_loss` with one step changed"
     a, t = attention[~is_special], target[~is_special]
@@ -352,6 +370,7 @@ def _loss_otherwise(attention, target, is_special, normalise=True, turned=False,
     if what == 'mean': return terms.sum()/len(t)
     return terms.sum()
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-21c
 _loss_mistakes = {
     'The divergence has the wrong direction: compute KL(target || attention).':
         partial(_loss_otherwise, turned=True),
@@ -363,6 +382,7 @@ _loss_mistakes = {
     'The logarithm has base 2 (or 10): use the natural logarithm.': partial(_loss_otherwise, log=np.log2),
     'This is a mean of squares, not a divergence.': partial(_loss_otherwise, what='square')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-21d
 _exercise(4, 2, 5, 'attention_loss(attention, target, is_special)',
           'It takes the row of attention, the target and flags, each [tokens], and returns one number.',
           by_hand=_loss_hand, from_run=_loss_run, mistakes=_loss_mistakes,
@@ -378,6 +398,7 @@ def _marks_hand():
     return [_by_hand((votes, ids), solutions.marks_target(votes, ids), place, ('token', tokens)),
             _by_hand((votes*nan, ids), np.full(6, nan), 'nobody has seen the sentence', ('token', tokens))]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-24b
 def _marks_run():
     def of(probe, snapshots):
         votes, s = _marks_of(snapshots), snapshots[-1]
@@ -387,6 +408,7 @@ def _marks_run():
                     _tokens_axis(s))
     return [of(p, snapshots) for p, snapshots in _snapshots_by_probe('base').items()]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-24c
 def _marks_otherwise(votes, word_ids, absent='left out', pieces='all', specials=False, words=False, unseen=True):
     "Compute `marks_target` with one step changed"
     if unseen and np.isnan(votes).all(): return np.where((word_ids < 0) & (unseen == 'words'), 0, np.nan)
@@ -399,6 +421,7 @@ def _marks_otherwise(votes, word_ids, absent='left out', pieces='all', specials=
     if pieces == 'first': target = np.where(np.r_[True, word_ids[1:] != word_ids[:-1]], target, 0)
     return target
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-24d
 _marks_mistakes = {
     'Special tokens get the marks of the last word: word_ids is -1 there, and share[-1] is the last word.':
         partial(_marks_otherwise, specials=True),
@@ -421,6 +444,7 @@ _marks_mistakes = {
     'Nobody has seen this sentence, but its special tokens are 0: without a target all tokens are NaN.':
         partial(_marks_otherwise, unseen='words')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-24e
 _exercise(5, 2, 10, 'marks_target(votes, word_ids)',
           'It takes votes [students, words] of 1, 0 and NaN, and the word number of each token (`-1`: '
           'special), and returns one number per token.',
@@ -444,6 +468,7 @@ def _lowest_run():
     return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['mask_fraction']), _is_low(s), _where(s),
                  _words_axis(s)) for s in _snapshots('guided')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-27b
 def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):
     "Compute `lowest_words` with one step changed"
     is_word = word_ids >= 0
@@ -458,6 +483,7 @@ def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=F
     if ties == 'all': return of <= of[order[k - 1]]
     return np.isin(np.arange(len(of)), order[:k])
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-27c
 _lowest_mistakes = {
     'Wrong rule for ties: you take all words at the threshold; take k words, the earlier ones of a tie.':
         partial(_lowest_otherwise, ties='all'),
@@ -469,6 +495,7 @@ _lowest_mistakes = {
     'These are pieces, not words: add up the pieces of a word first.': partial(_lowest_otherwise, pieces='none'),
     'These are indices: return one flag per word.': partial(_lowest_otherwise, places=True)}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-27d
 _exercise(6, 2, 10, 'lowest_words(saliency, word_ids, share)',
           'It takes the saliency and the word number of each token (`-1`: special) and a fraction, '
           'and returns one flag per word.',
@@ -492,6 +519,7 @@ def _replacement_run():
         return _replacement_case(of_words(s, s.tokens), _is_low(s), truth, _where(s), 'the run')
     return [of(s) for s in _snapshots('guided') if is_plain(s)]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-28b
 def _replacement_otherwise(words, low, how):
     "Compute `replacement` with one step changed"
     unmasked = [i for i, x in enumerate(low) if not x]
@@ -504,6 +532,7 @@ def _replacement_otherwise(words, low, how):
         return words[before[-1]] if before else words[i] if how == 'keep' else words[unmasked[-1]]
     return [stands_in(i) for i in range(len(words)) if how != 'gone' or not low[i]]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-28c
 _replacement_mistakes = {
     'A low word is replaced by its neighbour, which may be low itself (and index -1 is the last word, '
     'words[-1]).': partial(_replacement_otherwise, how='neighbour'),
@@ -516,6 +545,7 @@ _replacement_mistakes = {
         partial(_replacement_otherwise, how='gone'),
     'Low words become [MASK]: replace them by a word of the sentence.': partial(_replacement_otherwise, how='mask')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-28d
 _exercise(6, 2, 5, 'replacement(words, low)',
           'It takes a list of words and one flag per word, and returns a list of the same length.',
           by_hand=_replacement_hand, from_run=_replacement_run, mistakes=_replacement_mistakes,
@@ -531,6 +561,7 @@ def _consistency_run():
     return [Case((s.arrays['probabilities'], s.arrays['masked_probabilities']), s.losses['consistency'], _where(s))
             for s in _snapshots('guided')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-29b
 def _consistency_otherwise(p, q, what='kl', log=np.log):
     "Compute `consistency` with one step changed"
     if what == 'turned': return (q*log(q/p)).sum()
@@ -543,6 +574,7 @@ def _consistency_otherwise(p, q, what='kl', log=np.log):
     if what == 'mean': return terms.sum()/len(p)
     return terms.sum()
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-29c
 _consistency_mistakes = {
     'The divergence has the wrong direction: the prediction for the whole sentence comes first.':
         partial(_consistency_otherwise, what='turned'),
@@ -555,6 +587,7 @@ _consistency_mistakes = {
     'The sign is wrong: use log(p / q), not log(q / p).': partial(_consistency_otherwise, what='other'),
     'These are squares, not a divergence.': partial(_consistency_otherwise, what='square')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-29d
 _exercise(6, 1, 5, 'consistency(p, q)',
           'It takes the label probabilities for the sentence and for its masked copy, '
           'and returns one number.',
@@ -577,6 +610,7 @@ def _region_hand():
 def _has_region(s):
     return 'discard_candidates' in s.arrays and s.info['methods']['ADDrop']['region'] == 'high'
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-32b1
 @cache
 def _region_run():
     def of(s):
@@ -605,6 +639,7 @@ def _region_otherwise(attribution, p, how='', count=None, above=False):
     if above: return A > threshold
     return A >= threshold
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-32bb
 _region_mistakes = {
     'Wrong rule for ties: you take exactly n - kept cells of a row; take all cells that equal the threshold.':
         partial(_region_otherwise, how='order'),
@@ -621,6 +656,7 @@ _region_mistakes = {
     'You use one threshold for the whole map: each row (query) has its own.': partial(_region_otherwise, how='map'),
     'The sign is lost: negative attributions are low, not high.': partial(_region_otherwise, how='size')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-32bc
 _exercise(7, 2, 10, 'region(attribution, p)',
           'It takes a map [query, key] and p, and returns True for each cell that may be dropped.',
           by_hand=_region_hand, from_run=_region_run, mistakes=_region_mistakes,
@@ -637,6 +673,7 @@ def _pattern_hand():
     return [_pattern_case(name, 'abcd', solutions.pattern_target(name, 4), f'{name!r} of 4 tokens')
             for name in ('next', 'prev', 'first')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-35b
 def _patterns_in(s):
     "Return [(heads, matrix)] of the first guided layer of `s`"
     layer = int(np.flatnonzero(s.arrays['guided'].any(-1))[0])
@@ -649,11 +686,13 @@ def _named_pattern(P):
     names = ('next', 'prev', 'first')
     return next((name for name in names if not differs(P, solutions.pattern_target(name, len(P)), 1e-3)), None)
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-35c
 def _pattern_run():
     named = {(_named_pattern(P), len(P)): (P, s) for s in _snapshots('first') for _, P in _patterns_in(s)}
     return [_pattern_case(name, s.labels, P, f'{name!r}, {_where(s)}', 'the run')
             for (name, _), (P, s) in named.items() if name]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-35d
 def _pattern_otherwise(name, n, how):
     "Compute `pattern_target` with one step changed"
     if how == 'turned': name = dict(next='prev', prev='next').get(name, name)
@@ -666,6 +705,7 @@ def _pattern_otherwise(name, n, how):
     P[P.sum(1) == 0] = np.eye(n)[0 if step < 0 else -1] if how == 'self' else 1/n if how != 'one' else 1
     return P
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-35e
 _pattern_mistakes = {
     'The row without a neighbour is 0: a softmax row sums to 1, so it is 1/n everywhere.':
         partial(_pattern_otherwise, how='zero'),
@@ -678,6 +718,7 @@ _pattern_mistakes = {
     'The row without a neighbour is 1 everywhere: a row sums to 1, so it is 1/n.':
         partial(_pattern_otherwise, how='one')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-35f
 _exercise(8, 1, 10, 'pattern_target(name, n)',
           "It takes 'next', 'prev' or 'first' and the number of tokens, and returns a matrix [query, key].",
           by_hand=_pattern_hand, from_run=_pattern_run, mistakes=_pattern_mistakes,
@@ -699,6 +740,7 @@ def _guidance_run():
                     tolerance=1e-3)
     return [of(s) for s in _snapshots('first')]
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-36b
 def _guidance_otherwise(attention, patterns, how):
     "Compute `guidance_loss` with one step changed"
     if how == 'all heads':
@@ -717,6 +759,7 @@ def _guidance_otherwise(attention, patterns, how):
     if how == 'layers': return total/len(attention)
     return total/len(off)
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-36c
 _guidance_mistakes = {
     'Heads without a pattern are included: leave them out.': partial(_guidance_otherwise, how='all heads'),
     'All guided heads are averaged together: take the mean over the heads of each pattern, then the sum.':
@@ -729,6 +772,7 @@ _guidance_mistakes = {
     'These are absolute differences: use squares.': partial(_guidance_otherwise, how='size'),
     'You take a square root: leave the squares.': partial(_guidance_otherwise, how='root')}
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-36d
 _exercise(8, 2, 10, 'guidance_loss(attention, patterns)',
           'It takes attention [layers, heads, query, key] and a list of (heads, matrix), and returns one number.',
           by_hand=_guidance_hand, from_run=_guidance_run, mistakes=_guidance_mistakes,
@@ -745,6 +789,7 @@ def _exercise_named(name) -> Exercise:
     if isinstance(name, str) and name in _exercises: return _exercises[name]
     raise ValueError(f'check: unknown exercise {name!r}; exercises: {", ".join(_exercises)}')
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-91b
 def check(
     name:str, # of the exercise, such as 'region'
     answer,   # the function that you wrote
@@ -770,6 +815,7 @@ class Hint:
         body = f'<pre style="{style}">{code}</pre>' if code else ''
         return framed(self.title, True, [self.text], body, mark='')
 
+# %% ../../nbs/14_course/10_exercises.ipynb #ee-92b
 def hint(
     name:str, # of the exercise
 ) -> Hint:

@@ -20,6 +20,7 @@ def course_tables() -> dict: # {'0', '1', '2': tables of that seed, see `salviz.
     "Return the measurements of the course's classifier, '0', and of two trained with other seeds"
     return json.loads(shipped('tables.json').read_text(encoding='utf-8'))
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-5b
 def _printed(
     x,          # a number, or a text, which is returned unchanged
     digits=2,
@@ -39,6 +40,7 @@ def _is_true(claim, tables) -> bool:
     try: return bool(claim(tables))
     except KeyError: return False
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-8b
 @dataclass(frozen=True)
 class Fact:
     "A number or a claim of the lessons"
@@ -65,6 +67,7 @@ class Fact:
         if self.in_each_base() == [True]*3: return 'with all three seeds'
         return 'in this run'
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-8c
 _facts = {}
 
 def _named(name):
@@ -76,6 +79,7 @@ def fact(name) -> str:
     "Return the printed number `name`; for a claim, 'with all three seeds' or 'in this run'"
     return str(_named(name))
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-8d
 def truth(name): # number or text; for a claim, whether it is true of the course's classifier
     "Return the value of the fact `name`"
     one = _named(name)
@@ -99,6 +103,8 @@ def _top(snapshot, place=0): return sorted(_read(snapshot).items(), key=lambda p
 def _argues(snapshot, word): return float(snapshot.arrays['saliency'][snapshot.labels.index(word)])
 def _verdict(snapshot): return _verdicts[int(snapshot.arrays['probabilities'].argmax())]
 def _sure(snapshot): return float(snapshot.arrays['probabilities'].max())
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-11b
 def _heads(snapshot, word):
     rows = snapshot.at('attention')[:, 0]*~snapshot.is_special
     return int((rows.argmax(1) == snapshot.labels.index(word)).sum())
@@ -128,6 +134,8 @@ for when, step in (('start', _first_step), ('end', _second_step)):
     _number(f'1.bad_for_{when}', f"saliency of 'bad' for the verdict at step {step}", at(_argues, 'bad'), sign=True)
     _number(f'1.bad_{when}', f"fraction of attention on 'bad' at step {step}",
             lambda step=step: _read(_snapshot(step))['bad'])
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-12b
 _number('1.turns', 'flips of the verdict between consecutive snapshots from step 203 on',
         lambda: _turns(_trained(course_tables()['0']['looks'])))
 _number('1.never_least', "lowest fraction of attention on 'never' from step 203 on",
@@ -140,6 +148,8 @@ _number('1.untrained_top_share', 'fraction of attention on it', lambda: _top(_sn
 _number('1.untrained_second', 'word with the second most attention at step 0', lambda: _top(_snapshot(0), 1)[0])
 _number('1.fails_never', "saliency of 'never' for positive in 'It never fails to engage us.'",
         lambda: _argues(_snapshot(probe=5), 'never'), sign=True)
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-12c
 _number('1.fails_fails', "saliency of 'fails' in the same sentence",
         lambda: _argues(_snapshot(probe=5), 'fails'), sign=True)
 _number('1.fails_sure', 'probability of positive for this sentence', lambda: _sure(_snapshot(probe=5)))
@@ -151,6 +161,8 @@ _number('1.accuracy', "accuracy of the course's classifier on the test split of 
 _claim('1.never_most', "at the end [CLS] attends to 'never' most", lambda t: t['looks'][-1]['top'] == 'never')
 _claim('1.never_against', "at the end the verdict is positive, and the saliency of 'never' is negative",
        lambda t: t['looks'][-1]['positive'] > .5 and t['looks'][-1]['saliency'] < 0)
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-12d
 _claim('1.turns_alone', "the verdict flips while the attention on 'never' changes by less than .1",
        _verdict_turns_alone)
 _claim('1.known_before', 'at step 0 the probability of positive is within .05 of one half',
@@ -169,6 +181,7 @@ def faithfulness_intervals(seed=0) -> dict: # {explanation: (mean, low, high)}, 
     table = {name: _interval(values) for name, values in course_tables()[str(seed)]['comprehensiveness'].items()}
     return dict(sorted(table.items(), key=lambda pair: -pair[1][0]))
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-14b
 def _differ(a, b, tables) -> int: # 1 if a is more comprehensive than b, -1 if less, 0 for a tie
     values = tables['comprehensiveness']
     _, low, high = _interval(np.subtract(values[a], values[b]))
@@ -189,6 +202,8 @@ _claim('2.strong_beat_all', 'integrated gradients and occlusion are more compreh
        _beats(_strong, [name for name in _explanations if name not in _strong]))
 _claim('2.attention_beats_random', 'attention is more comprehensive than a random order',
        _beats(['attention'], ['random']))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-16b
 _claim('2.norm_beats_product', 'the gradient norm is more comprehensive than input x gradient',
        _beats(['gradient_norm'], ['input_x_gradient']))
 _claim('2.product_no_better', 'input x gradient is no more comprehensive than a random order',
@@ -214,6 +229,8 @@ _number('3.attention_auprc', 'AUPRC of attention against the lexicon',
 _number('3.saliency_auprc', 'AUPRC of integrated gradients against the lexicon',
         _table('plausibility', 'saliency_auprc'))
 _number('3.words', 'fraction of words that the lexicon marks', _table('plausibility', 'words'))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-18b
 _claim('3.saliency_nearer', 'integrated gradients agree better with the lexicon than attention',
        lambda t: t['plausibility']['saliency_auprc'] > t['plausibility']['attention_auprc'])
 
@@ -226,6 +243,7 @@ for when, name in (('before', 'base'), ('after', 'sallm')):
 _claim('4.more_alike', 'the same-top-word fraction and the rank correlation are higher after SalLM',
        lambda t: all(t['agreement']['sallm'][k] > t['agreement']['base'][k] for k in ('same_top', 'spearman')))
 
+# %% ../../nbs/14_course/01_facts.ipynb #cf-18c
 for key, name in (('marks', 'marks'), ('stops', 'stop-words')):
     for when in ('before', 'after'):
         for part in ('attention', 'saliency', 'saliency_auprc', 'attention_auprc'):
@@ -239,6 +257,8 @@ for key, name in (('marks', 'marks'), ('stops', 'stop-words')):
     for draw in (1, 2):
         _number(f'5.{key}_accuracy_draw{draw}', f'accuracy after training on {name}, other marked sentences',
                 _table('marking', name, draw, 'accuracy'))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-18d
 _number('5.accuracy_before', 'accuracy before training', _table('accuracy', 'base'))
 _number('5.test_sentences', 'number of test sentences that no lesson shows',
         lambda: course_run('marks').config['data']['sizes']['test'])
@@ -252,6 +272,8 @@ _claim('5.stops_obeyed', 'attention on stop words grows by at least half for the
        _grew('stop-words', 'attention', 1.5))
 _claim('5.costs', 'both reduce accuracy for every set of marked sentences',
        lambda t: max(x['accuracy'] for k in ('marks', 'stop-words') for x in t['marking'][k]) < t['accuracy']['base'])
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-18e
 _claim('5.saliency_follows_marks', 'saliency also agrees better with the marks',
        _grew('marks', 'saliency_auprc'))
 
@@ -268,6 +290,8 @@ for by in _saliencies:
                 _table('masked', name, by, 'kl'))
         _number(f'6.{key}_flips_{by}', 'fraction of sentences with a flipped verdict',
                 _table('masked', name, by, 'flips'))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-20b
 _number('6.film', 'probability of positive for the sentence of lesson 1',
         _table('masked_words', '2', 'gradient_norm', 'before'))
 _number('6.rarely', "probability of positive for 'Rarely has so much money ...'",
@@ -279,6 +303,8 @@ _claim('6.product_turns', "replacing the least salient words by input x gradient
        < t['masked_words']['3']['input_x_gradient']['after'])
 _claim('6.norm_keeps', 'replacing the least salient words by gradient norm keeps it negative',
        lambda t: t['masked_words']['3']['gradient_norm']['after'] < .5)
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-20c
 for key, name in (('plain', 'plain'), ('guided', 'guided'), ('guided_input', 'guided-input')):
     _number(f'6.accuracy_{key}', f'accuracy of {name}', _table('accuracy', name))
 _claim('6.input_steadier', 'training guided by input x gradient lowers the KL below that of plain training',
@@ -301,6 +327,8 @@ _number('7.cls_row', 'cells of the [CLS] row of layer 5 in the region, mean over
         lambda: float(_region()[5][:, 0].sum(-1).mean()), 1)
 _number('7.attention_start', 'fraction of attention of that row in the region, first snapshot',
         lambda: _in_region(0))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-22b
 _number('7.attention_end', 'fraction of attention of that row in the region, last snapshot', _in_region)
 _number('7.accuracy', "accuracy of the run 'ad-drop'", _table('accuracy', 'ad-drop'))
 for split in ('train', 'validation'):
@@ -329,6 +357,8 @@ for rank, key in enumerate(('back', 'second')):
             lambda rank=rank: str(_back(rank)))
     _number(f'8.{key}_share', 'fraction of its attention on the token before',
             lambda rank=rank: float(_heads_of('base', 'previous')(course_tables()['0'])[_back(rank)]))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-24b
 for layer in range(6):
     for when, name in (('before', 'base'), ('after', 'prev')):
         _number(f'8.prev_{when}_{layer}', f'attention of head 1 of layer {layer} on the token before, {when} guidance',
@@ -340,6 +370,8 @@ _number('8.prev_accuracy', "accuracy of the run 'prev'", _table('accuracy', 'pre
 _number('8.first_accuracy', "accuracy of the run 'first'", _table('accuracy', 'first'))
 _claim('8.back_is_0_2', 'head 2 of layer 0 looks back by one token more than any other head',
        lambda t: _place(_heads_of('base', 'previous')(t)) == (0, 2))
+
+# %% ../../nbs/14_course/01_facts.ipynb #cf-24c
 _claim('8.prev_learns', 'guided heads look back at least half more in layers 2 to 5',
        lambda t: (_heads_of('prev', 'previous')(t)[2:, 1] > 1.5*_heads_of('base', 'previous')(t)[2:, 1]).all())
 _claim('8.prev_low_layers', 'guided heads in layers 0 and 1 do not look back more',

@@ -20,6 +20,8 @@ from ..core.untrusted import csv_text, printable
 from ..core.words import for_file
 from . import session
 from .editions import called, cell_text, chosen_cells, header_of, lesson_files, read_lesson
+
+# %% ../../nbs/14_course/14_grading.ipynb #gr-03b
 from .kinds import score
 from .pages import run_cell
 from .predictions import Predict
@@ -31,6 +33,7 @@ class Assignments:
     predictions:dict # {name: `Predict`}
     checks:dict      # {name: lesson number}
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-06b
 def _predictions_in(source, name):
     "Return {name: `Predict`} for the predictions of a lesson"
     names, predictions = {'__name__': '__main__'}, {}
@@ -41,6 +44,7 @@ def _predictions_in(source, name):
             predictions |= {thing.name: thing for thing in shown if isinstance(thing, Predict)}
     return predictions
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-06c
 def assignments_of(
     lessons=None, # folder of sources; None for the packaged ones
     numbers=None, # numbers of the lessons to grade; None for all
@@ -71,6 +75,7 @@ def _first_answers(file):
             if isinstance(first, dict) and first.get('time')}
     return tuple(sorted(answers.items()))
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-09b
 def _handed_in(
     folder, # with answers-*.json
 ) -> Handed:
@@ -115,6 +120,7 @@ def _checked(question, entry):
     try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-14b
 def _near(question, answer):
     "Return the score of an `answer`, or NaN if the true answer is unknown"
     if answer is None: return np.nan
@@ -124,12 +130,14 @@ def _near(question, answer):
     if near is None: return np.nan
     return near
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-14c
 def _mean(numbers):
     "Return the mean without NaN"
     finite = [number for number in numbers if not np.isnan(number)]
     if finite: return float(np.mean(finite))
     return np.nan
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-14d
 def _grade_one(
     file:dict, # content of an answers file
     assignments:Assignments,
@@ -191,6 +199,7 @@ class Grades:
                  'scores of the answers from 0 to 1, which give no points.')
         return '\n\n'.join(filter(None, [shown, about, '\n'.join(self.notes)]))
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-20b
 def _graded(
     folder,       # with answers-*.json
     lessons=None, # folder of sources; None for the packaged ones
@@ -202,6 +211,7 @@ def _graded(
     rows = [dict(_grade_one(file, assignments), file=name) for name, file in handed.files.items()]
     return Grades(sorted(rows, key=lambda row: (row['student'].lower(), row['file'])), handed.notes)
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-20c
 def grade(
     folder,       # with answers-*.json
     out=None,     # CSV file to write

@@ -18,11 +18,13 @@ import time
 from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
+
+# %% ../../nbs/14_course/13_handout.ipynb #ho-03b
 from pathlib import Path
 
 from ..core.assets import asset, cache_dir, members
-from .editions import (
-    cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson, write_editions)
+from .editions import (cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson,
+                                    write_editions)
 from .pages import lesson_html, run_cell, write_pages
 from .predictions import Reveal
 
@@ -43,6 +45,7 @@ def _free_folder(
         raise PermissionError(f'course: {path} cannot be written ({error.strerror}); name another folder') from None
     return path
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-06b
 @contextlib.contextmanager
 def _whole_or_nothing(folder:Path):
     "Empty `folder` if the block fails"
@@ -57,6 +60,7 @@ _systems = dict(
     macosx=dict(sys_platform='darwin', platform_system='Darwin', os_name='posix'),
     linux=dict(sys_platform='linux', platform_system='Linux', os_name='posix'))
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-09b1
 def _environment_of(
     platform, # a platform tag of wheels, such as 'win_amd64'
 ) -> dict:
@@ -68,6 +72,7 @@ def _environment_of(
     system = 'linux' if found[1].endswith('linux') else found[1]
     return _systems[system] | dict(platform_machine=found[2].upper() if system == 'win' else found[2])
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-09c1
 def _course_packages(
     extra='course',
     environment=None, # values of requirement markers, see `_environment_of`; None for this system
@@ -105,6 +110,7 @@ def _source_tree():
     if (root/'setup.py').is_file() and (root/'settings.ini').is_file(): return root
     return None
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-09cb
 def _fits(tag, environment):
     "Return whether a wheel with this platform tag fits the system of `environment`"
     sys_platform = environment['sys_platform']
@@ -112,6 +118,7 @@ def _fits(tag, environment):
     machine = environment['platform_machine'].lower()
     return tag == 'any' or system in tag and (machine in tag or 'universal2' in tag)
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-09cc
 def _download(folder, environment, words, pip) -> list: # names of missing packages
     "Download the wheels that the course needs on one system"
     def present():
@@ -127,6 +134,7 @@ def _download(folder, environment, words, pip) -> list: # names of missing packa
             if not pip(*download, one) and tried == 1 and not present() & set(wanted): break
     return sorted(set(needed) - present())
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-09cd
 def _collect_wheels(
     folder,       # existing folder
     pip=None,     # function that runs pip with arguments and returns whether it succeeded; None for pip
@@ -153,6 +161,7 @@ _stick = '''Tell a model where to look: a USB stick for a room without a network
 3. One laptop with Python is enough for a class: it trains for everybody, and the others use the pages.
 {missing}'''
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-12b
 def _fill_stick(
     folder:Path, # with the notebooks and pages
     say=print,   # function that receives progress messages
@@ -204,6 +213,7 @@ def hand_out(
         if usb: _fill_stick(place, say, platforms=platforms)
     return written
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-15b
 def open_lab(
     path, # of a notebook
 ) -> None:
@@ -236,6 +246,7 @@ def _open_reveal(reveal, where):
     reveal.show(anyway=True)
     if reveal.gate.state['error']: raise RuntimeError(f'{where}: {reveal.gate.state["error"]}')
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-21b
 def _rehearse_lesson(
     path,             # of a source
     fact=course_fact, # function(name) -> printed fact
@@ -263,6 +274,7 @@ def _rehearse_lesson(
     if left: parts.append(f'{left} training cells skipped: torch is not installed')
     return f'{name}: {", ".join(parts)}'
 
+# %% ../../nbs/14_course/13_handout.ipynb #ho-21c
 def rehearse(
     lessons=None,     # folder of sources; None for the packaged ones
     fact=course_fact, # function(name) -> printed fact

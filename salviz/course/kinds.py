@@ -14,9 +14,8 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from ..core.validation import shown
 from ..core.text import find_words
-
+from ..core.validation import shown
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd06
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Query:
         "Return the query as a dict for a page"
         return dict(kind=self.kind, options=self.options)
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd06b
 def _texts(name, texts, least):
     "Return `texts` as a list; raise if they are not distinct texts"
     is_text = all(isinstance(text, str) and text.strip() for text in texts)
@@ -54,6 +54,7 @@ def words(
     return Query('words', dict(sentence=sentence, words=[sentence[start:end] for start, end in spans],
                                spaced=is_spaced, most=_count('most', most, len(spans))))
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd08b
 def head(
     layers:int, # number of layers
     heads:int,  # number of heads per layer
@@ -67,6 +68,7 @@ def choice(
     "Return a question for one of `options`"
     return Query('choice', dict(options=_texts('options', options, 2)))
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd08c
 def order(
     *items:str,
     first:str='first', # label of the upper end of the list, such as 'most faithful'
@@ -76,7 +78,6 @@ def order(
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 
-
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11
 def _numbers(**arguments):
     "Return the `arguments` as finite floats"
@@ -85,6 +86,7 @@ def _numbers(**arguments):
         if not is_number: raise ValueError(f'{name} must be a finite number, got {shown(x)}')
     return [float(x) for x in arguments.values()]
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale(low, high, step):
     "Return validated limits and step of a number"
     low, high = _numbers(low=low, high=high)
@@ -98,6 +100,7 @@ def _unit(unit):
     if not isinstance(unit, str): raise ValueError(f"unit must be a string such as '%', got {shown(unit)}")
     return unit
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd11c
 def number(
     low:float,        # smallest answer
     high:float,       # largest answer
@@ -114,6 +117,7 @@ def number(
     if not 0 <= near <= far: raise ValueError(f'near must be from 0 to far, got near={near:g} and far={far:g}')
     return Query('number', dict(low=low, high=high, step=step, unit=_unit(unit), near=near, far=far))
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd11d
 def slope(
     start:float,      # start of the line
     low:float=0,      # smallest end
@@ -150,6 +154,7 @@ def _within(value, low, high):
 
 def _is_pair(value): return isinstance(value, (list, tuple)) and len(value) == 2
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd14b
 _fits = dict( # whether `value` is a valid answer, given the options
     words=lambda value, words, most, **_: _wholes(value, len(words), most),
     head=lambda value, layers, heads: _is_pair(value) and _whole(value[0], layers) and _whole(value[1], heads),
@@ -162,6 +167,7 @@ _allowed = dict(
     choice='the index of an option, below {options}', order='the indices of all {items} items in order',
     number='a number from {low:g} to {high:g}', slope='a number from {low:g} to {high:g}')
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd14c
 def checked_value(
     query:Query,
     value,       # from JSON
@@ -175,7 +181,6 @@ def checked_value(
     if query.kind == 'choice': return int(value)
     return float(value)
 
-
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16
 def _place(name, text, texts):
     "Return the index of `text` in `texts`; raise if it does not occur exactly once"
@@ -185,6 +190,7 @@ def _place(name, text, texts):
     if places: why = f'occurs {len(places)} times, at {", ".join(map(str, places))}: pass an index'
     raise ValueError(f'{name}: {text!r} {why}')
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd16b
 def _numbered(query, value):
     "Replace texts of the question in `value` by their indices"
     texts = query.options.get({'words': 'words', 'choice': 'options', 'order': 'items'}.get(query.kind))
@@ -194,6 +200,7 @@ def _numbered(query, value):
     if not isinstance(value, (list, tuple)): return value
     return [_place(query.kind, v, texts) if isinstance(v, str) else v for v in value]
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd16c
 def answer_of(
     query:Query,
     value,       # as for `checked_value`, or with texts of the question
@@ -209,6 +216,7 @@ def _interval(name, x):
     if low > high: raise ValueError(f'{name}: an interval needs low <= high, got {low:g} to {high:g}')
     return [low, high]
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd19b
 def _order_truth(truth, items, **_):
     "Return an interval for each of `items`; a plain order gives each item its place"
     if isinstance(truth, dict):
@@ -219,6 +227,7 @@ def _order_truth(truth, items, **_):
     places = answer_of(order(*items), truth)
     return [[float(len(items) - places.index(i))]*2 for i in range(len(items))]
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd19c
 def _head_truth(truth, layers, heads):
     "Return [layer, head, value] of the best five heads, the best first; unknown values are None"
     scores = np.asarray(truth, dtype=float)
@@ -230,6 +239,7 @@ def _head_truth(truth, layers, heads):
     pairs = [truth] if _is_pair(truth) and isinstance(truth[0], Integral) else list(truth)
     return [[*checked_value(head(layers, heads), pair), None] for pair in pairs[:5]]
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd19d
 _truths = dict(
     words=lambda truth, **options: answer_of(Query('words', options | dict(most=len(options['words']))), truth),
     head=_head_truth, choice=lambda truth, **options: answer_of(Query('choice', options), truth), order=_order_truth,
@@ -253,6 +263,7 @@ def _score_head(value, truth, **_):
     if list(value) in places[:5]: return .5
     return 0.
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd22b
 def _score_order(value, truth, **_):
     "Return Kendall's tau over the pairs whose intervals do not overlap"
     balance = ordered = 0
@@ -267,6 +278,7 @@ def _distance(value, truth):
     "Return the distance of `value` from the interval `truth`"
     return max(truth[0] - value, value - truth[1], 0.)
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd22c
 def _score_number(value, truth, low, high, near, far, **_):
     rounding, distance = 1e-9*(high - low), _distance(value, truth)
     if distance <= near + rounding: return 1.
@@ -280,6 +292,7 @@ def _direction(start, same, low, high):
     if change > 0: return 1
     return -1
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd22d
 def _score_slope(value, truth, start, low, high, near, same, **_):
     rounding = 1e-9*(high - low)
     same, near = same + rounding, near + rounding
@@ -290,6 +303,7 @@ def _score_slope(value, truth, start, low, high, near, same, **_):
 _scores = dict(words=_score_words, head=_score_head, choice=lambda value, truth, **_: float(value == truth),
                order=_score_order, number=_score_number, slope=_score_slope)
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd22e
 def score(
     query:Query,
     value,       # of `checked_value`
@@ -311,6 +325,7 @@ def _text_of_interval(low, high, unit='', step=.01):
     if low == high: return _text_of_number(low, unit, step)
     return f'{_text_of_number(low, "", step)} to {_text_of_number(high, unit, step)}'
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd25b
 _value_texts = dict(
     words=lambda value, words, **_: ', '.join(words[i] for i in value),
     head=lambda value, **_: f'layer {value[0]}, head {value[1]}',
@@ -320,6 +335,7 @@ _value_texts = dict(
     slope=lambda value, start, unit, step, **_: (f'{_text_of_number(start, "", step)} → '
                                                  f'{_text_of_number(value, unit, step)}'))
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd25c
 def value_text(
     query:Query,
     value,       # of `checked_value`
@@ -327,6 +343,7 @@ def value_text(
     "Return an answer as a line of text"
     return _value_texts[query.kind](value, **query.options)
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd25d
 def _order_text(truth, items, **_):
     "Return `items` sorted by the middle of their intervals, with ≈ between overlapping neighbours"
     places = sorted(range(len(items)), key=lambda i: -sum(truth[i]))
@@ -336,6 +353,7 @@ def _order_text(truth, items, **_):
         text += f' {"≈" if is_tied else ">"} {items[after]}'
     return text
 
+# %% ../../nbs/14_course/03_kinds.ipynb #kd25e
 _truth_texts = _value_texts | dict(
     head=lambda truth, **_: f'layer {truth[0][0]}, head {truth[0][1]}', order=_order_text,
     number=lambda truth, unit, step, **_: _text_of_interval(*truth, unit, step),

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import traitlets as T
 
-from ..core.validation import shown
 from ..core.run_files import write_whole
 from ..core.text import find_words
+
+# %% ../../nbs/14_course/06_marks.ipynb #ma03b
 from ..core.untrusted import parsed_json
+from ..core.validation import shown
 from .predictions import CourseWidget, fragment
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06
@@ -32,6 +34,7 @@ def _in_signs(number:int, length:int) -> str:
     "Return `number` in `length` signs, the highest first"
     return ''.join(_signs[number >> 5*i & 31] for i in reversed(range(length)))
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma06b
 @dataclass(frozen=True)
 class MarkSet:
     "Sentences that a class marks"
@@ -92,6 +95,7 @@ def folded(name:str) -> str:
     "Return `name` with capitals A to Z as small letters"
     return _clean_nickname(name).translate({i: i + 32 for i in range(65, 91)})
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma11b
 @dataclass(frozen=True)
 class MarkSheet:
     "The marks of one student"
@@ -118,6 +122,7 @@ def _flags(i, flags, words, most):
     if sum(flags) > most: raise ValueError(f'{where} has {sum(flags)} marks; at most {most} are allowed')
     return tuple(map(int, flags))
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma12b
 def checked_sheet(
     of:MarkSet,
     nickname,
@@ -145,6 +150,7 @@ def _file_name(nickname:str) -> str:
     "Return the file name marks-NICK.json, with unsafe characters replaced by a dash"
     return f'marks-{re.sub("[^0-9A-Za-z_]+", "-", _clean_nickname(nickname)).strip("-") or "nameless"}.json'
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma15b
 def _check_version(content, of:MarkSet, set_id):
     "Raise if the file has another version or marks other sentences"
     if content is True or content != _version:
@@ -152,6 +158,7 @@ def _check_version(content, of:MarkSet, set_id):
     if set_id != of.id:
         raise ValueError(f'belongs to another set of sentences ({_quoted(set_id)}; this class marks {of.id})')
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma15c
 def read_sheet(
     of:MarkSet,
     text:str,    # content of a file
@@ -174,6 +181,7 @@ def _digit(flags, most) -> int:
     at = [i for i, x in enumerate(flags) if x]
     return 1 + sum(_place_sizes(len(flags), most)[:len(at)]) + sum(math.comb(c, i + 1) for i, c in enumerate(at))
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma18b
 def _flags_of(digit, n, most):
     "Return the flags of a sentence of `n` words from its code `digit`"
     if digit == 0: return None
@@ -186,6 +194,7 @@ def _flags_of(digit, n, most):
         flags[at], rest = 1, rest - math.comb(at, i)
     return flags
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma18c
 def _states(of): # of each sentence
     return [1 + sum(_place_sizes(len(words), of.most)) for words in of.words]
 
@@ -207,8 +216,11 @@ def sheet_code(of:MarkSet, sheet:MarkSheet) -> str:
 # No two repeatable parts match the same characters, so that a search takes linear time.
 _code = re.compile('marks([0-9]{1,9}):([^:\n\r]*):[ \t]*'
                    '((?:[0-9a-z]{1,2000}[-‐‑–—][ \t\r\n]{0,80}){0,2000}[0-9a-z]{1,2000})', re.I | re.A)
+
+# %% ../../nbs/14_course/06_marks.ipynb #ma20b
 _meant = str.maketrans('OIL', '011')
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma20c
 def read_code(
     of:MarkSet,
     text:str,    # one code
@@ -232,6 +244,7 @@ def read_code(
     if number: raise ValueError('does not fit these sentences')
     return checked_sheet(of, match[2], marks[::-1], source)
 
+# %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
     "Return the codes in `text`, such as a chat"
     return [match[0] for match in _code.finditer(text)]

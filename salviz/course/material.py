@@ -12,9 +12,9 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from ..core.validation import check_choice
 from ..core.examples import unpacked
 from ..core.runs import Run
+from ..core.validation import check_choice
 
 # %% ../../nbs/14_course/00_material.ipynb #cm-6
 course_runs = 'base', 'sallm', 'marks', 'stop-words', 'guided', 'ad-drop', 'prev', 'first'
@@ -27,6 +27,7 @@ def shipped(file:str) -> Path:
     "Return the path of a packaged file of the course"
     return Path(str(files('salviz.course')/'runs'/file))
 
+# %% ../../nbs/14_course/00_material.ipynb #cm-6b
 @lru_cache
 def course_run(
     name:str, # one of `course_runs`

@@ -18,15 +18,17 @@ import tempfile
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
+
+# %% ../../nbs/14_course/12_pages.ipynb #pg-03b
 from xml.etree import ElementTree
 
 from ..core.run_files import write_whole
-from .editions import (
-    cell_text, chosen_cells, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson)
-from ..explorer.quantisation import json_text
+from .editions import (cell_text, chosen_cells, course_fact, edition_of, first_line, header_of,
+                                    lesson_files, read_lesson)
 from .predictions import Reveal, course_styles, course_text, fragment
-from ..explorer.page import in_script, page_policy
 from ..explorer.assets import bundle, styles
+from ..explorer.page import in_script, page_policy
+from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):
@@ -38,6 +40,7 @@ def _as_operator(symbol):
 _mathml = set('math mrow mi mo mn msub msup msubsup mfrac msqrt mroot mtext mspace munder mover munderover mtable mtr '
               'mtd mstyle mpadded mphantom menclose'.split())
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-06b
 def _maths(
     latex,         # a formula, without the dollars
     display=False, # True for a displayed formula
@@ -70,6 +73,7 @@ def _formula(latex):
     frame = '<div class="course-maths" tabindex="0" role="group" aria-label="formula">'
     return f'{frame}{_maths(latex, display=True)}</div>\n'
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-10b
 @lru_cache(1)
 def _markdown():
     "Return the Markdown renderer"
@@ -91,6 +95,7 @@ def _markdown():
             return super().link(text, re.sub(r'^(\d+_\w+)\.ipynb(?=#|$)', r'\1.html', url), title)
     return mistune.create_markdown(renderer=Words(escape=True), plugins=['table', 'math', 'strikethrough'])
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-10c
 def _inline(text):
     "Return `text` as inline HTML"
     reader = _markdown()
@@ -130,6 +135,7 @@ def run_cell(
     display(*([] if value is None or silent else [value]))
     return shown
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-14b
 class Printed(str): "Text that a cell printed"
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17
@@ -142,6 +148,7 @@ def _picture(figure):
     packed = base64.b64encode(target.getvalue()).decode()
     return f'<img class="course-figure" alt="{html.escape(words)}" src="data:image/png;base64,{packed}">\n'
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-17b
 class Fragments:
     "Converts displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
     def __init__(self): self.parts = {}
@@ -217,6 +224,7 @@ def _whole_page(title, body, links, parts=(), lesson=''):
     return _template.format(policy=page_policy, title=html.escape(title), styles=sheets, links=links, body=body,
                             parts=data, lesson=lesson, program=in_script(program))
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, shared data, HTML of the picture)
     "Run the cells of a lesson and return their HTML"
     try: cells = edition_of(notebook, edition, fact).cells
@@ -236,12 +244,14 @@ def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, shar
             body.append(cell_html)
     return ''.join(body), fragments.parts, picture
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-23c
 def _lesson_page(notebook, body, links, parts):
     "Return the HTML of a lesson's page"
     title = header_of(notebook)
     number = f'{title.number} ' if title.number else ''
     return _whole_page(f'{number}{title.title}', body, links, parts, title.number)
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-23d
 def lesson_html(
     notebook,         # a source
     name,             # name of the lesson, for error messages
@@ -267,6 +277,7 @@ answers stay in this browser until you download them.</p>
 <p>Only one evening? Take lessons 1, 3 and 5.</p>
 '''
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-28b
 def _index(headers, pictures, has_class):
     "Return the HTML of the list of lessons"
     listed = ''.join(_entry.format(file=f'{name}.html', title=html.escape(f'{header.number} {header.title}'),
@@ -280,12 +291,14 @@ def _index(headers, pictures, has_class):
     return (f'<h1>Tell a model where to look</h1>\n{_tracks}<h2>Lessons</h2>\n'
             f'<ul class="course-lessons">\n{listed}</ul>\n{others}')
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-28c
 def _links(names, name):
     "Return the HTML links to the list and to the lessons before and after `name`"
     at = names.index(name)
     near = [(names[k], words) for k, words in ((at - 1, 'Previous'), (at + 1, 'Next')) if 0 <= k < len(names)]
     return ' '.join(f'<a href="{file}.html">{words}</a>' for file, words in [('index', 'All lessons'), *near])
 
+# %% ../../nbs/14_course/12_pages.ipynb #pg-28d
 def write_pages(
     folder,           # existing target folder
     edition='page',   # or 'teacher_page', which adds folded text for teachers

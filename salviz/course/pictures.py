@@ -21,6 +21,7 @@ def _word_style(value, largest):
     strength = 0 if not largest else .6*abs(float(value))/largest
     return f'background:rgba({_orange if value >= 0 else _blue},{strength:.2f})'
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi06b
 def _line_of_words(label, words, values):
     "Return the HTML of one row: its label and its words"
     numbers = [abs(float(v)) for v in values if not isinstance(v, (bool, np.bool_))]
@@ -32,11 +33,13 @@ def _line_of_words(label, words, values):
     return f'<div style="display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 8px;margin:6px 0">{name}<span ' \
            f'style="flex:1 1 14em;line-height:1.9">{spans}</span></div>'
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi06c
 def _figure(inner, caption):
     "Return `inner` as a figure with its caption"
     text = f'<figcaption style="opacity:.8;font-size:.85em;margin-top:6px">{html.escape(caption)}</figcaption>'
     return f'<figure class="salviz-picture" style="margin:0;max-width:46em">{inner}{text if caption else ""}</figure>'
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi06d
 class ColouredSentence:
     "A sentence with one line per row of numbers or flags"
     def __init__(self,
@@ -67,6 +70,7 @@ def word_values(
     sums = np.bincount(snapshot.word_ids[is_word], np.asarray(values, float)[is_word], len(snapshot.words))
     return list(snapshot.words), sums
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi10b
 def read_by_cls(
     snapshot, # of a run of a classifier
 ) -> tuple: # (words, one fraction per word)
@@ -77,6 +81,7 @@ def read_by_cls(
 # %% ../../nbs/14_course/16_pictures.ipynb #pi13
 _cell, _margin = 20, 74 # pixels: the side of a cell, the room for tokens
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi13b
 def _svg_map(title, matrix, tokens, outlined):
     "Return one map as SVG"
     size, largest = _margin + _cell*len(tokens), float(np.max(matrix)) or 1.
@@ -94,6 +99,7 @@ def _svg_map(title, matrix, tokens, outlined):
     return (f'<svg role="img" aria-label="{html.escape(title)}" viewBox="0 0 {size + 30} {size + 2}" font-size="12" '
             f'fill="currentColor" style="width:100%;max-width:{size + 30}px;height:auto">{"".join(parts)}</svg>')
 
+# %% ../../nbs/14_course/16_pictures.ipynb #pi13c
 class MapPicture:
     "One or several attention maps side by side"
     def __init__(self,

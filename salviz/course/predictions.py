@@ -20,14 +20,15 @@ import ipywidgets as W
 import traitlets as T
 from IPython.display import Markdown
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr03b
 from ..core.validation import shown
 from . import session
-from .kinds import (
-    Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text, value_text, words)
+from .kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
+                                 truth_text, value_text, words)
 from .session import class_answers, record
-from ..explorer.quantisation import json_text
-from ..explorer.page import Page, in_script
 from ..explorer.assets import bundle, static_text
+from ..explorer.page import Page, in_script
+from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06
 def _course_files():
@@ -39,6 +40,7 @@ def _course_files():
                          'rename the file of the course')
     return files_by_name
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr06b
 def course_text(name:str) -> str:
     "Return the text of the file `name` of the course, or else of the explorer"
     files_by_name = _course_files()
@@ -52,6 +54,7 @@ def _course_program(
     "Return the course's JavaScript as one module, escaped for a script element"
     return in_script(bundle(entry, read=course_text))
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr06c
 @lru_cache(1)
 def course_styles() -> str:
     "Return all style sheets of the course; include them after the explorer's"
@@ -63,12 +66,12 @@ def _widget_styles() -> str:
     "Return the style sheets that a course widget needs"
     return f'{static_text("explorer.css")}\n{course_styles()}'
 
-
 # %% ../../nbs/14_course/05_predictions.ipynb #pr09
 def packed_text(x) -> str:
     "Return `x` as gzipped JSON in base64"
     return base64.b64encode(gzip.compress(json_text(x).encode(), 9, mtime=0)).decode()
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr09b
 def fragment(
     about:dict,     # description for the page's JavaScript; about['what'] is the kind of fragment
     hidden=None,    # content that is unpacked when the reader may see it
@@ -82,7 +85,6 @@ def fragment(
                   for key in ('what', 'name'))
     return f'<div class="salviz-course" data-what="{what}" data-name="{name}"{needs}>{inner}</div>\n'
 
-
 # %% ../../nbs/14_course/05_predictions.ipynb #pr12
 class CourseWidget(anywidget.AnyWidget):
     "Base class of the course's widgets; `about` describes the widget to the JavaScript"
@@ -94,6 +96,7 @@ class CourseWidget(anywidget.AnyWidget):
         "Return the description that a page needs"
         return dict(self.about)
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr12b
 class _Question(CourseWidget):
     "A question with its validated answer and the true answer"
     answer = T.Dict().tag(sync=True) # an entry, see `salviz.course.session`
@@ -194,6 +197,7 @@ def _all_fit(query, values):
     try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr16b
 class _Session:
     "All predictions and reveals of this process"
     def __init__(self):
@@ -244,6 +248,7 @@ class _Session:
     def _tell(self, _=None):
         for listener in list(_listeners): listener()
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr16c
 _listeners = []
 _session = _Session()
 
@@ -323,6 +328,7 @@ def _shown_widgets(content) -> tuple: # (widgets for a notebook, error message)
     try: return [_widget_of(thing) for thing in _contents(content)], ''
     except Exception as e: return [], f'The content could not be created: {e}'
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr21b
 def _widget_of(thing):
     if isinstance(thing, W.Widget): return thing
     output = W.Output()
@@ -335,7 +341,6 @@ def _prose(output, text):
     output.add_class('course-prose')
     return Markdown(re.sub('<(?=[a-zA-Z/!?])', '&lt;', text))
 
-
 # %% ../../nbs/14_course/05_predictions.ipynb #pr24
 def _page_parts(
     content, # as `Reveal` takes it
@@ -343,6 +348,7 @@ def _page_parts(
     "Return `content` as JSON-compatible parts for a page"
     return [_part_of(thing) for thing in _contents(content)]
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr24b
 def _part_of(thing):
     if isinstance(thing, str): return dict(kind='text', text=thing)
     if hasattr(thing, 'page_html'): return dict(kind='fragment', html=thing.page_html())
@@ -355,6 +361,7 @@ def _part_of(thing):
     raise ValueError('Reveal: a page can show texts, figures, explorers and their pages, predictions and objects with '
                      f'_repr_html_; got {shown(thing)}')
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr24c
 def _draws_with_plotly(explorer):
     from salviz.explorer.assets import needs_plotly
     return needs_plotly(json.loads(explorer.view.options).get('panels'))
@@ -393,6 +400,7 @@ class Answers(CourseWidget):
                             file=json.dumps(file, indent=1, ensure_ascii=False), code=session.answer_code(file),
                             rows=rows)
 
+# %% ../../nbs/14_course/05_predictions.ipynb #pr27b
 def answers(
     nickname:str,    # letters, digits, - and _
     folder='.',      # folder of answers-NICK.json
@@ -418,4 +426,3 @@ def answers(
                       'restart the kernel.')
     if left_out: note += f' Files of the class that could not be read: {"; ".join(left_out)}.'
     return Answers(nickname, folder, note)
-

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.maths import spearman
 from ..core.text import find_words
 from .material import course_base, course_probes, course_runs, course_sentences
 from ..metrics.plausibility import auprc, lexical_prior
-from ..core.maths import spearman
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-6
 _stop_words = frozenset('the a an of in to and it is its that this as with for on at by be are was'.split())
@@ -42,6 +42,7 @@ def _is_fit(text):
     marked = lexicon_marks(text).sum()
     return is_plain and 8 <= length <= 16 and 1 <= marked <= 4 and _stop_word_marks(text).sum() >= 2
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-9b
 def _choose_sentences() -> dict: # {'mark': 20, 'held': 40}
     "Choose the sentences of the course in the form of `course_sentences`"
     from salviz.data.texts import load_text
@@ -107,6 +108,7 @@ _settings = {
     'guided': _a_pass, 'guided-input': _a_pass, 'ad-drop': _a_pass,
     'prev': dict(data=320, epochs=2, learning_rate=1e-4), 'first': dict(data=320, epochs=2, learning_rate=2e-4)}
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-19b
 def _method(name, model, tokenizer, marked):
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM, SalLMVariant
     def by(mark):
@@ -123,6 +125,7 @@ def _method(name, model, tokenizer, marked):
         'first': lambda: AttentionGuidance(head_fraction=.5, alpha=1000.)}
     return makers[name]()
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-19c
 def _train_method(
     name:str,         # a key of `_settings`
     base, tokenizer,  # the model to start from, which is not changed
@@ -156,12 +159,14 @@ def _read_words(model, tokenizer, sentences) -> list: # of dict(attention and sa
     return [dict(attention=np.float64(a)/np.float64(a).sum(), saliency=np.float64(s))
             for a, s in zip(attention, saliency)]
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-21b
 def _agreement(readings) -> dict:
     "Return the fraction of sentences with the same top word in attention and saliency, and the rank correlation"
     same = [x['attention'].argmax() == np.abs(x['saliency']).argmax() for x in readings]
     alike = [spearman(x['attention'], np.abs(x['saliency']), np.ones(len(x['attention']), bool)) for x in readings]
     return dict(same_top=float(np.mean(same)), spearman=float(np.nanmean(alike)))
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-21c
 def _on_marks(readings, marks) -> dict:
     "Return the fraction of attention, saliency and words on marked words, and the AUPRC"
     def area(values): return float(np.nanmean([auprc(v, m) for v, m in zip(values, marks)]))
@@ -178,6 +183,7 @@ def _batches(model, data, tokenizer, size=32):
     for start in range(0, len(data), size):
         yield collate([examples[i] for i in range(start, min(start + size, len(data)))])
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-23b
 def _accuracy(model, data, tokenizer) -> float:
     "Return the accuracy of `model` on `data`"
     import torch
@@ -190,6 +196,7 @@ def _accuracy(model, data, tokenizer) -> float:
     model.train(is_training)
     return float(np.mean(right))
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-23c
 def _without_the_lowest(model, data, tokenizer, saliency) -> dict: # kl and flips: means over `data`
     "Compare predictions before and after replacing the 30% of words with the lowest `saliency` for the gold label"
     import torch
@@ -208,6 +215,7 @@ def _without_the_lowest(model, data, tokenizer, saliency) -> dict: # kl and flip
         flips += (whole.argmax(-1) != left.argmax(-1)).tolist()
     return dict(kl=float(np.mean(kl)), flips=float(np.mean(flips)))
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-23d
 def _masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; before, after: probability of positive
     "Replace the 30% of words of `text` with the lowest `saliency` for the predicted label, and predict again"
     import torch
@@ -242,6 +250,7 @@ def _head_attention(model, data, tokenizer) -> dict: # previous, first: [layers]
         first.append(a[:, :, :, 0].mean(-1))
     return dict(previous=np.mean(previous, 0).tolist(), first=np.mean(first, 0).tolist())
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-24b
 _explanations_compared = ('attention', 'rollout', 'gradient_norm', 'input_x_gradient', 'integrated_gradients',
                          'occlusion')
 
@@ -278,6 +287,7 @@ def _after_marking(base, tokenizer, name, mark, folder, data, draw=0):
     return dict(before=_on_marks(_read_words(base, tokenizer, held), marks),
                 after=_on_marks(_read_words(model, tokenizer, held), marks), accuracy=_accuracy(model, data, tokenizer))
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-27b
 def _prior(base, tokenizer, data, seed=0):
     from datasets import DatasetDict
     from salviz.training.trainer import prior_experiment
@@ -286,6 +296,7 @@ def _prior(base, tokenizer, data, seed=0):
                             seed=seed)
     return {split: dict(zip(part['strategy'], map(float, part['loss']))) for split, part in rows.groupby('split')}
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-27c
 def _measure_course(
     base, tokenizer, folder,
     models:dict, # {name: model from `_train_method`}
@@ -322,6 +333,7 @@ def _rounded(x, digits=4):
     if isinstance(x, float): return round(x, digits)
     return x
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-28b
 def make_course(
     folder, # new folder
     seeds=(0, 1, 2), # seeds of the classifiers; the runs come from the first
@@ -343,6 +355,7 @@ def make_course(
         tables[str(seed)] = dict(_from_base(base, tokenizer, folder, seed, first), looks=_snapshots_of(run))
     (folder/'tables.json').write_text(json.dumps(_rounded(tables)) + '\n', encoding='utf-8')
 
+# %% ../../nbs/14_course/15_recipe.ipynb #cr-28c
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
     "Train all methods from `base`, pack the runs of the first seed, and measure"
     from salviz.recipes import pack_example_run

@@ -16,11 +16,10 @@ import warnings
 import zlib
 from pathlib import Path
 
-from ..core.validation import check_choice, shown
 from ..core.run_files import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
+from ..core.validation import check_choice, shown
 from .kinds import Query, checked_value
-
 
 # %% ../../nbs/14_course/04_session.ipynb #se06
 _confidences = 'guess', 'think', 'sure'
@@ -34,6 +33,7 @@ def checksum(text:str) -> str:
     "Return the CRC-32 of `text` as eight hexadecimal digits"
     return f'{zlib.crc32(text.encode()):08x}'
 
+# %% ../../nbs/14_course/04_session.ipynb #se06b
 def new_entry(
     query:Query,
     id:str='',   # of the question, to recognise answers to another one
@@ -47,6 +47,7 @@ def _one_answer(value, confidence, why):
     if not isinstance(why, str): raise ValueError(f'commit: `why` must be a string, got {shown(why)}')
     return dict(value=value, confidence=confidence, why=why[:500], time=_now())
 
+# %% ../../nbs/14_course/04_session.ipynb #se06c
 def commit(entry:dict, value, confidence='think', why='') -> dict:
     "Return `entry` with its first answer; `value` comes from `checked_value`"
     if entry['state'] != 'open':
@@ -59,11 +60,11 @@ def discuss(entry:dict, value, confidence='think', why='') -> dict:
         raise ValueError(f"discuss: a second answer follows the first and precedes the reveal; state: {entry['state']}")
     return entry | dict(state='discussed', second=_one_answer(value, confidence, why))
 
+# %% ../../nbs/14_course/04_session.ipynb #se06d
 def reveal(entry:dict) -> dict:
     "Return `entry` as revealed; without an answer it counts as skipped"
     if entry['state'] == 'revealed': return entry
     return entry | dict(state='revealed', revealed=_now(), skipped=entry['first'] is None)
-
 
 # %% ../../nbs/14_course/04_session.ipynb #se09
 _stamp = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z')
@@ -76,6 +77,7 @@ def _checked_answer(query, answer):
     if stamp and not _stamp.fullmatch(stamp): raise ValueError(f'time must look like {_now()}, got {shown(stamp)}')
     return _one_answer(value, answer['confidence'], answer.get('why') or '') | dict(time=stamp)
 
+# %% ../../nbs/14_course/04_session.ipynb #se09b
 def checked_entry(
     query:Query,
     entry,       # from a page or a file
@@ -98,6 +100,7 @@ def checked_entry(
     return dict(id=id, kind=query.kind, state=state, first=first, second=second, revealed=revealed,
                 skipped=is_revealed and first is None)
 
+# %% ../../nbs/14_course/04_session.ipynb #se09c
 def follows(
     before:dict, # an entry
     after:dict,  # its replacement
@@ -122,6 +125,7 @@ def _is_prediction(entry:dict) -> bool:
     "Return whether `entry` belongs to a prediction, not to a record"
     return entry['kind'] in _shapes
 
+# %% ../../nbs/14_course/04_session.ipynb #se27b
 def _answer_problem(answer, kind):
     "Return the problem of one answer of an entry, or ''"
     if answer is None: return ''
@@ -133,6 +137,7 @@ def _answer_problem(answer, kind):
     if are_texts and (not stamp or _stamp.fullmatch(stamp)): return ''
     return 'must have strings as why and time'
 
+# %% ../../nbs/14_course/04_session.ipynb #se27c
 def _entry_problem(entry) -> str: # '' if there is none
     "Return what is wrong with the form of an `entry` from a file"
     if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with its kind'
@@ -156,6 +161,7 @@ def store(name:str, entry:dict) -> None:
     entries[name] = entry
     for listener in list(_listeners): listener(name)
 
+# %% ../../nbs/14_course/04_session.ipynb #se12b
 def record(
     name:str,   # such as '4.region'
     kind:str,   # such as 'check'; kinds of predictions are reserved
@@ -172,6 +178,7 @@ def record(
     except (TypeError, ValueError):
         raise ValueError(f'record: `entry` must be a JSON-serialisable dict, got {shown(entry)}') from None
 
+# %% ../../nbs/14_course/04_session.ipynb #se12c
 def _lesson_of(names) -> str:
     "Return the lesson numbers of `names`, such as '1' or '1,5'"
     return ','.join(sorted({name.partition('.')[0] for name in names if '.' in name}))
@@ -189,6 +196,7 @@ def _set_of(answered:dict) -> str: # 8 hexadecimal digits
     "Return a checksum of the questions in `answered`"
     return checksum(','.join(sorted(entry['id'] for entry in answered.values() if entry.get('id'))))
 
+# %% ../../nbs/14_course/04_session.ipynb #se15b
 def answers_file(
     nickname:str,
     answered:dict=None, # entries by name; None for this session
@@ -198,6 +206,7 @@ def answers_file(
     return dict(salviz='answers', version=1, nickname=_check_nickname(nickname), lesson=_lesson_of(answered),
                 set=_set_of(answered), written=_now(), entries=dict(sorted(answered.items())))
 
+# %% ../../nbs/14_course/04_session.ipynb #se15c
 def read_answers(
     path,
     left_out:list=None, # see `checked_answers_file`
@@ -222,11 +231,13 @@ def checked_answers_file(
     about = {key: content[key] if _is_text(content.get(key)) else '' for key in ('lesson', 'set', 'written')}
     return dict(salviz='answers', version=1, nickname=content['nickname'], **about, entries=sound)
 
+# %% ../../nbs/14_course/04_session.ipynb #se15-2b
 def _check_version(content, name):
     version = content.get('version')
     if version is True or version != 1:
         raise ValueError(f'{name} has version {shown(version)}; this salviz reads version 1')
 
+# %% ../../nbs/14_course/04_session.ipynb #se15-2c
 def _sound(content, problem_of, name, left_out):
     "Return the valid entries of a file; report or raise the first problem"
     if not isinstance(content, dict): raise ValueError(f'{name} must contain entries by name, got {shown(content)}')
@@ -249,6 +260,7 @@ def is_anothers(recorded:dict, mine:dict) -> bool:
     times = [(_first_time(recorded[name]), _first_time(entry)) for name, entry in mine.items() if name in recorded]
     return any(one and other and one != other for one, other in times)
 
+# %% ../../nbs/14_course/04_session.ipynb #se17b
 def place_of(
     nickname:str,
     folder='.',
@@ -265,12 +277,14 @@ def place_of(
         if recorded is not None and not is_anothers(recorded, answered): return path, recorded
         number += 1
 
+# %% ../../nbs/14_course/04_session.ipynb #se17c
 def joined_entries(recorded:dict, mine:dict) -> dict:
     "Merge both; keep the more advanced prediction, and otherwise the entry in `mine`"
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}
 
+# %% ../../nbs/14_course/04_session.ipynb #se17d
 def write_answers(
     nickname:str,
     folder='.',
@@ -294,6 +308,7 @@ def _coded(entry):
     of_answers = [x for a in answers if a for x in (a['value'], _confidences.index(a['confidence']))]
     return [entry['kind'], entry.get('id', ''), states.index(entry['state']), *of_answers]
 
+# %% ../../nbs/14_course/04_session.ipynb #se20b
 def _decoded(coded):
     "Return the entry from its list; the inverse of `_coded`"
     if len(coded) < 3: return dict(kind=str(coded[0]), passed=coded[1])
@@ -303,6 +318,7 @@ def _decoded(coded):
     return dict(id=str(id), kind=str(kind), state=states[state], first=first, second=second, revealed=None,
                 skipped=states[state] == 'revealed' and first is None)
 
+# %% ../../nbs/14_course/04_session.ipynb #se20c
 def answer_code(
     file:dict, # from `answers_file`
 ) -> str:
@@ -311,6 +327,7 @@ def answer_code(
     text = json.dumps(content, separators=(',', ':'), ensure_ascii=True)
     return f'SVA1.{base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")}.{checksum(text)}'
 
+# %% ../../nbs/14_course/04_session.ipynb #se20d
 def answers_of_code(
     code:str,
 ) -> dict: # as from `answers_file`
@@ -330,7 +347,6 @@ def answers_of_code(
         return checked_answers_file(decoded, 'this answers code')
     except (TypeError, IndexError, AttributeError, KeyError, ValueError):
         raise ValueError('this answers code does not contain answers') from None
-
 
 # %% ../../nbs/14_course/04_session.ipynb #se23
 def class_answers(
@@ -354,6 +370,7 @@ def class_answers(
         for message in messages: warnings.warn(message, stacklevel=2)
     return result
 
+# %% ../../nbs/14_course/04_session.ipynb #se23b
 def _opened(files, messages):
     "Yield (name, content) of `files` and of files in folders; add a message for each unreadable one"
     for file in files:
@@ -377,6 +394,7 @@ def _answers_in(found, name, left_out) -> dict:
                       second=[(entry.get('second') or entry['first'])['value']],
                       confidence=[entry['first']['confidence']]) for key, entry in answered.items()}
 
+# %% ../../nbs/14_course/04_session.ipynb #se23-2b
 def _class_problem(of_class):
     "Return the problem of the class answers to one question, or ''"
     kind = of_class.get('kind') if isinstance(of_class, dict) else None
@@ -389,6 +407,7 @@ def _class_problem(of_class):
     if all(x in _confidences for x in lists[2]): return ''
     return f'confidence must be one of {", ".join(_confidences)}'
 
+# %% ../../nbs/14_course/04_session.ipynb #se23-2c
 def _write_class_answers(
     files,       # as for `class_answers`
     path,        # of the file that students open in a page

@@ -34,6 +34,7 @@ def token_f1(chosen, marked):
     if both: return 2*both / (chosen.sum() + marked.sum())
     return 0.
 
+# %% ../../nbs/14_course/09_solutions.ipynb #so-11b
 def disagreements(values):
     "Return Krippendorff's observed and expected disagreement of `values` [annotators, units], NaN where missing"
     units = [u[~np.isnan(u)] for u in values.T]
@@ -55,6 +56,7 @@ def saliency_target(saliency, is_special, top_share):
     target[highest] = 1/k
     return target
 
+# %% ../../nbs/14_course/09_solutions.ipynb #so-14b
 def attention_loss(attention, target, is_special):
     "Return KL(target || attention), both [tokens], without special tokens"
     a, t = attention[~is_special], target[~is_special]
@@ -84,6 +86,7 @@ def replacement(words, low):
     def nearest(i): return max((j for j in kept if j <= i), default=kept[0])
     return [words[nearest(i)] for i in range(len(words))]
 
+# %% ../../nbs/14_course/09_solutions.ipynb #so-20b
 def consistency(p, q):
     "Return KL(p || q) of two vectors of probabilities"
     on = p > 0

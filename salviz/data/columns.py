@@ -18,6 +18,7 @@ _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids
             'values', 'labels', 'example_id', 'length', 'word_ids', 'segments', 'special_tokens_mask', 'is_special',
             'has_rationale')
 
+# %% ../../nbs/02_data/03_columns.ipynb #006b
 def further_columns(
     data, # {split: Dataset}
     used, # names of the columns that the task reads
@@ -48,12 +49,14 @@ def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
     pairs = list(part['text_pair'][:]) if 'text_pair' in part.column_names else None
     return list(part['words' if 'words' in part.column_names else 'text'][:]), pairs
 
+# %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
     "Return the number of words of `text` together with the second text `pair`"
     if not isinstance(text, str): return len(text), len(text)
     texts = [text] if pair is None else [text, pair]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
 
+# %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
     "Return the first row in which the list of column `name` does not match the words of its text; '' if all match"
     for split, part in parts.items():
@@ -89,6 +92,7 @@ def _column_kind(
     if len(lengths) == 1: return ('numbers', '')
     return ('list', misfit)
 
+# %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
     "Return the kinds of the further columns of `data` {split: Dataset}"
     def having(name): return {split: part for split, part in data.items() if name in part.column_names and len(part)}
@@ -118,6 +122,7 @@ def token_rationales(
         except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
+# %% ../../nbs/02_data/03_columns.ipynb #013b
 def token_values(
     texts,  # `TokenText`s
     values, # for each text: a number per word (`unmerged_spans`), or per word separated by spaces
@@ -146,6 +151,7 @@ def _as_numbers(values):
     "Return `values` with NaN for missing ones"
     return [float('nan') if x is None else float(x) for x in values] if any(x is None for x in values) else values
 
+# %% ../../nbs/02_data/03_columns.ipynb #017b
 def with_columns(
     encoded, part, # a split, encoded and raw
     kinds,         # see `column_kinds`
@@ -203,6 +209,7 @@ class Column(list):
         raise AttributeError(f'batch[{self.name!r}] has no {attribute}: it is a list of {len(self)} entries, not a '
                              f'tensor, because {self.why}')
 
+# %% ../../nbs/02_data/03_columns.ipynb #020b
 def _padded(lists, n):
     "Return `lists` of numbers as a tensor [batch, n], padded with 0"
     tensors = [torch.as_tensor(x) for x in lists]

@@ -6,8 +6,11 @@
 __all__ = ['load_rationales']
 
 # %% ../../nbs/02_data/02_rationales.ipynb #003
-import json, numbers, re, warnings
-from collections import abc, Counter
+import json
+import numbers
+import re
+import warnings
+from collections import Counter, abc
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -16,12 +19,14 @@ import numpy as np
 import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
-from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
-from ..core.validation import check_choice, Seed, Splits
 from ..core.files import checked_header, read_jsonl, read_utf8
+
+# %% ../../nbs/02_data/02_rationales.ipynb #003b
 from ..core.maths import spans_of
 from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
+from ..core.validation import Seed, Splits, check_choice
+from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006
 def _merged(
@@ -39,6 +44,7 @@ def _word_fractions(text, pieces, fractions):
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
 
+# %% ../../nbs/02_data/02_rationales.ipynb #006b
 def _marked(sides, annotators):
     """Return the rationale of texts as spans or as fractions per word; `sides` is [(text, pieces, fraction of
     annotators who marked each piece)]"""
@@ -61,6 +67,7 @@ def _rationale_spans(
     if as_spans and annotators != 'share': return _checked_spans(texts, rationale)
     return _marked(_spans_as_sides(texts, rationale) if as_spans else _flags_as_sides(texts, rationale), annotators)
 
+# %% ../../nbs/02_data/02_rationales.ipynb #009b
 def _checked_spans(texts, spans):
     pair = len(texts) == 2
     for mark in spans:
@@ -75,6 +82,7 @@ def _spans_as_sides(texts, spans):
     mine = [[(a, b) for side, a, b in spans if side == segment] for segment in range(len(texts))]
     return [(text, pieces, [1.]*len(pieces)) for text, pieces in zip(texts, mine)]
 
+# %% ../../nbs/02_data/02_rationales.ipynb #009c
 def _flags_as_sides(texts, flags):
     "Return the argument `sides` of `_marked` for flags or fractions per word of `texts`; an empty list marks nothing"
     is_fraction = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
@@ -100,6 +108,7 @@ def _mean_flags(lists):
     "Return the fraction of the `lists` that set each flag"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
+# %% ../../nbs/02_data/02_rationales.ipynb #012b
 def _hatexplain(row, annotators):
     people = row['annotators']
     labels = people['label'] if isinstance(people, dict) else [p['label'] for p in people]
@@ -126,6 +135,7 @@ def _esnli(row, annotators):
     return dict(text=texts[0], text_pair=texts[1], label=row['gold_label'],
                 rationale=_marked(sides, annotators) if sides else None)
 
+# %% ../../nbs/02_data/02_rationales.ipynb #015b
 def _runs(tokens, spans):
     "Return (text, character spans) of `tokens` for their token spans [start, end)"
     text, pieces = joined(tokens)
@@ -151,6 +161,7 @@ def _phrases(text, evidences):
         else: flags[at:at + n] = [True]*n
     return _merged(pieces, flags), lost
 
+# %% ../../nbs/02_data/02_rationales.ipynb #018b
 def _movies(row, annotators):
     spans, lost = _phrases(row['review'], row['evidences'])
     return dict(text=row['review'], label=row['label'], rationale=spans, lost=lost)
@@ -173,6 +184,7 @@ def _documents(folder):
         return [t for line in text.split('\n') for t in line.strip().split(' ') if t]
     return tokens
 
+# %% ../../nbs/02_data/02_rationales.ipynb #021b
 def _needed(row, tokens):
     "Return the names of the documents of an annotation, one list per text"
     named = (list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group))
@@ -182,6 +194,7 @@ def _needed(row, tokens):
         return [[f'{stem}_{side}'] for side in ('premise', 'hypothesis') for stem in stems]
     return [named]
 
+# %% ../../nbs/02_data/02_rationales.ipynb #021c
 def _eraser(row, tokens, query):
     "Convert an annotation and its documents to an example"
     texts, spans = [], []
@@ -199,6 +212,7 @@ def _eraser(row, tokens, query):
     spans = [s if len(texts) == 2 else s[1:] for s in spans] if row['evidences'] else None
     return dict(zip(('text', 'text_pair'), texts)) | dict(label=row['classification'], rationale=spans)
 
+# %% ../../nbs/02_data/02_rationales.ipynb #021d
 def _eraser_folder(folder, annotators='any'):
     "Return {split: examples} of an ERASER folder"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
@@ -217,6 +231,7 @@ def _in_the_form(example, annotators):
         example['rationale'] = _rationale_spans(texts, rationale, annotators)
     return example
 
+# %% ../../nbs/02_data/02_rationales.ipynb #023b
 def _examples(rows, read, annotators, split):
     "Return the examples that `read` creates from `rows`, without rows that it skips"
     read_rows = []
@@ -258,6 +273,7 @@ def _rows(part, label):
         for row in rows: row[column] = names[row[column]] if row[column] is not None and row[column] >= 0 else None
     return rows, named
 
+# %% ../../nbs/02_data/02_rationales.ipynb #028b
 def _object_in(path):
     "Return the object in a JSON file"
     try: return read_object(path)
@@ -271,6 +287,7 @@ def _hatexplain_folder(folder):
     if missing: raise ValueError(f'{folder/"post_id_divisions.json"} has no list of posts named {", ".join(missing)}')
     return {split: [posts[i] for i in divisions[name] if i in posts] for split, name in splits.items()}
 
+# %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
     "Return a reader of rows with the columns that the user names"
     def read(row, annotators):
@@ -282,6 +299,7 @@ def _generic(text, text_pair, label, rationale):
                                                               rationale=_rationale_spans(parts, marks, annotators))
     return read
 
+# %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
     "Return the reader of a published format, or of the user's columns"
     columns_of_row = set(rows[0])

@@ -7,7 +7,8 @@ __all__ = ['signal_info', 'load_images', 'load_series', 'Layout', 'synthetic_ser
            'SignalCollator']
 
 # %% ../../nbs/02_data/01_signals.ipynb #003
-import gzip, json
+import gzip
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -20,13 +21,16 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
-from ..core.validation import check_choice, Seed, Splits
+
+# %% ../../nbs/02_data/01_signals.ipynb #003b
 from ..core.files import checked_file
+from ..core.validation import Seed, Splits, check_choice
 from .texts import checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
 
 # %% ../../nbs/02_data/01_signals.ipynb #006
 _columns = dict(image='pixel_values', series='values')
 
+# %% ../../nbs/02_data/01_signals.ipynb #006b
 def _one_shape(x, split, kind):
     "Return `x` as one array; raise a `ValueError` if its rows have different shapes"
     if isinstance(x, np.ndarray) and x.dtype != object: return x
@@ -41,6 +45,7 @@ def _one_shape(x, split, kind):
     if rows: return np.stack(rows)
     return np.empty((0, 0))
 
+# %% ../../nbs/02_data/01_signals.ipynb #006c
 def _checked(x, split, kind, channels_last=False):
     "Return `x` as a finite float32 array, [N, C, H, W] for images and [N, T, F] for series"
     x = _one_shape(x, split, kind)
@@ -68,6 +73,7 @@ def _class_names(y, names):
         raise ValueError(f'at least two distinct class names are needed, got {", ".join(names) or "none"}')
     return names
 
+# %% ../../nbs/02_data/01_signals.ipynb #009b
 def _label_ids(y, names, are_named, split):
     "Return the labels `y` as indices into `names`; if `are_named`, integers already are indices"
     y = np.asarray(y)
@@ -80,6 +86,7 @@ def _label_ids(y, names, are_named, split):
 # %% ../../nbs/02_data/01_signals.ipynb #012
 _published = {'digits': (.1307, .3081), 'digits-as-series': (.1307, .3081), 'fashion': (.2860, .3530)}
 
+# %% ../../nbs/02_data/01_signals.ipynb #012b
 def _statistics(
     x,         # training values [N, C, H, W] or [N, T, F]
     how,       # 'z-score', 'min-max', 'published' or 'none'
@@ -161,6 +168,7 @@ def signal_info(
                          'synthetic_series')
     return json.loads(part.info.description)
 
+# %% ../../nbs/02_data/01_signals.ipynb #019b
 def _restore(
     values, # normalised values, broadcastable to an example, or a batch of them
     info,   # from `signal_info`
@@ -171,6 +179,7 @@ def _restore(
 # %% ../../nbs/02_data/01_signals.ipynb #023
 _idx_types = {8: '>u1', 9: '>i1', 11: '>i2', 12: '>i4', 13: '>f4', 14: '>f8'}
 
+# %% ../../nbs/02_data/01_signals.ipynb #023b
 def _read_idx(path) -> np.ndarray:
     "Return the array in an idx file, which may be compressed (.gz)"
     path = checked_file(path)
@@ -198,6 +207,7 @@ def _idx_folder(folder):
     return {split: (file(f'{stem}-images-idx3-ubyte'), file(f'{stem}-labels-idx1-ubyte'))
             for split, stem in stems.items()}
 
+# %% ../../nbs/02_data/01_signals.ipynb #026b
 def _npz(path):
     "Return {split: (x, y)} from the arrays x_train, y_train, … of an .npz file"
     with np.load(checked_file(path)) as arrays:
@@ -232,6 +242,7 @@ def _table(part, column, label, split):
     x = [np.asarray(row) for row in part[column]]
     return x, list(part[label]), getattr(part.features[label], 'names', None)
 
+# %% ../../nbs/02_data/01_signals.ipynb #029b
 def _handed(source, column, label):
     "Return ({split: (x, y)}, class names or None) from the arrays or Datasets that the user passed"
     source = dict(source) if isinstance(source, dict) else dict(train=source)
@@ -375,6 +386,7 @@ class Layout:
     places:str=None        # 'time' or 'feature': the offset along this axis is the class; None = the sign of mu is
     offsets:tuple=(29, 1)  # of class 0 and of class 1 along `places`
 
+# %% ../../nbs/02_data/01_signals.ipynb #044b
 _layouts = {
     'middle': Layout(30, 30, 10, 10), 'small-middle': Layout(14, 14, 18, 18),
     'moving-middle': Layout(30, 30), 'moving-small-middle': Layout(15, 15),
@@ -421,6 +433,7 @@ def _pseudo_periodic(rng, t, features):
     amplitude, frequency = rng.normal(1, .5, (*t.shape, features)), rng.normal(2, .01, (*t.shape, features))
     return amplitude*np.sin(2*np.pi*frequency*t[..., None])
 
+# %% ../../nbs/02_data/01_signals.ipynb #050b
 def _gaussian_process(rng, t, features):
     d = np.sqrt(3)*np.abs(t[:, :, None] - t[:, None, :])
     # the jitter keeps the covariance positive definite if instants almost coincide
@@ -439,6 +452,7 @@ def _car(rng, t, features):
     for k in range(1, t.shape[1]): x[:, k] = decay[:, k-1]*x[:, k-1] + .01*np.sqrt(1 - decay[:, k-1])*shocks[:, k]
     return x
 
+# %% ../../nbs/02_data/01_signals.ipynb #051b
 def _narma(rng, t, features, order=10):
     n, steps = t.shape
     x, u = np.zeros((n, order + steps, features)), rng.uniform(0, .5, (n, order + steps, features))

@@ -9,9 +9,20 @@ __all__ = ['rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_c
            'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
-import ast, datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
+import ast
+import datetime
+import hashlib
+import html
+import inspect
+import json
+import math
+import re
+import unicodedata
+import warnings
 from bisect import bisect_left
 from collections import abc
+
+# %% ../../nbs/02_data/00_texts.ipynb #003b
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from os import PathLike
@@ -22,16 +33,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from datasets import (
-    Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value, concatenate_datasets,
-    load_dataset)
+from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value,
+                      concatenate_datasets, load_dataset)
 
 from ..core.assets import asset, hub_silence
+
+# %% ../../nbs/02_data/00_texts.ipynb #003c
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
-from ..metrics.tasks import tasks
 from ..core.validation import Seed, Splits
+from ..metrics.tasks import tasks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,6 +58,7 @@ def _rating_class(rating:float) -> int:
     "Return the index in `rating_classes` for a mean human `rating` in [-4, 4]"
     return bisect_left((-2.4, -.8, .8, 2.4), rating)
 
+# %% ../../nbs/02_data/00_texts.ipynb #006b
 def _packaged(name):
     "Return the packaged sentences `name` as one Dataset"
     lines = (asset('movie-sentences')/f'{_packaged_texts[name]}_GroundTruth.txt').read_text(
@@ -125,6 +138,7 @@ def _is_here(name, what):
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
+# %% ../../nbs/02_data/00_texts.ipynb #018b
 def _tables(source, config, revision, kind=_text_sources):
     "Return `{split: Dataset or data frame}` from any source of this `kind`"
     if isinstance(source, dict):
@@ -139,6 +153,7 @@ def _tables(source, config, revision, kind=_text_sources):
     loaded = from_hub(source, config, revision, f'packaged data sets: {", ".join(kind.packaged)}')
     return _tables(loaded if isinstance(loaded, dict) else dict(train=loaded), None, None, kind)
 
+# %% ../../nbs/02_data/00_texts.ipynb #018c
 other_splits = dict(dev='validation', valid='validation', val='validation', eval='validation')
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
@@ -148,6 +163,7 @@ def refuse_rows(bad, split, what):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
 
+# %% ../../nbs/02_data/00_texts.ipynb #020b
 def _column(table, name, split, argument):
     "Return the values of column `name`; `argument` is the user's name for it, for error messages"
     columns = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
@@ -161,12 +177,14 @@ def _column(table, name, split, argument):
     if isinstance(table, pd.DataFrame): return table[name].tolist()
     return list(table[name][:])
 
+# %% ../../nbs/02_data/00_texts.ipynb #020c
 _half = re.compile('[\ud800-\udfff]')
 
 def _missing(x):
     "Return whether `x` is None, NaN, NaT or pandas.NA"
     return x is None or not isinstance(x, str) and pd.api.types.is_scalar(x) and bool(pd.isna(x))
 
+# %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
     "Return `texts` if all are non-empty strings; `where` and `column` are for error messages"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
@@ -179,6 +197,7 @@ def _good_texts(texts, where, column='the text'):
                 f'{column} has half of a surrogate pair, which is not a valid character,')
     return texts
 
+# %% ../../nbs/02_data/00_texts.ipynb #020e
 def _texts(table, name, split, argument):
     "Return the strings of column `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
@@ -187,6 +206,7 @@ def _texts(table, name, split, argument):
 _whole = re.compile(r'-?(0|[1-9][0-9]*)([.]0)?') # pandas writes 1.0 in a column with a gap
 _decimal = re.compile(r'[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?')
 
+# %% ../../nbs/02_data/00_texts.ipynb #lab2b
 def written_labels(
     fields,       # list of str, a column of a text file
     scores=False, # whether they are known to be scores
@@ -200,6 +220,7 @@ def written_labels(
         return [float(x) if x else None for x in written]
     return list(fields)
 
+# %% ../../nbs/02_data/00_texts.ipynb #lab2c
 def _label_values(table, name, split, **reading):
     "Return the labels in column `name`, parsed by `written_labels` if they come from a text file"
     values = _column(table, name, split, 'label')
@@ -217,6 +238,7 @@ def _pairs_alike(names, key):
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 
+# %% ../../nbs/02_data/00_texts.ipynb #lab5b
 def _check_alike(names, kinds='classes'):
     "Raise a `ValueError` for `names` of classes that look the same; warn about names that differ only in case"
     if len({*names}) < len(names):
@@ -238,6 +260,7 @@ def _plain(x):
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool): return int(x)
     return str(x)
 
+# %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
     "Return the labels in column `name`; raise a `ValueError` if one is missing; `reading` as for `written_labels`"
     values = _label_values(table, name, split, **reading)
@@ -247,6 +270,7 @@ def _plain_labels(table, name, split, **reading):
     refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
     return labels
 
+# %% ../../nbs/02_data/00_texts.ipynb #023c
 def _class_names(train, feature, wanted):
     "Return the class names: `wanted` by the user, stored in the `feature`, or found in the labels of `train`"
     stored = feature.names if isinstance(feature, ClassLabel) else None
@@ -272,6 +296,7 @@ def _are_numbers(labels, feature, names):
     numbers = all(isinstance(x, int) for x in labels) and not {str(x) for x in labels} <= {*names}
     return isinstance(feature, ClassLabel) or numbers
 
+# %% ../../nbs/02_data/00_texts.ipynb #026b
 def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
     """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for those not in `names`;
     `numbered` labels are indices of `names`"""
@@ -286,6 +311,7 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
                     f'{label} {bad[0][1]!r} is not one of the {classes} ({", ".join(names)}){but}')
     return [[ids[x] for x in row] for row in rows]
 
+# %% ../../nbs/02_data/00_texts.ipynb #026c
 def _label_ids(labels, names, split, numbered=False):
     "Return `_class_ids` for one label per row"
     ids = {i if numbered else name: i for i, name in enumerate(names)}
@@ -303,6 +329,7 @@ def _as_list(x):
     if isinstance(found, list): return found
     return None
 
+# %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
     "Return whether the rows of train have lists of labels in column `label`; raise an error if only some do"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
@@ -311,6 +338,7 @@ def _has_lists(table, label) -> bool:
                     'the label is a single value, unlike the lists in other rows,')
     return any(are_lists)
 
+# %% ../../nbs/02_data/00_texts.ipynb #ml02c
 def _are_flags(rows, feature) -> bool:
     "Return whether the lists `rows` have a 0 or 1 per class, rather than class numbers"
     sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
@@ -330,6 +358,7 @@ def _flag_ids(rows, names, split):
     refuse_rows(bad, split, f'the label is not a list of {len(names)} flags (0 or 1)')
     return [[i for i, x in enumerate(row) if x] for row in rows]
 
+# %% ../../nbs/02_data/00_texts.ipynb #ml03b
 def _several_columns(rows, feature, labels):
     "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
     if _are_flags(rows['train'], feature):
@@ -346,6 +375,7 @@ def _several_columns(rows, feature, labels):
                for split, split_rows in plain.items()}
     return Sequence(ClassLabel(names=names)), ids
 
+# %% ../../nbs/02_data/00_texts.ipynb #ml03c
 def _list_columns(tables, label, labels):
     "Return `_several_columns` for the lists in column `label`, or for the columns of flags that `label` lists"
     if not isinstance(label, str):
@@ -370,6 +400,7 @@ def _stored_names(table, column): # None if no names are stored
     feature = table.features.get(column) if isinstance(table, Dataset) else None
     return getattr(getattr(feature, 'feature', feature), 'names', None)
 
+# %% ../../nbs/02_data/00_texts.ipynb #agr03b
 def _as_in_train(tables, column, rows) -> dict:
     "Renumber (or rename) the labels in `rows` {split: lists of labels} to the classes of train"
     names_of, renumbered = {split: _stored_names(table, column) for split, table in tables.items()}, dict(rows)
@@ -394,6 +425,7 @@ def _scores(labels, split):
     refuse_rows([i for i, x in enumerate(labels) if not np.isfinite(x)], split, 'the label is not a finite number')
     return [float(x) for x in labels]
 
+# %% ../../nbs/02_data/00_texts.ipynb #029b
 def _label_columns(tables, label, labels, task):
     "Return the feature of column `label`, and `{split: its values}`"
     label_tasks = ('classification', 'multi_label_classification', 'regression')
@@ -459,6 +491,7 @@ def checked_fractions(fractions) -> dict: # {split: fraction}
                          f'got {fractions!r}')
     return dict(zip(three_splits, fractions))
 
+# %% ../../nbs/02_data/00_texts.ipynb #037b
 def cut_rows(
     order,     # of the rows of train
     cuts,      # positions of the cuts in `order`
@@ -472,6 +505,7 @@ def cut_rows(
             raise ValueError(f'{len(order)} rows are too few for splits of {fractions!r}: {name} would be empty')
     return rows_of
 
+# %% ../../nbs/02_data/00_texts.ipynb #037c
 def _make_missing(parts, splits, seed) -> DatasetDict:
     "Return three splits: those in `parts`, and missing ones cut from its train split with the fractions `splits`"
     fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
@@ -524,6 +558,7 @@ def _dataset(columns, types, source, called=None):
     return Dataset.from_dict({name: in_arrow(name, x) for name, x in columns.items()},
                              info=DatasetInfo(features=features, dataset_name=called or _source_name(source)))
 
+# %% ../../nbs/02_data/00_texts.ipynb #045b
 def load_text(
     # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
@@ -581,6 +616,7 @@ def _columns(line):
     "Split a line into its columns at tabs or, without tabs, at spaces"
     return [x.strip() for x in (line.split('\t') if '\t' in line else re.split(' +', line.strip(' ')))]
 
+# %% ../../nbs/02_data/00_texts.ipynb #con2b
 def _tag_lines(path):
     "Return [[(line number, columns)]] of each sentence in the file at `path`, with equal numbers of columns"
     lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
@@ -603,6 +639,7 @@ def _tag_lines(path):
         sentences[-1].append((i, columns))
     return [sentence for sentence in sentences if sentence]
 
+# %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
     "Return whether the first column counts the words, from 0 or 1 in each sentence or through the whole file"
     found = [[_counted.fullmatch(columns[0]) for _, columns in sentence] for sentence in sentences]
@@ -638,6 +675,7 @@ def _bio(path, word=None, tag=None):
         raise ValueError(f'{path}: column {word} is {words[0]!r} on every line, not a column of words; {choose}')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
+# %% ../../nbs/02_data/00_texts.ipynb #055b
 _token_sources = Sources({'ner-tweets': lambda: dict(train=_bio(asset('ner-tweets')/'ner.txt'))},
                         {'.conll': _bio, '.txt': _bio, '.jsonl': readers['.jsonl'], '.parquet': readers['.parquet']})
 
@@ -709,6 +747,7 @@ _lexicon = dict(article='a the this every some no'.split(),
                 preposition='near in behind beside under'.split(),
                 syllable='ka lo mi ne ru sa ti vo ba de fu gi'.split())
 
+# %% ../../nbs/02_data/00_texts.ipynb #066b
 def _phrase(pick, chance):
     "Return a random noun phrase as lists of source and target words"
     if chance() < .3:
@@ -717,6 +756,7 @@ def _phrase(pick, chance):
     article, noun, adjectives = pick('article'), pick('noun'), [pick('adjective') for _ in range(int(chance()*3))]
     return [article, *adjectives, noun], [noun, *adjectives, article]
 
+# %% ../../nbs/02_data/00_texts.ipynb #066c
 def copy_reorder(
     size:int, # number of pairs, all with different sources
     seed=0,   # of the random choice
@@ -746,6 +786,7 @@ def _help_pages(folder):
             out.setdefault((page.relative_to(folder).as_posix(), id), ' '.join(text.split()))
     return out
 
+# %% ../../nbs/02_data/00_texts.ipynb #069b
 def _help_pairs(language):
     "Return the distinct pairs of English and `language` paragraphs in Debian's help pages, as the split train"
     files = {p.name.lower(): p for p in _help_folder.glob('*')} if _help_folder.is_dir() else {}
@@ -775,6 +816,7 @@ def _inner_texts(table, name, split, argument):
                 f'column {outer!r} has no {inner!r}')
     return _good_texts([x[inner] for x in values], split, f'column {name!r}')
 
+# %% ../../nbs/02_data/00_texts.ipynb #073b
 def load_pairs(
     # 'copy-reorder', 'help-en-de' (or -om …: Debian packages), name on the Hub, path, data frame, Dataset, or a dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
@@ -809,6 +851,7 @@ def _fact(pick, chance, verb):
         f'who {verb} ?': (0, len(subject)), f'{verb} what ?': (what, what + len(thing)),
         f'{verb} where ?': (where, where + len(place))}
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa02b
 def _synthetic_questions(
     size:int,    # number of questions, all about different contexts
     seed=0,      # of the random choice
@@ -840,9 +883,11 @@ def _squad(path):
 _question_sources = Sources({'made-questions': lambda: dict(train=_synthetic_questions(4000))},
                             {**readers, '.json': _squad})
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa04b
 def _listed(x): return list(x) if isinstance(x, (list, tuple, np.ndarray)) else [] if x is None else [x]
 def _is_place(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa04c
 def _answer_span(answer, context) -> tuple: # (start, end); None: no answer; (): not in the context
     "Return the character span of the first `answer` in `context`"
     if isinstance(answer, dict): # SQuAD's
@@ -902,6 +947,7 @@ def _rows_wanted(size, n, name):
     raise ValueError(f"{name} must be a number of rows (1 to {n}), a fraction above 0 and up to 1., or 'full', "
                      f"got {size!r}")
 
+# %% ../../nbs/02_data/00_texts.ipynb #076b
 def subset(
     data:DatasetDict,                            # from `load_text`, `load_tokens` or `load_pairs`
     train_size:int|float|Literal['full']='full', # rows of train: a number, a fraction (float) or 'full'
@@ -942,6 +988,7 @@ def _array_bytes(part, name):
         x = part[start:start + 1000][name]
         yield x.astype(x.dtype.newbyteorder('<'), copy=False).tobytes()
 
+# %% ../../nbs/02_data/00_texts.ipynb #079b
 def fingerprint(data) -> str:
     "Return the sha256 of the contents of a Dataset or DatasetDict; raise a `ValueError` for unsupported column types"
     digest = hashlib.sha256()
@@ -975,6 +1022,7 @@ def _refuse_shared(aligned):
     raise ValueError(f'encode: a token of this tokenizer covers several tagged words ({several!r}), so '
                      'its tag is ambiguous; use a tokenizer whose tokens do not cross word boundaries')
 
+# %% ../../nbs/02_data/00_texts.ipynb #084b
 def _token_labels(word_ids, tags):
     "Return labels with the tag of each word at its first token, -100 elsewhere"
     words, first = np.unique(word_ids, return_index=True)
@@ -982,6 +1030,7 @@ def _token_labels(word_ids, tags):
     labels[first[words >= 0]] = np.asarray(tags)[words[words >= 0]]
     return labels
 
+# %% ../../nbs/02_data/00_texts.ipynb #084c
 def _encode_targets(targets, tokenizer, max_length):
     "Return the token ids of the texts `targets`, and the number of tokens cut from each"
     ids = tokenizer(text_target=targets, verbose=False)['input_ids']
@@ -1003,6 +1052,7 @@ def _ended(t, tokenizer):
                    offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
                    word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2b
 def _between(t) -> slice:
     "Return the slice of special tokens between the two texts of `t`, if they include its begin token"
     prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
@@ -1011,6 +1061,7 @@ def _between(t) -> slice:
     if t.input_ids[0] in t.input_ids[between]: return between
     return slice(0, 0)
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2c
 def _begun_once(t):
     "Return `t` without a second begin token and the other special tokens between its two texts"
     is_left = np.ones(len(t), bool)
@@ -1021,6 +1072,7 @@ def _begun_once(t):
               for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
     return replace(t, **lists, **arrays)
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2d
 def _pair_length(tokenizer, max_length):
     "Return the maximum length for encoding a prompt and answer, so that the result fits `max_length` with an end token"
     if max_length is None: return None
@@ -1028,6 +1080,7 @@ def _pair_length(tokenizer, max_length):
     removed = _between(pair)
     return max_length - (end is not None and pair.input_ids[-1] != end) + removed.stop - removed.start
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2e
 def align_answers(
     tokenizer,       # a fast tokenizer of transformers
     prompts,         # list of str
@@ -1038,6 +1091,7 @@ def align_answers(
     pairs = align_batch(tokenizer, prompts, answers, _pair_length(tokenizer, max_length))
     return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2f
 def _next_labels(t, predicts):
     "Return the next token as the label of each token of `t`, -100 for tokens that are not targets"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
@@ -1054,6 +1108,7 @@ def _is_cut(t, span):
     answer = t.texts[1][start:end]
     return offsets[:, 0].min() > end - len(answer.lstrip()) or offsets[:, 1].max() < start + len(answer.rstrip())
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa08b
 def _answer_labels(t, span):
     """Return labels for the `TokenText` `t`: 1 at the tokens of the answer, 0 elsewhere in the context, -100 outside of
     it; all -100 if a part of `span` was cut off"""
@@ -1102,6 +1157,7 @@ def _longest(tokenizer, max_length):
                          f'got {max_length!r}')
     return max_length
 
+# %% ../../nbs/02_data/00_texts.ipynb #087b
 def _warn_cut(cut, max_length):
     "Issue one warning about all texts from which tokens were `cut`"
     longer = [c for c in cut if c]
@@ -1109,6 +1165,7 @@ def _warn_cut(cut, max_length):
             f'{max(longer, default=0)} tokens)')
     if longer: warnings.warn(warning, stacklevel=3)
 
+# %% ../../nbs/02_data/00_texts.ipynb #087c
 def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None, **columns):
     "Return an encoded Dataset and the number of tokens cut from each text; `columns` as for `_encode_chunk`"
     chunks, cut, n = [], [], len(columns['text'])
@@ -1137,6 +1194,7 @@ def data_task(
     # classification comes last: it applies if no other task accepts the columns
     return next((task.name for task in reversed(tasks.values()) if task.accepts(part.features)), None)
 
+# %% ../../nbs/02_data/00_texts.ipynb #089b
 def data_classes(data) -> list: # None for a task without classes
     "Return the class names of `data`"
     task = tasks.get(data_task(data))
@@ -1144,6 +1202,7 @@ def data_classes(data) -> list: # None for a task without classes
     if task and task.has_classes: return task.class_names(features)
     return None
 
+# %% ../../nbs/02_data/00_texts.ipynb #089c
 def _check_task(task, part):
     "Return the task to encode `part` for; raise a `ValueError` if its columns do not support `task`"
     if task is None: return data_task(part)
@@ -1310,6 +1369,7 @@ def _reads_types(model) -> bool:
     named = 'token_type_ids' in inspect.signature(inner.forward).parameters
     return named and getattr(inner.config, 'model_type', None) not in _types_are_words
 
+# %% ../../nbs/02_data/00_texts.ipynb #106b
 def model_inputs(
     batch:dict,
     model=None, # omit token_type_ids unless `_reads_types(model)`; None: keep them

@@ -24,6 +24,7 @@ def _scripts() -> dict: # {name: file}
         raise ValueError('two files in salviz/explorer/static/ have the same name; modules are found by name')
     return by_name
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #049b
 def static_text(name:str) -> str:
     "Return the text of the file `name` in salviz/explorer/static/; panels.js is generated"
     if name == 'panels.js': return _panels_text()
@@ -32,6 +33,7 @@ def static_text(name:str) -> str:
         raise ValueError(f'no module {name} in salviz/explorer/static/; available: {names}')
     return scripts[name].read_text(encoding='utf-8')
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #049c
 def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], names {declared name: is it exported?}, body
     "Parse the imports and declarations of the module `name`, and its body without `import` and `export`"
     imports, body = [], []
@@ -54,6 +56,7 @@ def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], name
 _panel = re.compile(r'^export const (\w+Panel) = \{\n(.*)', re.M)
 _fact = re.compile(r"(\w+): (?:'([^']+)'|(\d+)|(true))(?:, |,$)")
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #pg11b
 @dataclass(frozen=True)
 class Panel:
     "Description of a panel, read from its file"
@@ -68,6 +71,7 @@ class Panel:
     page:str=''      # position in an image of several panels: 'beside' another one, 'below', or '' for none
     plotly:bool=False # does it draw with plotly?
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #pg11c
 def _panel_of(file, text) -> Panel: # None if the module is not a panel
     "Return the panel that `text` declares"
     if not (match := _panel.search(text)): return None
@@ -95,6 +99,7 @@ def panels() -> dict: # {name: `Panel`}
                          f'{", ".join(f"{panel.name} ({panel.file})" for panel in found)}')
     return named
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #pg12b
 def _panels_text() -> str:
     "Return the text of the generated module panels.js"
     shown = panels().values()
@@ -103,6 +108,7 @@ def _panels_text() -> str:
 
 panel_names = tuple(panels())
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #pg12c
 def check_panels(names) -> list:
     "Return `names` as a list of panel names, None for all panels; raise a ValueError for unknown names"
     if names is None: return None
@@ -115,6 +121,7 @@ def check_panels(names) -> list:
     if not names: raise ValueError(f'panels must name at least one of {allowed}, got an empty list')
     return list(names)
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #pg12d
 def needs_plotly(shown) -> bool:
     "Return True if any of the panels `shown` (None: all) draws with plotly"
     return any(panel.plotly for name, panel in panels().items() if shown is None or name in shown)
@@ -137,6 +144,7 @@ def _in_order(entries, read):
     for entry in entries: visit(entry)
     return ordered
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #051b
 def bundle(
     *entry:str,       # 'widget.js' or 'page.js', or any other modules
     read=static_text, # function from a module's name to its text
@@ -152,6 +160,7 @@ def bundle(
         parts.append(f'// {name}\n{module["body"]}\n')
     return '\n'.join(parts)
 
+# %% ../../nbs/12_explorer/00_assets.ipynb #051c
 def _exported(*entry:str, read=static_text) -> list:
     "Return the names that the modules `entry` export"
     modules = _in_order(entry, read)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..core.run_files import write_whole
-from ..core.snapshots import Snapshot
+
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #003b
 from ..core.runs import Run
+from ..core.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from salviz.explorer.widget import Explorer
@@ -37,6 +39,7 @@ def _chosen(wanted, have, name):
         raise ValueError(f'{name} must be among {", ".join(map(str, have))}, got {wanted!r}')
     return sorted(set(chosen))
 
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
     "Return the snapshot `source`, the one at `step` and `probe` of a run, or the one in view in an explorer"
     if isinstance(source, Snapshot): return source
@@ -75,6 +78,7 @@ def _libraries():
     require = 'window.require = {config() {}}; window.requirejs = (names, draw) => draw(window.jQuery, window.d3);'
     return [read('jquery.min.js'), read('d3.v5.min.js'), require]
 
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #014b
 def _from_bertviz(page) -> tuple: # (frame, script)
     "Split bertviz's `page` into frame and script, without external scripts and with the data escaped and only once"
     frame, _, script = page.partition('\n<script type="text/javascript">\n')
@@ -86,6 +90,7 @@ def _from_bertviz(page) -> tuple: # (frame, script)
     data = json.dumps(params, separators=(',', ':')).replace('<', r'\u003c')
     return frame, f'{before}{begin}{data};\n{after}'
 
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #014c
 def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
     "Draw the snapshot `s` with bertviz; `start`: position of the second sentence, None without one"
     try: import bertviz
@@ -121,6 +126,7 @@ body {{margin: 8px; font: 13px 'Helvetica Neue', Helvetica, Arial, sans-serif}}
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #019
 _most_lines = 150_000 # ten seconds on one slow core: 12 x 12 heads at 32 tokens, or 12 heads at 111
 
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #019b
 class BertvizView:
     "A bertviz view, shown in an isolated frame in notebooks and saved as a page with `save`"
     def __init__(self, title, build, height, lines, theme):
@@ -145,6 +151,7 @@ class BertvizView:
         write_whole(path, self._build(self.theme or 'system').encode())
         return path
 
+# %% ../../nbs/12_explorer/12_bertviz.ipynb #019c
 def _height(kind, tokens, layers, all_heads, menus):
     "Return the height of the drawing in pixels, computed as in bertviz"
     if kind == 'head': return math.ceil(22.5*tokens + 30) + 50

@@ -6,10 +6,9 @@
 __all__ = ['ModelSource', 'replies', 'vector_replies']
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow03
+from .payload import frame_bytes, pack_frame
 from .quantisation import encode_array
 from .run_metadata import run_meta
-from .payload import frame_bytes, pack_frame
-
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow06
 _usual, _quick = 'integrated_gradients', 'input_x_gradient'
@@ -20,6 +19,7 @@ _from_packaged = (" For the initial model of this run, before training: "
 _not_now = ('A training is running in this process, and the computation would use its random numbers; '
             'pause it or wait until it has finished, then try again.')
 
+# %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow06b
 class _ModelChoices:
     "Available models for custom sentences: a given model, a training, or the checkpoints of a run"
     def __init__(self,
@@ -65,6 +65,7 @@ class _ModelChoices:
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow08
 def _plain(parts): return parts[0] if len(parts) == 1 else tuple(parts)
 
+# %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow08b
 class ModelSource(_ModelChoices):
     "Evaluate custom sentences with a model, a training, or the checkpoints of a run"
     def _model_at(self, choice):
@@ -118,6 +119,7 @@ def _reply(source, question, attribution):
                    explains=[s.info['explains'] for s in snapshots])
     return content, [pack_frame(s, full=[tuple(head)] if head else None) for s in snapshots]
 
+# %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14b
 def replies(
     sources:list, # one `ModelSource` per run
     question:dict,# {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None}
@@ -130,7 +132,6 @@ def replies(
         yield dict(kind='own', id=question['id'], more=more, **content), frames
         if not more: return
 
-
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow17
 def _vectors_frame(vectors):
     "Pack the numbers of a `QueryKey` into a frame"
@@ -139,6 +140,7 @@ def _vectors_frame(vectors):
     blocks['allowed'] = encode_array('allowed', vectors.allowed[0].cpu().numpy(), 'bits')
     return frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=vectors.scaling)), blocks)
 
+# %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow17b
 def vector_replies(
     sources:list,  # one `ModelSource` per run
     question:dict, # {id, run, texts: a list of one text or a text pair, choice, layer, head, length}

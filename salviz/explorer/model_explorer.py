@@ -28,6 +28,7 @@ def _check_image_args(model, text_args):
     if extra := [name for name, value in text_args.items() if value is not None]:
         raise ValueError(f'explore: {", ".join(extra)} cannot be combined with images=; leave out one or the other')
 
+# %% ../../nbs/12_explorer/14_model_explorer.ipynb #me06b
 def _check_text_args(model, image_args):
     "Raise a ValueError for image arguments without images, and for texts with an image model"
     if extra := [name for name, value in image_args.items() if value is not None]:

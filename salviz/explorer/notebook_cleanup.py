@@ -25,11 +25,13 @@ def _reached(models, ids):
         todo += re.findall(r'IPY_MODEL_([\w-]+)', json.dumps(models.get(one, {})))
     return reached
 
+# %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060b
 def _objects(x):
     "Return the dicts in a list of a notebook; other items are ignored"
     if isinstance(x, list): return [item for item in x if isinstance(item, dict)]
     return []
 
+# %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060c
 def _strip(nb:dict) -> int: # number of removed views
     "Remove widget views of outputs with images, and widget state that is no longer needed"
     bundles = [item['data'] for c in _objects(nb.get('cells')) for item in _objects(c.get('outputs'))
@@ -46,11 +48,13 @@ def _strip(nb:dict) -> int: # number of removed views
             for k in _reached(models, [d.get('model_id') for d in dead]) - needed: models.pop(k, None)
     return len(dead)
 
+# %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060d
 def _saved(nb):
     "Encode `nb` as Jupyter does; characters that UTF-8 cannot encode become JSON escapes"
     try: return (json.dumps(nb, indent=1, ensure_ascii=False) + '\n').encode()
     except UnicodeEncodeError: return (json.dumps(nb, indent=1) + '\n').encode()
 
+# %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060e
 def strip_views(
     notebook:str|PathLike|dict, # path, or a notebook as a dict, which is modified in place
 ) -> int: # number of removed views

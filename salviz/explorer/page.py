@@ -15,14 +15,16 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from .quantisation import json_text
-from .transfer import thin_rows
-from .run_metadata import as_run, counted, meta as describe, run_meta
-from .page_compression import pack_page
-from .payload import pack_frame
-from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from ..core.run_files import write_whole
 from ..core.snapshots import Snapshot
+from .assets import bundle, check_panels, needs_plotly, static_text, styles
+from .page_compression import pack_page
+
+# %% ../../nbs/12_explorer/06_page.ipynb #003b
+from .payload import pack_frame
+from .quantisation import json_text
+from .run_metadata import as_run, counted, meta as describe, run_meta
+from .transfer import thin_rows
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006
@@ -38,6 +40,7 @@ def chosen(
         return [item for item in ([wanted] if isinstance(wanted, int) else wanted) if item in have] or None
     return common(run.probes, probes), common(run.steps, steps)
 
+# %% ../../nbs/12_explorer/06_page.ipynb #006b
 def _pairs(heads):
     "Return `heads` as (layer, head) pairs; None and 'all' are returned unchanged"
     if heads is None or isinstance(heads, str) and heads == 'all': return heads
@@ -46,6 +49,7 @@ def _pairs(heads):
         raise ValueError('heads must be (layer, head) pairs, such as [(5, 0), (5, 1)], whose full maps are included '
                          f"above 128 tokens, or 'all'; got {heads!r}") from None
 
+# %% ../../nbs/12_explorer/06_page.ipynb #006c
 def _check_layers(runs, layers):
     "Return `layers` as a list; raise a ValueError if any of them was not recorded"
     if layers is None: return None
@@ -84,6 +88,7 @@ class Page:
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
+# %% ../../nbs/12_explorer/06_page.ipynb #009b
 def _too_large(total, fraction, limit):
     "Return the error for a page with `total` bytes after packing `fraction` of it"
     return ValueError(f'the page would have about {total/fraction/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB; '
@@ -113,6 +118,7 @@ def _in_full(s, heads, layers) -> list: # (layer, head) pairs
     return sorted({(l, h) for name in maps for l in s.layers[name] if layers is None or l in layers
                    for h in range(s.arrays[name].shape[1])})
 
+# %% ../../nbs/12_explorer/06_page.ipynb #010b
 def _frames(runs, metas, layers, heads, limit, spent):
     "Return (id, packed frames in base64) of every example, the number of frames and of weights"
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
@@ -179,6 +185,8 @@ def page_of(
 # policy of every page: nothing is loaded or sent
 page_policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
                "base-uri 'none'; form-action 'none'")
+
+# %% ../../nbs/12_explorer/06_page.ipynb #020b
 _template = '''<!doctype html>
 <html lang="en">
 <head>
@@ -209,6 +217,7 @@ body {{ margin: 0; }}
 </html>
 '''
 
+# %% ../../nbs/12_explorer/06_page.ipynb #020c
 def in_script(
     code, # JavaScript or other contents of a script element
 ) -> str:
@@ -219,6 +228,7 @@ def _parts_html(page:Page) -> str:
     "Return the parts of the page as script elements"
     return '\n'.join(f'<script type="{kind}" id="{name}">{text}</script>' for kind, name, text in page.parts)
 
+# %% ../../nbs/12_explorer/06_page.ipynb #020d
 def _page_html(page:Page) -> str:
     "Return the text of the HTML file"
     if '</style' in styles().lower():
@@ -242,6 +252,7 @@ def write_page(
     write_whole(path, _page_html(page).encode())
     return path
 
+# %% ../../nbs/12_explorer/06_page.ipynb #022b
 def page(runs, **kw) -> str:
     "Return the self-contained page of `runs` as text; takes the arguments of `page_of`"
     return _page_html(page_of(runs, **kw))
@@ -253,6 +264,7 @@ _output = '''<div class="salviz-place-{place}">{picture}<p>{words}</p></div>
 {opening}</script>
 '''
 
+# %% ../../nbs/12_explorer/06_page.ipynb #pg27b
 def output_html(
     place,   # model id of the live view, which finds its place by it
     picture, # a PNG in base64; '' for no image
@@ -266,4 +278,3 @@ def output_html(
     content = json_text(dict(program=bundle('copy.js'), styles=styles(), parts=_parts_html(copy)))
     packed = base64.b64encode(gzip.compress(content.encode(), 9, mtime=0)).decode()
     return _output.format(place=place, picture=drawn, words=text, packed=packed, opening=static_text('opening.js'))
-

@@ -12,8 +12,8 @@ import zlib
 
 import numpy as np
 
-from .quantisation import json_text, order_code
 from .payload import follow, frame_bytes, method_args, split_frame, unpack_frame
+from .quantisation import json_text, order_code
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029
 def _follows(spec, info, arrays):
@@ -24,6 +24,7 @@ def _follows(spec, info, arrays):
     shut = np.flatnonzero(~candidates.any((0, 1, 2))).tolist() if args.get('protect_special') else []
     return dict({'from': 'attribution_ranks'}, p=args['p'], region=args['region'], closed=shut)
 
+# %% ../../nbs/12_explorer/03_page_compression.ipynb #029b
 def _left_out(header, arrays):
     "Return the `follows` entry of each region that can be left out"
     follows, specs, info = {}, header['arrays'], header['info']
@@ -52,6 +53,7 @@ def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
     most = 254 if codec == 'cube8' else 127
     return np.where(codes == free, free, np.where(abs(c) > most, np.sign(c)*(most//k*k), c) + zero).astype(np.uint8)
 
+# %% ../../nbs/12_explorer/03_page_compression.ipynb #031b
 def _bits(x):
     "Return the number of bits of the bytes `x` under an ideal entropy code"
     counts = np.bincount(x, minlength=256)
@@ -86,6 +88,7 @@ def _plan(
         out[name] = spec, codes, ways[way], bool(way), size/8
     return out
 
+# %% ../../nbs/12_explorer/03_page_compression.ipynb #033b
 def _plans(frames, rough):
     "Return the plan of each of `frames` and their estimated size in bytes"
     plans, later = [], {}
@@ -97,6 +100,7 @@ def _plans(frames, rough):
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #035
 _page_magic = b'SVP1'
 
+# %% ../../nbs/12_explorer/03_page_compression.ipynb #035b
 def _write_page(frames, plans):
     "Return the bytes of a page"
     directory, streams = [], []
@@ -113,6 +117,7 @@ def _write_page(frames, plans):
     text = zlib.compress(json_text(directory).encode('ascii'), 9)
     return b''.join([_page_magic, len(text).to_bytes(4, 'little'), text, *reversed(streams)])
 
+# %% ../../nbs/12_explorer/03_page_compression.ipynb #035c
 def pack_page(
     frames,     # from `pack_frame`: one probe example of one run, in step order
     budget=1.5, # maximum bytes per weight and frame; None (or frames without attention): no limit, codes stay exact

@@ -15,11 +15,13 @@ import numpy as np
 from ..core.evidence import axes_words, custom_evidence
 from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
 from ..core.snapshots import Snapshot
-from .quantisation import (
-    codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value, pool_cells, table_code)
+from .quantisation import (codec_of, codecs, decode_array, encode_array, json_text, most_tokens,
+                                          order_value, pool_cells, table_code)
 from ..metrics.scores import attention_agreement
 from ..metrics.tasks import facts_of
 from ..views.base import blocked_keys
+
+# %% ../../nbs/12_explorer/02_payload.ipynb #003b
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #018
@@ -52,6 +54,7 @@ def _custom_codec(
     if is_map: return 'level8'
     return 'f32'
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeab
 def _in_reach(x):
     "Return `x` as float32 and the exponent that was factored out, usually 0"
     size = np.abs(x[np.isfinite(x)]).max(initial=0)
@@ -64,6 +67,7 @@ def _range(x):
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0., 0.)
     return dict(low=low, high=high, lost=int(x.size - finite.size))
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeac
 def _custom_entry(name, x, axes):
     "Return header entry and bytes of the evidence `x` of a custom method"
     spec, codec = _range(x), _custom_codec(x, axes[-2:] == ('query', 'key'))
@@ -80,6 +84,7 @@ def _of_layers(x, at, layers):
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #48fc922cb
 def _custom_blocks(
     snapshot,
     full=None,   # (layer, head) pairs with full maps above 128 tokens
@@ -121,6 +126,7 @@ def method_args(info:dict, name:str) -> dict:
     if info.get('method', name) == name: return info.get('args') or {}
     return {}
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #021b
 # for an image in patches, full maps of all heads are sent up to this size: the panel shows single rows and rollout
 _of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7
 
@@ -129,6 +135,7 @@ def _is_whole(snapshot, name, x):
     if x.ndim < 4 or x.shape[-1] <= most_tokens: return True
     return 'patches' in snapshot.info and name in _of_patches and x.size <= _most_cells
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #021c
 def _arrays(snapshot, full, names, layers):
     """Return the arrays of a frame of `snapshot`, {name: (array, layers or None, cells of a thumbnail or None)}, and
     the source of its ranks"""
@@ -147,6 +154,7 @@ def _arrays(snapshot, full, names, layers):
             if l in at and 0 <= h < x.shape[1]: out[f'{name}/{l}.{h}'] = x[at.index(l), h], None, None
     return out, source
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #021d
 def frame_bytes(header:dict, blocks:dict) -> bytes:
     "Assemble a frame from `header` (without offsets) and `blocks` {name: (header entry, bytes)}"
     arrays, parts, at = {}, [], 0
@@ -207,6 +215,7 @@ def split_frame(data:bytes) -> tuple: # (header, payload)
         raise ValueError('the header of the frame lacks required fields')
     return header, data[8 + n:]
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #026b
 def follow(spec:dict, arrays:dict) -> np.ndarray:
     "Recompute a region that is stored without bytes, from the ranks and random numbers that `spec` names, and `arrays`"
     f, ranks = spec['follows'], arrays['attribution_ranks']
@@ -216,6 +225,7 @@ def follow(spec:dict, arrays:dict) -> np.ndarray:
     draw = np.stack([keyed_uniform(f['example'], ranks.shape[1:], f['seed'], f['step'], l) for l in spec['layers']])
     return drop_mask(arrays[f['from']], ranks > 0, f['q'], draw)
 
+# %% ../../nbs/12_explorer/02_payload.ipynb #026c
 def unpack_frame(
     data:bytes,
     names=None, # names of the arrays to decode; None: all

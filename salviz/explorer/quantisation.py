@@ -35,6 +35,7 @@ _cubes = (np.arange(255)/254)**3
 _cube_values = np.append(_cubes, np.nan).astype(np.float32)
 _cube_above = np.append((_cubes[:-1] + _cubes[1:])/2, np.inf).astype(np.float32) # above this, the next code is nearer
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #cd059b
 def _cube_code(
     x, # probabilities, any shape; NaN and infinities are allowed
 ) -> np.ndarray: # uint8, shape of `x`: 0 to 254, or 255 where `x` is not finite
@@ -49,6 +50,7 @@ def _cube_code(
     code += x > _cube_above[code]
     return np.where(finite, code, np.uint8(255))
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #cd059c
 def _cube_value(code) -> np.ndarray: # float32
     "Decode the bytes `code` of `_cube_code` to probabilities; NaN for 255"
     return _cube_values[np.asarray(code, np.uint8)]
@@ -75,6 +77,7 @@ def _level_code(
     code = np.where(x < 0, 128 - c, 128 + c)
     return np.where(finite, code, 0).astype(np.uint8), scale
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #cd062b
 def _level_value(code, scale) -> np.ndarray: # float32
     "Decode the bytes `code` [..., query, key] of `_level_code` with the `scale` [...] of each map; NaN for byte 0"
     t = np.arange(-128, 128)/127
@@ -124,6 +127,7 @@ def order_code(
     np.put_along_axis(out, order, np.where(r_on > 0, 1 + 2*higher + has_equal, 0).astype(np.uint8), -1)
     return out.reshape(shape)
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #cd068b
 def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
     "Decode the ranks that `order_code` encoded as `rest`"
     shape, n = np.shape(rest), np.shape(rest)[-1]
@@ -150,12 +154,14 @@ codecs = dict(
     input='level8', saliency_map='level8', method_saliency_map='level8', masked_map='level8', is_masked_map='bits',
     informative='bits')
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #009b
 def codec_of(
     name:str, # may end in a method, as in 'method_saliency (SalLM)', or in layer and head, as in 'attention/0.3'
 ) -> str:
     "Return the code of the array `name`"
     return codecs[re.split(r'/| \(', name)[0]]
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #009c
 def encode_array(
     name:str,   # determines the code, see `codec_of`
     x,          # array
@@ -181,6 +187,7 @@ def encode_array(
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #012
 _kinds = dict(cube8='u1', level8='u1', rank8='u1', bits='u1', table8='u1', rank16='<u2', f32='<f4', i32='<i4')
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #012b
 def decode_array(spec:dict, data:bytes) -> np.ndarray:
     "Decode the array that `encode_array` encoded as `spec` and `data`"
     codec, shape = spec['codec'], tuple(spec['shape'])
@@ -198,6 +205,7 @@ def decode_array(spec:dict, data:bytes) -> np.ndarray:
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #015
 most_tokens, _most_cells = 128, 64
 
+# %% ../../nbs/12_explorer/01_quantisation.ipynb #015b
 def pool_cells(
     x:np.ndarray, # [..., n, n]
     how:str,      # 'mean', 'extreme' (the largest magnitude) or 'any'

@@ -16,10 +16,12 @@ import numpy as np
 
 from ..core.evidence import largest_saliency
 from ..core.names import methods_words, scores_of
-from ..core.snapshots import Snapshot, snapshot_numbers
 from ..core.runs import Run, open_run
+from ..core.snapshots import Snapshot, snapshot_numbers
 from .quantisation import _finite, json_text
 from ..metrics.tasks import Modality, facts_of, modalities, unknown_task
+
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds03b
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040
@@ -49,6 +51,7 @@ def _run_of_snapshots(snapshots):
                            steps=sorted({s for s, _ in by_place}), probes=sorted({p for _, p in by_place}),
                            snapshot=snapshot, put=put, subscribe=subscribe)
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #040b
 def as_run(
     run, # a `Run`, its path, the name of a bundled run, a list of `Snapshot`, or a training with a `run`
 ):
@@ -72,6 +75,7 @@ def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where u
     if total is None and an_epoch and 'epochs' in settings: total = an_epoch*settings['epochs']
     return total if total is not None else run.steps[-1] if run.steps else None, an_epoch
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #043b
 def _sentence(snapshot):
     "Return the metadata of the sentence, image or series of `snapshot`; images and series have a checksum"
     seen = snapshot.arrays.get('input')
@@ -83,6 +87,7 @@ def _sentence(snapshot):
                 task=facts_of(snapshot.info).name, modality=snapshot.info.get('modality', 'text'),
                 input=None if seen is None else zlib.crc32(np.ascontiguousarray(seen, dtype='<f4').tobytes()))
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #043c
 def same_probe(sentence:dict) -> str:
     "Return a key that is equal for two descriptions of the same sentence, image or series"
     return json_text([sentence.get(k) for k in ('texts', 'tokens', 'input')])
@@ -94,6 +99,7 @@ def counted(probes:list) -> str:
     kind = modalities[kinds.pop()] if len(kinds) == 1 else Modality('example', 'examples', '')
     return f'{len(probes)} {kind.one if len(probes) == 1 else kind.several}'
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #043d
 def _choose(have, wanted, what):
     "Select `wanted` from the existing items `have`, all if None; negative steps count from the end"
     if wanted is None: return list(have)
@@ -107,6 +113,7 @@ def _choose(have, wanted, what):
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442
 _most_read = 1e8 # maximum bytes of snapshots to read for the scale of an older run
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442b
 def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step` that it covers
     "Return the largest saliency over all sentences and steps of `run`"
     largest = {row['step']: row['largest_saliency'] for row in run.metrics
@@ -123,11 +130,11 @@ def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step
         scale['limit'] = max(scale['limit'], largest_saliency(snapshot))
     return scale
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442c
 def grown(scale:dict, snapshot) -> dict:
     "Update the `scale` of a run with a new `snapshot`"
     if scale['limit'] is None: return scale
     return dict(limit=max(scale['limit'], largest_saliency(snapshot)), step=max(scale['step'] or 0, snapshot.step))
-
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
@@ -142,6 +149,7 @@ def _readable(run, recorded):
         sentences[probe], classes = _sentence(s), s.classes
     return sorted(good), sentences, classes, notes
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #045b
 def _wanted(file, probes, steps) -> bool:
     "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative ones match all"
     at = snapshot_numbers(Path(file).name)
@@ -150,6 +158,7 @@ def _wanted(file, probes, steps) -> bool:
         return listed is None or any(one == number or one < 0 for one in listed)
     return not at or among(at[0], steps) and among(at[1], probes)
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #045c
 def run_meta(
     run,          # see `as_run`
     probes=None,  # numbers of the probe examples to show; None: all
@@ -216,6 +225,7 @@ def runs_of_front(front) -> list: # of `Run`s, None for a value without one
         raise ValueError('Explorer: no run of this front has snapshots; train the study with snapshots=8 or so')
     return chosen
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #fm002b
 def front_meta(
     front,
     runs:list, # from `runs_of_front`

@@ -11,18 +11,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import custom_evidence
 from .assets import panel_names, panels
+from ..figures import drawing as F, maps  # which puts its drawing functions into F.bodies
 from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
 from ..figures.sheet import draw_figure
-from ..views.maps import (
-    attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of, telling_entry, triptych)
+from ..views.base import (View, answer_shown, attention_beside_saliency, class_words, cut_name, evidence_view,
+                               guided_heads, masked_sentence, method_title, saliency_distribution, signal_view,
+                               title_of, view_for, was_trained)
+
+# %% ../../nbs/12_explorer/11_static_images.ipynb #003b
 from ..views.curves import styles_of
-from ..views.base import (
-    View, answer_shown, class_words, cut_name, evidence_view, method_title, attention_beside_saliency, guided_heads,
-    masked_sentence, saliency_distribution, signal_view, title_of, view_for, was_trained)
+from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
+                               telling_entry, triptych)
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #006
@@ -93,6 +95,7 @@ def _of_view(view, width) -> Part:
     body = F.bodies[type(view)](drawable, (width + 12)/72)
     return Part(body.height, lambda sheet, x, y: body.draw(sheet.moved(x - 6, y)), (*drawable.notes, *body.notes))
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> Part:
     "Return the body of the figure of `view` below the title `words`"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
@@ -107,6 +110,7 @@ def _heads_part(selection, width) -> Part:
     view = head_grid(selection.snapshot, selection.shows(), scale='own')
     return _titled(f'{selection.called()} of all heads, each on its own scale', view, width)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #013b
 def _map_part(selection, width) -> Part:
     "Return one map in detail"
     s, place = selection.snapshot, entry_place(selection.entry)
@@ -135,6 +139,7 @@ def _triptych_part(selection, width) -> Part:
     place = entry_place(selection.entry)
     return _titled(chosen_map(selection.snapshot, **place).where, triptych(selection.snapshot, **place), width)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> Part:
     "Return the same map at two steps or in two runs; for an image or series, the distribution of its saliency"
     if selection.other is None:
@@ -179,6 +184,7 @@ _score_words = dict(f1='F1', micro_f1='micro-F1', spearman='Spearman')
 _not_terms = {'step', 'epoch', 'learning_rate', 'seconds', 'saliency_seconds', 'examples',
               'teacher_agreement'} # a fraction, not a loss
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #024b
 def _curves(rows) -> dict: # {name: ([steps], [values])}
     "Return the losses of the training rows and the scores of the evaluations"
     lines = {}
@@ -193,6 +199,7 @@ def _curves(rows) -> dict: # {name: ([steps], [values])}
     if not lines.keys() - {'loss', 'task', *_scores}: lines.pop('task', None) # equal to the total
     return lines
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #024c
 def _time_part(selection, width) -> Part:
     "Return losses and the score over the steps"
     lines, height = _curves(selection.rows), 92
@@ -224,6 +231,7 @@ def _is_guided(snapshot, entry) -> bool:
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4
 _most_evidence = 4
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4b
 def _custom_evidence_view(selection, name=None): # a view
     "Return the view of the evidence `name` (None: the chosen or first one) at the chosen layer and head"
     s = selection.snapshot
@@ -241,6 +249,7 @@ def _custom_evidence_view(selection, name=None): # a view
         if entry.get(axis) in numbers: place[axis] = entry[axis]
     return evidence_view(s, name, **place)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4c
 def _shelves(views, width): # list of rows of views
     "Arrange `views` in rows: two maps side by side where there is room, other views alone"
     across, rows = 2 if width >= 400 else 1, []
@@ -251,6 +260,7 @@ def _shelves(views, width): # list of rows of views
         else: rows.append([view])
     return rows
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4d
 def _evidence_part(selection, width) -> Part:
     "Return the evidence of custom methods"
     names, views, notes = list(custom_evidence(selection.snapshot)), [], []
@@ -271,6 +281,7 @@ def _evidence_part(selection, width) -> Part:
     height = sum(max(part.height for part in row) + 8 for row in rows)
     return Part(height, draw, (*notes, *(note for row in rows for part in row for note in part.notes)))
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4e
 def _named(view):
     "Return the name of the evidence, with layer and head if they were chosen"
     place = [f', {k} {v}' for k, v in (('layer', view.layer), ('head', view.head)) if v is not None]
@@ -287,6 +298,7 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
              time=_time_part, signal=_signal_part, evidence=_evidence_part,
              tradeoff=_tradeoff_part)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
     "Return the view of the figure kind `image`, at the layer and head of `selection` if it takes them"
     kind = figure_kinds().get(image)
@@ -296,6 +308,7 @@ def _kind_view(image, selection): # a view
     place = entry_place(selection.entry)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
     "Return the view of `image` when it is drawn alone"
     s, entry = selection.snapshot, selection.entry
@@ -310,12 +323,14 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
     if image in _parts: return None
     return _kind_view(image, selection)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #028d
 def _part_of(image, selection, width) -> Part:
     "Return the part of `image` on a page"
     if image in _parts: return _parts[image](selection, width)
     view = _kind_view(image, selection)
     return _titled(figure_kinds()[image].about, view, width)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #028e
 def _sheet(selection, width, height, notes=()):
     "Return an empty sheet with a heading for `selection`"
     s = selection.snapshot
@@ -354,6 +369,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
                 rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
                 time=was_trained)
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
     "Return the panels at position `where` of a page that have data for `selection`"
     shown = ('signals', 'anything') if _is_signal(selection.snapshot) else ('maps', 'text', 'anything')
@@ -364,6 +380,7 @@ def _of_page(selection, where) -> list: # of `Panel`
     if beside_signal: return panels_here[:1] + [panels()['compare']] + panels_here[1:]
     return panels_here
 
+# %% ../../nbs/12_explorer/11_static_images.ipynb #029c
 def _page(selection, width):
     "Draw heads and map side by side, then sentence and curves; for an image or series, all panels in one column"
     full, notes, gap = width*72 - 12, [], 12

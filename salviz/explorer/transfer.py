@@ -56,6 +56,7 @@ def _evenly_spaced(
     if k > 0: return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))]
     return []
 
+# %% ../../nbs/12_explorer/05_transfer.ipynb #010b
 def _least_missed(
     steps, # sorted, at least three
 ) -> int:

@@ -15,14 +15,16 @@ import numpy as np
 import traitlets as T
 
 from ..core.snapshots import Snapshot
-from .quantisation import json_text
-from .transfer import ThrottledWorker, TransferPlan, thin_rows
-from .run_metadata import as_run, grown, meta as describe, run_meta
+from .assets import bundle, styles
 from .custom_sentences import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
+from .quantisation import json_text
+
+# %% ../../nbs/12_explorer/08_view.ipynb #vw03b
+from .run_metadata import as_run, grown, meta as describe, run_meta
+from .transfer import ThrottledWorker, TransferPlan, thin_rows
 from ..views.maps import telling_entry
-from .assets import bundle, styles
 
 # %% ../../nbs/12_explorer/08_view.ipynb #025
 class _DescribedRuns:
@@ -239,6 +241,7 @@ class _Delivery(_Rows):
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42
 _answerers = dict(own=replies, vectors=vector_replies)
 
+# %% ../../nbs/12_explorer/08_view.ipynb #vw42b
 def _well_formed(content, runs) -> bool:
     "Return True if `content` is a valid query for `salviz.explorer.custom_sentences`"
     texts, head, run = content.get('texts'), content.get('head'), content.get('run')
@@ -252,6 +255,7 @@ def _well_formed(content, runs) -> bool:
     return (all(map(sentence, texts)) and isinstance(content.get('attribution'), str)
             and (head is None or pair(head)))
 
+# %% ../../nbs/12_explorer/08_view.ipynb #vw42c
 class _ModelQueries:
     "Queries to a model"
     def _ask_model(self, content):

@@ -29,6 +29,7 @@ def _has_map(s, name, place):
     if head == 'rollout': return name == 'attention'
     return name in s.arrays and (layer == 'mean' or layer in s.layers[name])
 
+# %% ../../nbs/12_explorer/13_view_export.ipynb #006b
 def _regions_in(selection) -> list: # [(name of the overlay, name of the evidence)]
     "Return the regions recorded for the head in view, none for a mean"
     names = dict(candidates='discard_candidates', discarded='discarded')
@@ -36,6 +37,7 @@ def _regions_in(selection) -> list: # [(name of the overlay, name of the evidenc
     layers, layer = selection.snapshot.layers, selection.entry.get('layer')
     return [(name, k) for name, k in names.items() if layer in layers.get(k, [])]
 
+# %% ../../nbs/12_explorer/13_view_export.ipynb #006c
 def selection_arrays(selection) -> ViewArrays:
     "Return the recorded arrays of `selection`"
     s, place = selection.snapshot, entry_place(selection.entry)
@@ -63,6 +65,7 @@ def _map_options(selection, state) -> dict:
     to_one = state.get('scale') == 'unit' and selection.shows() == 'attention'
     return dict(overlays=overlays, limit=1. if to_one else None)
 
+# %% ../../nbs/12_explorer/13_view_export.ipynb #009b
 def _panel_kind(selection, tab):
     "Return the kind of figure for the panel `tab`; None for the default of the snapshot"
     if not selection.snapshot.labels or 'attention' not in selection.snapshot.arrays: return None
@@ -70,6 +73,7 @@ def _panel_kind(selection, tab):
     if tab == 'triptych': return 'triptych'
     return 'attention_map'
 
+# %% ../../nbs/12_explorer/13_view_export.ipynb #009c
 def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or mean_of
     "Return the layer and head in view for `kind` (described by `figure_kind`), unless `options` set them"
     if selection.entry.get('layer') is None and 'heads' not in selection.entry or 'mean_of' in options: return {}
@@ -91,6 +95,7 @@ def _patch_in_view(snapshot, row, kind): # (row, column), or None
     if row < first: return None
     return divmod(row - first, columns)
 
+# %% ../../nbs/12_explorer/13_view_export.ipynb #009pb
 def figure_arguments(
     selection,    # a `salviz.explorer.static_images.Selection`
     state={},     # state of the explorer

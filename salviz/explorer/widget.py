@@ -18,25 +18,29 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
+
+# %% ../../nbs/12_explorer/09_widget.ipynb #003b
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import ipywidgets as W
 
-from .quantisation import json_text
-from .transfer import ThrottledWorker
-from .run_metadata import as_run, counted, front_meta, is_front, runs_of_front, same_probe
+from .assets import check_panels, needs_plotly, static_text
 from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
-from .assets import check_panels, needs_plotly, static_text
+from .quantisation import json_text
+from .run_metadata import as_run, counted, front_meta, is_front, runs_of_front, same_probe
+from .transfer import ThrottledWorker
 from .view import ExplorerView
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #003c
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from salviz.core.snapshots import Snapshot
+
     from salviz.core.runs import Run
-    from salviz.explorer.view_export import ViewArrays
+    from salviz.core.snapshots import Snapshot
     from salviz.explorer.static_images import Selection
+    from salviz.explorer.view_export import ViewArrays
     from salviz.figures.drawing import Picture
     from salviz.figures.interactive import Interactive
     from salviz.metrics.front import Front
@@ -54,6 +58,7 @@ def _in_words(seconds) -> str:
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0421
 _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing')
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #w0421b
 class Controls(W.VBox):
     """Buttons to start, pause, resume and stop a `training` (see `salviz.training.live`), with its progress, remaining
     time and error. A computation that cannot be paused, such as that of `explore`, can be cancelled; when it is done,
@@ -120,6 +125,7 @@ def _state_names() -> list:
     block = static_text('state.js').split('firstState = {')[1].split('\n};')[0]
     return re.findall(r'(\w+):', re.sub(r'//.*|\{[^}]*\}', '', block))
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #047bb
 def _checked_state(state) -> dict:
     "Return `state` as a dict; raise a ValueError for unknown keys"
     if not isinstance(state, dict): raise ValueError(f'state must be a dict such as dict(probe=2), got {state!r:.80}')
@@ -127,6 +133,7 @@ def _checked_state(state) -> dict:
         raise ValueError(f'unknown keys in state: {", ".join(map(str, unknown))}; allowed: {", ".join(_state_names())}')
     return dict(state)
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #047bc
 def _of_front(front, compare, state):
     "Return the runs of `front`, the data of its panel, and the state, which starts with the run of the knee"
     if compare is not None:
@@ -137,6 +144,7 @@ def _of_front(front, compare, state):
     knee = next((p['run'] for p in described['points'] if p['is_knee'] and p['run'] is not None), 0)
     return [run for run in runs if run is not None], described, {'run': knee, **(state or {})}
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #047bd
 def _opened(run):
     "Return `run` as an object with the attributes of a `Run`; raise a ValueError if that is impossible"
     try: opened = as_run(run)
@@ -150,6 +158,7 @@ def _same(sentence, m, probe):
     "Return True if `sentence` is the example `probe` in the run described by `m`"
     return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #050b
 class _Selected(W.VBox):
     "The selection in the browser"
     def _metas(self):
@@ -212,6 +221,7 @@ def _watch(
             except TimeoutError: pass
             except Exception: return # raised by `settle`
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #w0483b
 class _WithBackground(_Selected):
     "Waiting for the computation of `explore`"
     @property
@@ -247,6 +257,7 @@ def png(fig, dpi=110) -> bytes:
     from salviz.figures.drawing import rendered, small_png
     return small_png(rendered(fig, 'png', dpi), Quantize.MAXCOVERAGE)
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #051b
 class _Pictures(_WithBackground):
     "A static image of the selection"
     def picture(self,
@@ -306,6 +317,7 @@ def _apart() -> bool:
     "Return True in VS Code and Colab, where outputs and widgets may be in separate documents"
     return 'VSCODE_PID' in os.environ or 'google.colab' in sys.modules
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #048b
 class _Display(_Pages):
     "Display of the explorer in a notebook"
     def _output(self, picture, limit=2e6):
@@ -381,6 +393,7 @@ class _TrainingEnd(_Display):
 # %% ../../nbs/12_explorer/09_widget.ipynb #keep2
 _passing = 'theme', 'playing' # not part of an exported state
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #keep2b
 class _Export(_TrainingEnd):
     "Export of the view as a state, as arrays or as a figure"
     def _view_state(self):

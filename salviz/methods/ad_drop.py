@@ -18,22 +18,24 @@ import numpy as np
 import torch
 
 from .. import lazy_attributes
-from ..models.attention import (
-    check_layers, check_observable, check_part, cross_modules, eager_attention_of, head_count, observe)
-from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
-from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, retained_count
-from .base import (
-    FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional)
-from ..models.tasks import attribution_target, last_queried, task_of, tasks
-from ..models.random import keyed_below, keyed_order, keyed_uniform
+from ..data.texts import model_inputs
+
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #003b
+from .base import FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional
+from ..models.attention import (check_layers, check_observable, check_part, cross_modules, eager_attention_of,
+                                     head_count, observe)
+from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..models.loading import device_of, undisturbed
+from ..models.random import keyed_below, keyed_order, keyed_uniform
+from ..models.tasks import attribution_target, last_queried, task_of, tasks
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.training.method_trainer import MethodTrainer
 
@@ -80,6 +82,7 @@ def drop_mask(
     A row that would lose all its `allowed` keys loses none."""
     return keep_one(candidates & allowed & (uniform < q), allowed)
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #016b
 def keep_one(
     dropped:torch.Tensor, # bool [..., query, key]
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend to
@@ -142,6 +145,7 @@ _read_by = dict( # option: (attributions that use it, why the others do not)
     random_form=(('random',), 'there is no random attribution'),
     after_dropout=(('gradient', 'attention'), 'no attention dropout is active there'))
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #036b
 def _refuse_idle(method):
     "Raise if the ADDrop `method` has options that its attribution does not use, or that contradict each other"
     values, defaults, variant = method.args(), method.options(), method.variant
@@ -331,6 +335,7 @@ def drop_uniform(
     Positions are counted from the example's first real token."""
     return keyed_uniform(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, stream=layer)
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #019b
 def _query_and_key(batch) -> tuple: # (query, key), int64 [batch, n] each
     "Return the position of each token in its text, without counting padding"
     position = (real_tokens(batch).long().cumsum(1) - 1).clamp(min=0)
@@ -357,6 +362,7 @@ def _looks_back(stack) -> bool:
     modules = [m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross]
     return getattr(stack.config, 'is_causal', True) and any(getattr(m, 'is_causal', False) for m in modules)
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #026b
 def _sight(
     model,
     layer:int,
@@ -379,6 +385,7 @@ def _sight(
     # in transformers a causal window includes the query, a bidirectional one does not
     return seen & (back < window if causal else back.abs() <= window)
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #026c
 def attendable(
     model,
     batch:dict, # from `Collator`
@@ -431,6 +438,7 @@ def row_ranks(
 prior_strategies = 'none', 'random', 'high', 'low'
 _prior_forms = 'equal', 'released'
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #084b1
 def prior_method(
     strategy:str,  # one of `prior_strategies`
     rate=.3,       # fraction of each row that is dropped
@@ -455,5 +463,6 @@ def prior_method(
     region = 'low_released' if released and strategy == 'low' else strategy
     return ADDrop(target='gold', variant=ADDropVariant(region=region), **shared)
 
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #084c
 # `prior_experiment` is defined in training.trainer, which imports this module; it can be imported from here too
 __getattr__ = lazy_attributes(__name__, dict(prior_experiment='training.trainer'))

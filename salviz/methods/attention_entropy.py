@@ -8,8 +8,8 @@ __all__ = ['attention_entropy', 'AttentionEntropy']
 # %% ../../nbs/00_learn/own_method.ipynb #003
 import torch
 
-from ..models.attention import check_layers, check_observable
 from .base import Method, Plan, Term, check_method_choice, check_weight
+from ..models.attention import check_layers, check_observable
 from ..models.tasks import example_mean
 
 # %% ../../nbs/00_learn/own_method.ipynb #007

@@ -18,22 +18,26 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
-from ..models.attention import check_layers, check_part, head_count, observe
-from ..models.fast import where_needed
+from ..attribution.reading import what_is_read
+from ..core.maths import patch_patterns
+from ..core.validation import shown
+
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #002b
 from ..data.texts import Collator, model_inputs
 from .base import Limit, Method, Plan, Term, Variant, is_fraction, is_weight, optional
-from ..models.tasks import task_of, tasks
+from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
+                                     pattern_target)
+from ..models.attention import check_layers, check_part, head_count, observe
+from ..models.fast import where_needed
 from ..models.loading import device_of, undisturbed
-from .patterns import (
-    as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids, pattern_target)
 from ..models.patches import patch_grid, reads_patches
-from ..attribution.reading import what_is_read
-from ..core.validation import shown
-from ..core.maths import patch_patterns
+from ..models.tasks import task_of, tasks
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #002c
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.models.attention import Maps
     from salviz.training.method_trainer import MethodTrainer
@@ -136,12 +140,14 @@ def _of_patterns(
     of = {name: [x for n, x in pieces if n == name] for name in heads}
     return {name: x[0] if len(x) == 1 else torch.cat(x, 1) for name, x in of.items()}
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #043b
 def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tokens])
     "Return real tokens, and queries that count: the same for texts, for images those with a target"
     if 'attention_mask' in batch: return (batch['attention_mask'].bool(),) * 2
     queries = (target > 0).any(-1)
     return torch.ones_like(queries), queries
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #043c
 class _Guiding(_Targets):
     "Compute the guidance loss of a step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
@@ -208,6 +214,7 @@ def grid_of(model):
     if reads_patches(model): return patch_grid(model)
     return None
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #021b
 def assign_heads(
     model,            # model with attention
     # {pattern: heads} or {layer: {pattern: heads}}; None: `default_heads`, for images with `_image_heads`, for an
@@ -242,6 +249,7 @@ def _same_pattern(a, b) -> bool:
     if callable(a) or callable(b): return callable(a) and callable(b) and a == b
     return torch.equal(as_pattern(a), as_pattern(b))
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #023b
 def _name_of(
     pattern,     # a name, a function(tokens) -> [n, n], or a matrix
     custom:dict, # {name: pattern}; a new pattern is added
@@ -270,6 +278,7 @@ def by_pattern(
         heads_of.setdefault(_name_of(pattern, custom), []).append(head)
     return heads_of
 
+# %% ../../nbs/05_methods/04_attention_guidance.ipynb #024b
 def by_name(
     patterns,    # a table {layer: {head: pattern}} or {(layer, head): pattern}, or a form of `assign_heads`
     custom=None, # {name: pattern}

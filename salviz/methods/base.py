@@ -23,12 +23,15 @@ import torch
 
 from ..core.bibliography import cited
 from ..core.renamed import RENAMED, renamed_settings
+
+# %% ../../nbs/05_methods/00_base.ipynb #003b
 from ..core.validation import shown
 from ..models.tasks import task_of, tasks
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.models.attention import Maps
     from salviz.training.method_trainer import MethodTrainer
 
@@ -98,10 +101,12 @@ supported = dict(
     Distillation=('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
                   'series_classification'))
 
+# %% ../../nbs/05_methods/00_base.ipynb #026b
 _every_token = 'Every token has an answer there, and each would have to be explained in every step'
 _no_attention = 'The attention of models for series cannot be observed; use SaliencyGuided or Distillation'
 _one_answer = 'A rationale explains one answer for a text, and there every token has an answer'
 
+# %% ../../nbs/05_methods/00_base.ipynb #026c
 why_unsupported = dict( # {method: {task: why}}
     SalLM=dict(masked_lm=_every_token, replaced_token_detection=_every_token, seq2seq=_every_token,
                question_answering='The head reads every row, so no single row predicts the answer',
@@ -130,6 +135,7 @@ why_unsupported = dict( # {method: {task: why}}
         replaced_token_detection='The replaced tokens change from step to step',
         question_answering='The answer is two distributions over tokens, start and end, and not a class'))
 
+# %% ../../nbs/05_methods/00_base.ipynb #026d
 def reason_against(method, task:str) -> str: # '' if there is none
     "Return why `method` does not support `task`"
     parts = getattr(method, 'methods', (method,))
@@ -160,6 +166,7 @@ def is_positive_fraction(meaning:str) -> Limit:
     "Limit an argument to numbers above 0 and up to 1"
     return Limit(lambda x: _is_number(x) and 0 < x <= 1, f'above 0 and at most 1 ({meaning})')
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-01b
 def optional(limit:Limit, meaning='None') -> Limit:
     "Allow None in addition to what `limit` allows"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
@@ -168,6 +175,7 @@ is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite numbe
 is_positive = Limit(lambda x: _is_number(x) and 0 < x < math.inf, 'a finite number above 0')
 is_count = Limit(lambda x: type(x) is int and x >= 1, 'a whole number of at least 1')
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-01c
 def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, optionally, None
     "Return the values that `annotation` lists"
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
@@ -176,6 +184,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
     if types.NoneType in parts: return (None, *values)
     return tuple(values)
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
     "Return the error message for `x` as the argument `name`"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
@@ -228,6 +237,7 @@ def _variant_class(parameters):
     parts = get_args(parameters['variant'].annotation) if 'variant' in parameters else ()
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Variant)), None)
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-05b
 def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the variant)
     "Split `values`, under current or earlier names, into arguments of the constructor and options of the variant"
     names = _renamed(cls)
@@ -238,12 +248,14 @@ def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the varian
     return ({k: x for k, x in values.items() if k not in options},
             {k: x for k, x in values.items() if k in options})
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-05c
 def _with_variant(cls, kind, arguments:dict, options:dict) -> dict:
     "Return `arguments` with the `options` as a variant"
     if not options: return arguments
     variant = kind.of(arguments.get('variant', 'paper'), arguments, cls.__name__)
     return {**arguments, 'variant': replace(variant, **options)}
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-05d
 def _new_spelling(cls, kind, parameters, kwargs:dict) -> dict:
     "Return the keyword arguments `kwargs` under current names, and warn if they differ"
     arguments, options = _split(cls, kind, kwargs)
@@ -256,6 +268,7 @@ def _new_spelling(cls, kind, parameters, kwargs:dict) -> dict:
                   DeprecationWarning, stacklevel=3)
     return _with_variant(cls, kind, arguments, options)
 
+# %% ../../nbs/05_methods/00_base.ipynb #vr-05e
 def _checked(cls, init):
     "Wrap the constructor `init` of `cls`: check its arguments, and accept earlier names"
     signature, limits = inspect.signature(init), cls.limits
@@ -437,6 +450,7 @@ def _require_kind(method, x, kind, message):
     "Raise an error unless `x` is a `kind`; describe it only then, since the text of a plan contains all of its tensors"
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
+# %% ../../nbs/05_methods/00_base.ipynb #555e6327b
 def check_cite(method):
     "Return what `method` cites; raise unless it is a BibTeX entry or a key of `salviz.core.bibliography`"
     for part in getattr(method, 'methods', (method,)):
@@ -444,6 +458,7 @@ def check_cite(method):
         except ValueError as e: part.require(False, f'cite {e}')
     return method.cite
 
+# %% ../../nbs/05_methods/00_base.ipynb #555e6327c
 def _check_plan(method, plan):
     "Raise an error unless `method` returned a valid `Plan`"
     _require_kind(method, plan, Plan, 'plan must return a Plan')
@@ -455,6 +470,7 @@ def _check_plan(method, plan):
 
 _metric_names = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # names that rows of metrics use
 
+# %% ../../nbs/05_methods/00_base.ipynb #555e6327d
 def _check_term(
     method,
     name,      # name of the term
@@ -496,6 +512,7 @@ class Batch(dict):
                        f'{", ".join(self)}. Batches contain all columns of the data; to use further columns with '
                        'custom probes, pass these as a Dataset')
 
+# %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1bb
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     "Return the plan of `method` for `batch`, and check it"
     plan = method.plan(model, Batch(batch, method, where), progress)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+# %% ../../nbs/05_methods/07_distillation.ipynb #ds-002b
 from tqdm import tqdm
 
 from ..attribution.registry import attribution_named
@@ -26,19 +28,22 @@ from ..core.runs import Run
 from ..data.signals import SignalCollator
 from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight
-from .rationale_guided import (
-    check_explaining_attention, check_trainable, explaining_attention, taught_saliency)
+from .rationale_guided import (check_explaining_attention, check_trainable, explaining_attention,
+                                             taught_saliency)
 from .sallm import Explanations
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
 from ..models.checkpoints import load_model, step_of
-from ..models.loading import (
-    device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed, weights_checksum)
+
+# %% ../../nbs/05_methods/07_distillation.ipynb #ds-002c
+from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed,
+                                   weights_checksum)
 from ..models.tasks import Regression, TokenTask, attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.models.attention import Maps
     from salviz.training.method_trainer import MethodTrainer
@@ -61,6 +66,7 @@ def _direction(x, counts): # ([batch, n] with largest magnitude 1, bool [batch]:
     largest = x.detach().abs().amax(-1, keepdim=True)
     return x / torch.where(largest > 0, largest, 1.), largest[:, 0] > 0
 
+# %% ../../nbs/05_methods/07_distillation.ipynb #ds-015b
 def explanation_loss(
     student:torch.Tensor, # [batch, ...]: one number for each token, pixel or cell
     teacher:torch.Tensor, # the same shape
@@ -104,6 +110,7 @@ def _answer(task, logits, batch):
     if isinstance(task, TokenTask): return torch.where(batch['labels'] != -100, answer, -100)
     return answer
 
+# %% ../../nbs/05_methods/07_distillation.ipynb #ds-031b
 def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: # [batch]
     "Return the loss between the logits of `student` and `teacher`"
     if isinstance(task, Regression):
@@ -113,6 +120,7 @@ def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: #
     student, teacher = (task.logits(SimpleNamespace(logits=x)) for x in (student, teacher))
     return example_mean(logit_loss(student, teacher, temperature), batch['labels'] != -100)
 
+# %% ../../nbs/05_methods/07_distillation.ipynb #ds-031c
 def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
     "Return the fraction of answers of `student` that equal the teacher's"
     same = (_answer(task, student, batch) == answer).float()

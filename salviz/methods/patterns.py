@@ -63,6 +63,7 @@ def _delimiter_ids(tokenizer) -> set:
     "Return the vocabulary ids of the delimiters that `tokenizer` adds"
     return {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} - {None}
 
+# %% ../../nbs/05_methods/01_patterns.ipynb #016b
 def _one_delimiter_id(name, tokenizer) -> int:
     "Return the vocabulary id of the delimiter of the pattern `name` ('delim:TOKEN')"
     ids = sorted(_delimiter_ids(tokenizer))
@@ -151,12 +152,14 @@ def patterns_of(grid=None) -> tuple:
     if grid is None: return named
     return patch_pattern_names(grid.first)
 
+# %% ../../nbs/05_methods/01_patterns.ipynb #pch02b
 def why_not(name, grid=None) -> str: # '' if it is one, or unknown
     "Return why the pattern `name` of texts is not a pattern of images on `grid`, or the other way round"
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
     if name in patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')
 
+# %% ../../nbs/05_methods/01_patterns.ipynb #pch02c
 def check_pattern(
     name:str,
     grid=None, # `PatchGrid` of a model that reads images

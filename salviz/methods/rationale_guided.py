@@ -22,19 +22,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, registered_attributions
+
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002b
 from ..attribution.saliency import begin, path_gradients, reduced
+from ..core.renamed import recorded_settings
 from ..data.texts import model_inputs
 from .base import (Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive,
                                  is_weight)
 from ..models.attention import check_layers, check_observable, head_count
-from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
+from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of
-from ..core.renamed import recorded_settings
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002c
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.models.attention import Maps
 
@@ -52,6 +56,7 @@ def normalised(
     if how == 'sigmoid': x = x.sigmoid()
     return torch.where(counts, x, 0.)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-011b
 def _over(x, total):
     "Return `x / total`, and 0 where the total is 0"
     return torch.where(total > 0, x / torch.where(total > 0, total, 1.), 0.)
@@ -70,6 +75,7 @@ def _bce(e, r, counts): return example_mean(-r*_bounded_log(e) - (1 - r)*_bounde
 def _kl(e, r, counts): return torch.where(r > 0, r * (_log(r) - _log(e)), 0.).sum(-1)
 def _margin(e, r, counts, margin=1.): return example_mean((margin - (2*r - 1)*e).clamp(min=0), counts)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-021b
 def _order(e, r, counts):
     "Return the order loss (Huang et al. 2021); a token is marked if at least half of the annotators marked it"
     is_marked = counts & (r >= .5)
@@ -106,6 +112,7 @@ def rationale_loss(
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-031
 _rest_stream = 0x4a71 # separates these random numbers from those of other methods in the same step
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-031b
 def retained_alone(
     inputs:dict,       # model inputs of texts: input_ids [batch, n], attention_mask, ...
     keep:torch.Tensor, # bool [batch, n]
@@ -119,6 +126,7 @@ def retained_alone(
         return torch.where(is_retained, x.gather(1, order), pad if name == 'input_ids' else 0)
     return {name: moved(name, x) for name, x in inputs.items()} | dict(attention_mask=is_retained.long())
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-031c
 def as_many_of_the_rest(
     is_marked:torch.Tensor,  # bool [batch, n]
     counts:torch.Tensor,     # bool [batch, n]: tokens that can be drawn
@@ -134,6 +142,7 @@ def as_many_of_the_rest(
         draws.append(rest & (rank < (is_marked & counts).sum(1, keepdim=True)))
     return draws
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-031d
 def contrastive_loss(
     scores:torch.Tensor, # [1 + K, batch]: logits of the class for the rationale alone, then for K draws of other tokens
 ) -> torch.Tensor: # [batch]
@@ -160,6 +169,7 @@ def attention_sets(
     if each: return A.flatten(1, 2), seen.flatten(1, 2)
     return torch.where(seen, A, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None], seen.any(2)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041b
 def explaining_attention(
     maps, model, batch:dict,
     layers=None,    # layers of `maps`; None: all
@@ -177,6 +187,7 @@ def explaining_attention(
     parts = [attention_sets(maps[l], maps.seen(l), real, heads=heads, per_head=per_head, **how) for l in layers]
     return tuple(torch.cat(x, 1) for x in zip(*parts))
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041c
 def rolled_out(
     maps:list,   # attention [batch, heads, n, n] of each layer, first layer first
     heads=None,  # indices of the heads to use; None: all
@@ -206,6 +217,7 @@ def _twice_differentiable(model):
     # fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad(): yield
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044b
 def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor: # as `taught_saliency`
     "Return the contribution of `nodes` to integrated gradients"
     with _twice_differentiable(model):
@@ -213,6 +225,7 @@ def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor
         start = begin(reading)
         return reduced(reading.name, path_gradients(reading, start, nodes, steps)/steps, reading.x - start)[0]
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044c
 class _SumOfParts(torch.autograd.Function):
     "Sum `part(nodes, create_graph)` over `parts`; the backward pass computes the graph of one part at a time"
     @staticmethod
@@ -229,6 +242,7 @@ class _SumOfParts(torch.autograd.Function):
             totals = [b if a is None else a if b is None else a + b for a, b in zip(totals, gradients)]
         return None, None, *totals
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044d
 def taught_saliency(
     model, batch:dict,
     method='input_x_gradient', # one of `teachable`
@@ -308,6 +322,7 @@ def _shown(values, counts):
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055b
 class _Comparing(_Marked):
     "Compare explanations with rationales"
     def explained(self, maps:'Maps',
@@ -439,6 +454,7 @@ def _is_heads(x) -> bool:
     "Return whether `x` is None or a list of heads"
     return x is None or isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int for h in x)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
 def check_trainable(
     method:Method, # with an argument `explanation`
     reads,         # input of its models, see `teachable`; None: any

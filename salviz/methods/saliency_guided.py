@@ -22,14 +22,17 @@ from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight
-from ..models.random import keyed_uniform
+
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #003b
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
+from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.models.attention import Maps
     from salviz.training.method_trainer import MethodTrainer
@@ -122,6 +125,7 @@ def mask_words(
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #025
 _fill_stream = 0x5a11 # keeps these draws apart from those of other methods in the same step
 
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #025b
 def fill_values(
     x:torch.Tensor,               # images [batch, channels, height, width] or series [batch, time, features]
     # 'uniform' noise within the range, the 'mean', a number, or a tensor that expands to the shape of a sample
@@ -153,6 +157,7 @@ def _patch_sums(
     value = saliency.abs() if ranking == 'magnitude' else saliency
     return value.unflatten(1, (-1, down)).unflatten(3, (-1, across)).sum((2, 4))
 
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #029b
 def mask_cells(
     x:torch.Tensor,        # images [batch, channels, height, width] or series [batch, time, features]
     saliency:torch.Tensor, # images [batch, height, width], series [batch, time, features]

@@ -21,32 +21,37 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #002b
 import torch.nn.functional as F
+from datasets import Dataset
 from fastcore.meta import delegates
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from datasets import Dataset
-
-from ..models.agreement import class_mismatch
-from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
 from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
-from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-from .base import (
-    FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction, is_weight, optional)
-from ..models.random import keyed_uniform
-from ..models.tasks import attribution_target, example_mean, task_of, tasks
-from ..models.loading import device_of, pooled_rows, undisturbed
-from ..models.checkpoints import load_model
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
+from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #002c
+from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
+                                 is_weight, optional)
+from ..models.agreement import class_mismatch
+from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
+from ..models.checkpoints import load_model
+from ..models.loading import device_of, pooled_rows, undisturbed
+from ..models.random import keyed_uniform
+from ..models.tasks import attribution_target, example_mean, task_of, tasks
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #002d
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
+
     from salviz.methods.base import Progress
     from salviz.models.attention import Maps
     from salviz.training.method_trainer import MethodTrainer
@@ -189,6 +194,7 @@ def _class_saliency(
             with torch.no_grad(): classes = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
         return _by_function(teacher, batch, saliency, classes)
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #031b
 def _by_function(teacher, batch, function, classes) -> torch.Tensor: # [batch, tokens], 0 at pads
     "Return the saliency computed by a custom `function`"
     result = function(teacher, batch, classes)
@@ -201,6 +207,7 @@ def _by_function(teacher, batch, function, classes) -> torch.Tensor: # [batch, t
 # %% ../../nbs/05_methods/05_sallm.ipynb #033
 _explained_targets = ('gold', 'predicted', 'all', 'all_released')
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #033b1
 def standardised(
     saliency:torch.Tensor, # [batch, tokens]: of one label
     real:torch.Tensor,     # bool [batch, tokens]
@@ -229,6 +236,7 @@ def _label_saliencies(teacher, batch, saliency, steps=20) -> torch.Tensor: # [la
     classes = [torch.full_like(batch['example_id'], c) for c in range(teacher.config.num_labels)]
     return torch.stack([_class_saliency(teacher, batch, saliency, c, steps) for c in classes])
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #033bb
 def token_saliency(
     teacher, batch,
     saliency='integrated_gradients', # see `_class_saliency`
@@ -258,6 +266,7 @@ def token_saliency(
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5
 _word_stream = 0x7a66 # separates these random numbers from those of steps
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5b
 def query_rows(
     model,
     batch:dict, # with labels if `model` answers at every token
@@ -275,6 +284,7 @@ def query_rows(
     drawn = keyed_uniform(text, (place,), seed=0, step=0, stream=_word_stream)
     return torch.where(has_label, drawn, -1.).argmax(1)
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
     "Return the tokens that a target may mark: real ones that are not special; of a prompt with answer, the prompt"
     counts = real_tokens(batch) & ~batch['is_special']
@@ -330,6 +340,7 @@ def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
     "Return the order in which encoded `examples` are explained: by length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #041b
 def explain_batches(
     teacher,       # model; None if `saliency` is a function that needs none
     examples,      # encoded examples, with or without labels
@@ -351,6 +362,7 @@ def explain_batches(
         arrays = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
         yield {name: x.cpu().numpy() for name, x in arrays.items()}
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #041c
 def _joined(parts:list) -> dict:
     "Concatenate the arrays of several dicts"
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -370,6 +382,7 @@ def contents(examples) -> np.ndarray: # int64 [examples]
     return np.array([int.from_bytes(digest([*label, *ids]), 'little', signed=True)
                      for label, ids in zip(labels, examples['input_ids'])], np.int64)
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #046b
 def taken_over(
     recorded:dict, # arrays example_id, length, saliency and content of another run
     examples,      # encoded examples of this run
@@ -397,6 +410,7 @@ def _check_explanations(arrays:dict, file):
         sound = all(arrays[k].shape == size for k, size in sizes.items())
     if not sound: raise ValueError(f'{file} is damaged (its arrays are inconsistent)')
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
     "Load the arrays `name` of `run`, a part or the complete ones; raise a `ValueError` that names a damaged file"
     file = run.path/'arrays'/f'{name}.safetensors'
@@ -409,6 +423,7 @@ def parts_of(run, name:str) -> list: # of paths
     "List the files with parts of the unfinished arrays `name` of `run`"
     return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #050c
 def _remove_parts(run, name:str):
     "Remove the files that `parts_of` lists"
     for p in parts_of(run, name): p.unlink()
@@ -422,6 +437,7 @@ def _maker_of(run, name:str): # None without a readable part
 # %% ../../nbs/05_methods/05_sallm.ipynb #050a
 part_seconds = 60. # work after which a part is written
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class Unfinished:
     """Collect explanations for the arrays `name` of `run`, starting with the parts that an earlier process has
     written"""
@@ -476,6 +492,7 @@ class Unfinished:
         "Return the seconds of work in all parts, without what a killed process lost"
         return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if none was stored, as in earlier versions
     "Return what `part` explains"
     if 'question' in part: return json.loads(part['question'].tobytes())
@@ -484,6 +501,7 @@ def _question_of(part:dict): # None if none was stored, as in earlier versions
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
 _companion_stream = 0x51de # separates these random numbers from those of other methods in the same step
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2b
 class _Unlabelled(Method):
     "The texts without labels that are added to a batch"
     def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None without any
@@ -710,6 +728,7 @@ def _checksum(teacher) -> int: # 0 without a teacher
     if teacher is None: return 0
     return weights_checksum(teacher)
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #066b
 class _Explaining(_Teaching):
     "Compute the explanations of all examples and write them into the run"
     def _splits(self, trainer) -> dict: # {name: encoded examples}
@@ -770,6 +789,7 @@ class _Explaining(_Teaching):
 # the teacher explains in epoch 1
 def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-epoch-{epoch}'
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #068b
 class _Refreshing(_Explaining):
     "Choose the explanations that an epoch uses, and refresh them"
     def _use(self, trainer, epoch):

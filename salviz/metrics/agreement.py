@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
+from ..core.maths import entropy, kl, pattern_fraction, pattern_matrix, spearman, top_overlap
 from ..core.validation import check_choice, renamed_arguments
-from ..core.maths import entropy, kl, pattern_matrix, pattern_fraction, spearman, top_overlap
 
 if TYPE_CHECKING:
-    from salviz.core.snapshots import Snapshot
     from salviz.core.runs import Run
+    from salviz.core.snapshots import Snapshot
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #007
 measures = ('spearman', 'kl', 'top_overlap')
@@ -33,6 +33,7 @@ def _tau(x, y):
 
 _signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #007b
 def _check_how(sign, top_fraction):
     "Raise a `ValueError` if `sign` or `top_fraction` is invalid"
     check_choice('sign', sign, _signs)
@@ -98,6 +99,7 @@ def _array(snapshot, name):
                          f'{len(snapshot.tokens)} tokens; pass attention, saliency or an attribution of a text')
     return np.asarray(x, dtype=np.float64)
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
     """Return the columns layer and head that `level` has, the maps [m, n, n], and bool [m, n, n]: keys with weight from
     some head of the layer"""
@@ -109,6 +111,7 @@ def _maps_of(snapshot, name, level):
     if level == 'layer': return pd.DataFrame(dict(layer=layers)), x.mean(1), seen
     return pd.DataFrame(index=[0]), x.mean((0, 1))[None], seen.any(0)[None]
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #021c
 def _table(rows_of, level):
     "Return `rows_of(level)`; for 'all', the rows of every level with the level as a column"
     if level in _levels: return rows_of(level)
@@ -133,6 +136,7 @@ def _entropies(maps, seen) -> dict:
     fraction = np.divide(nats, np.log(keys.clip(1)), out=np.full(nats.shape, np.nan), where=keys > 1)
     return dict(entropy=_mean(nats, -1), normalised_entropy=_mean(fraction, -1))
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #023b
 @renamed_arguments(top_share='top_fraction')
 def agreement_table(
     snapshot:'Snapshot',                               # with attention and saliency
@@ -163,6 +167,7 @@ def _stacked(tables, *front) -> pd.DataFrame:
     whole = pd.concat(tables, ignore_index=True)
     return whole[[*front, *whole.columns.drop([*front])]]
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #032b
 def run_agreement_table(
     run,       # a `Run`
     # a recorded step; -1: the last one of each probe example; None: all steps except those without the array to compare
@@ -281,10 +286,12 @@ def _paired(a, b):
         raise ValueError(f'probe {rest[0].probe} of the other run ({words(rest[0])}) has no counterpart; {advice}')
     return pairs
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #052b
 def _compared(pairs, columns, options):
     "Concatenate `compare_snapshots` of all `pairs`, with the entries of `columns(a, b)` as first columns"
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #052c
 def compare_runs(
     run_a:'Run', run_b:'Run', # runs with the same probe examples
     step:int=-1,              # a recorded step; -1: the last one of each probe example
@@ -339,6 +346,7 @@ def _named_pattern(snapshot, name, boundary, multiple):
     occurs = dict(delim=snapshot.is_special, period=[t == '.' for t in snapshot.labels]).get(name)
     return pattern_matrix(name, np.ones(len(snapshot.tokens), bool), occurs, boundary, multiple)
 
+# %% ../../nbs/08_metrics/02_agreement.ipynb #064b
 def pattern_table(
     snapshot,
     # names, {name: [n, n]}, or None: the patterns that this run guides its heads towards

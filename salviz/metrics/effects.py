@@ -36,6 +36,7 @@ class Estimate:
         "Return the p-value of the hypothesis that the effect is `value`"
         return _p(self, value, alternative)
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-6b
 def _student():
     "Return Student's t distribution; imported lazily, because scipy.stats loads slowly"
     from scipy.stats import t
@@ -59,6 +60,7 @@ def _task_codes(tasks, n):
                          f'{int((codes < 0).sum())} of them missing')
     return codes
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-7b
 def _within(x, codes):
     "Return `x` minus its task mean, the number of pairs of each task, and the task means"
     _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
@@ -72,6 +74,7 @@ def _a_list(name, x):
     if x.ndim != 1: raise ValueError(f'{name} must be a list of numbers, one per pair, got shape {list(x.shape)}')
     return x
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-7c
 def _check_fraction(name, x):
     if not (isinstance(x, Real) and 0 < x < 1):
         raise ValueError(f'{name} must be between 0 and 1, such as .95, got {x!r}')
@@ -136,6 +139,7 @@ def detectable(
     if freedom < 1 or math.isnan(s): return math.nan
     return _quantiles(freedom, power, confidence)*s*math.sqrt((1/counts).sum())/len(counts)
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-18b
 def _quantiles(freedom, power=.8, confidence=.95):
     return float(_student().ppf((1 + confidence)/2, freedom) + _student().ppf(power, freedom))
 
@@ -154,6 +158,7 @@ class Spread:
     error:float    # s/√freedom, approximately that of a small logarithm
     freedom:int    # degrees of freedom: pairs - tasks - 1
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-23b
 def pitman_morgan(
     first, second,   # numbers, paired; pairs with NaN or infinity do not count
     tasks=None,      # the task of each pair, whose mean is subtracted; None: one task

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
 from ..core.names import listed
+from ..core.validation import check_choice
 from ..core.words import digits_of
 from .statistics import better_of, checked_better, id_columns, over_seeds, paired_t
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr004b
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults
 
@@ -37,6 +38,7 @@ def _pymoo():
     return SimpleNamespace(sorting=NonDominatedSorting, area=HV, dominator=Dominator, scale=ZeroToOneNormalization,
                            total=WeightedSum)
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr007b
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
@@ -45,6 +47,7 @@ def _front_rows(
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr007c
 def dominated_area(
     costs,     # [values, 2], lower is better
     reference, # [2]
@@ -59,6 +62,7 @@ def _scaled(costs) -> np.ndarray: # [values, 2]
     low, high = costs.min(0), costs.max(0)
     return _pymoo().scale(low, high).forward(costs)
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr010b
 def knee_row(
     costs, # of a front [values, 2], lower is better
 ): # its row; None: fewer than three different points, a front that does not bend outwards, or two knees
@@ -84,6 +88,7 @@ def _check_measures(frame, measures):
     for m in measures:
         if m not in have: raise ValueError(f'front: unknown metric {m!r}; available: {", ".join(have) or "none"}')
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr013b
 def _check_chosen(measures, have):
     "Raise a `ValueError` for metrics that must not be used for selection"
     for m in measures:
@@ -102,6 +107,7 @@ def _directions(measures, better):
                                  f"better={{{unknown[0]!r}: 'higher'}} or 'lower'")
     return better
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
 def _of_setting(frame, setting, method):
     "Return the rows of `frame` with a value of `setting`, and their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
@@ -131,6 +137,7 @@ def seeds_interval(
     mean, one = over_seeds(values), paired_t(values, np.zeros(len(values)), confidence)
     return mean['mean'], one.low, one.high
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr015b
 def _summed(frame, setting, measures, reported, confidence):
     "Return one row per value of `setting`: number of seeds; mean and interval of `measures` and `reported`"
     rows = []
@@ -146,6 +153,7 @@ def _summed(frame, setting, measures, reported, confidence):
         rows.append(row)
     return pd.DataFrame(rows)
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr015c
 def _costs(frame, measures, better, end=''):
     "Return `measures` as costs [values, 2], lower is better; `end`: '_low' or '_high' of an interval"
     sign = [-1. if better[m] == 'higher' else 1. for m in measures]
@@ -171,6 +179,7 @@ def _standing(frame, measures, better):
     out[rows] = 'front'
     return out
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
     "Return which rows of `frame` are not told apart from `row`: both intervals overlap, or are missing"
     best, worst = _ends(frame, measures, better)
@@ -222,6 +231,7 @@ def _reference_needed(measures):
                       f'than all values in {measures[0]} and {measures[1]}; '
                       'the default (0, 0) is for metrics between 0 and 1 where higher is better')
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
     "Raise a `ValueError` for invalid arguments, whatever the runs; `have`: names of metrics"
     if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
@@ -234,6 +244,7 @@ def _check_arguments(measures, better, reference, confidence, have=()): # {measu
         raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {reference!r}')
     return better
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr021c
 def _reference(frame, measures, reference):
     "Return the reference point (x, y): `reference`, or (0, 0) if that is the worst possible value"
     values = frame[list(measures)].to_numpy(float)
@@ -246,13 +257,13 @@ def _area(frame, measures, better, reference):
     signs = np.array([-1. if better[m] == 'higher' else 1. for m in measures])
     return dominated_area(_costs(frame, measures, better), np.asarray(reference)*signs)
 
-
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21b
 def _without_runs(study, setting, method, existing):
     "Return the values of `setting` in the trials of `method` in `study` that no finished run has"
     requested = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
     return {x for x in requested if isinstance(x, (int, float)) and x not in existing}
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr21bb
 def front_of(
     results:'StudyResults|pd.DataFrame', # a study, or a tidy table: method, settings, seed, [run,] metrics
     x:str='validation_accuracy',
@@ -310,6 +321,7 @@ def value_words(x) -> str:
 
 def _valued(values): return listed([value_words(v) for v in values])
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr023b
 def _standing_sentences(front) -> list:
     "Return sentences on the numbers of values on the front, dominated and left out"
     f, k = front.frame, front.setting
@@ -339,6 +351,7 @@ def _knee_sentence(front) -> str:
     return (f'Knee, the point farthest beyond the line between the ends of the front: {front.setting} = '
             f'{value_words(front.knee)}{tail}.')
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr023sb
 def _area_sentences(front) -> list:
     "Return sentences on the hypervolume, its reference point, and the metrics that select and report"
     at = ', '.join(digits_of(r, 4) for r in front.reference)
@@ -361,6 +374,7 @@ def _between(a:float, b:float, scale='log') -> float:
     else: middle = (a*b)**.5 if scale == 'log' else (a + b)/2
     return float(f'{middle:.3g}')
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
     "Return the intervals in which the front is thin; for a front of one value, those on both sides of it"
     on = front.frame[front.frame['standing'] == 'front']
@@ -392,6 +406,7 @@ def next_value(
             if a < middle < b: return middle
     return None
 
+# %% ../../nbs/08_metrics/06_front.ipynb #fr030sb
 def even_values(
     low:float, high:float,
     count:int,   # at least 2, including both ends

@@ -15,12 +15,14 @@ import pandas as pd
 
 from ..core.description import (citations_of_facts, data_fact, default_arguments, different, entry_of,
                                      explanation_fact, method_fact, model_fact, plain_value)
-from ..core.validation import check_choice
 from ..core.names import display_name, listed, methods_words
 from ..core.run_files import write_whole
 from ..core.runs import Run
+from ..core.validation import check_choice
 from ..core.words import digits_of, for_file, latex_text
-from .statistics import _fewest_pairs, _correction_names, _test_names, better_of, over_seeds
+
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-3b
+from .statistics import _correction_names, _fewest_pairs, _test_names, better_of, over_seeds
 
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults
@@ -40,6 +42,7 @@ class Written(str):
         if self.citations: write_whole(path.with_suffix('.bib'), entries.encode())
         return path
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6b
 class _Cite(tuple): "Keys of BibTeX entries"
 
 _markdown_signs = re.compile(r'([\\`*_{}\[\]<>#|$~^@&!])')
@@ -48,6 +51,7 @@ def _markdown(text):
     "Escape `text` for Markdown"
     return _markdown_signs.sub(r'\\\1', re.sub(r'[\x00-\x1f\x7f\u2028\u2029]+', ' ', text))
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6c
 def _rendered(parts, form):
     "Render words and citations as text"
     out = ''
@@ -69,12 +73,14 @@ def _all(configs, *path) -> list:
 
 def _counted(n, what): return f'{n:,} {what}{"s"*(n != 1)}'
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9b
 def _span(values):
     "Return one number, or the range of several"
     low, high = min(values), max(values)
     if low == high: return f'{low:,}'
     return f'{low:,} to {high:,}'
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9c
 class _Library:
     "BibTeX entries that a text cites, collected while it is written"
     def __init__(self): self.entries = {}
@@ -84,7 +90,6 @@ class _Library:
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
-
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-11
 def _splits_of(configs) -> list:
@@ -101,6 +106,7 @@ def _model_parts(configs, library):
     if not facts: return []
     return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.']
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-11b
 def _data_parts(configs, library):
     facts = different(data_fact(config, sizes=False) for config in configs)
     counts = []
@@ -128,6 +134,7 @@ def _has_defaults(config):
     method = entry_of(config, 'method')
     return bool(method.get('args')) and bool({*str(method.get('name')).split(' + ')} & {*default_arguments()})
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12b
 def _method_parts(methods, configs, library, skip=()):
     """Return each method's name, its arguments that differ from the defaults or between runs, and its citation;
     `configs`: {name: of its runs}; `skip`: arguments that are named elsewhere"""
@@ -152,6 +159,7 @@ _setting_phrases = dict(
     weight_decay='a weight decay of {}', gradient_accumulation='gradients accumulated over {} batches',
     max_length='at most {} tokens', early_stopping='early stopping after {} evaluations without improvement')
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12tb
 def _training_parts(configs, varied):
     settings = [config['settings'] for config in configs if isinstance(_part(config, 'settings'), dict)]
     phrases = []
@@ -173,6 +181,7 @@ def _training_parts(configs, varied):
     if phrases: return [f'Training: {", ".join(phrases)}.']
     return []
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12tc
 def _grid_parts(design, seeds):
     settings = (design.get('settings') or {}).items()
     parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in settings]
@@ -197,6 +206,7 @@ _measured = dict(
     agreement='the agreement of attention and saliency', seconds='training time (s)', steps='the number of steps',
     train_loss='the training loss of the last epoch', best_step='the step of the best checkpoint')
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14b
 def _measure_words(name, splits):
     "Describe the metric `name` of data with these `splits`"
     if name in _measured: return _measured[name]
@@ -209,11 +219,13 @@ def _measure_words(name, splits):
 
 def _split_words(split): return dict(train='training').get(split, split)
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14c
 def _measures_parts(names, seeds, splits):
     if not names: return []
     spread = '; tables give means and standard deviations over seeds' if len(seeds) > 1 else ''
     return [f'Metrics: {"; ".join(_measure_words(name, splits) for name in names)}{spread}.']
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14d
 def _test_parts(compare_to, test, correction, seeds, columns):
     if compare_to is None: return []
     parts = [f'Differences from “{compare_to}” are tested by a two-sided {_test_names[test]}, paired by seed']
@@ -227,6 +239,7 @@ def _test_parts(compare_to, test, correction, seeds, columns):
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15
 _reported_packages = 'python salviz torch transformers numpy'.split()
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15b
 def _hardware_parts(configs):
     "Return the hardware that the runs have recorded"
     machines = []
@@ -246,6 +259,7 @@ def _hardware_parts(configs):
     missing = f'; not recorded for {_counted(without, "run")}' if without else ''
     return [f'Trained on {listed(machines)}{missing}.']
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15c
 def _version_parts(configs):
     versions = [x for x in _all(configs, 'versions') if isinstance(x, dict)]
     phrases = []
@@ -255,6 +269,7 @@ def _version_parts(configs):
     if phrases: return [f'Versions: {", ".join(phrases)}.']
     return []
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15d
 def _minutes_parts(runs):
     "Return the training time of the runs that have recorded it"
     recorded = [run.summary.get('train_seconds') for run in runs]
@@ -296,6 +311,7 @@ def methods_text(
     text.citations = tuple(library.entries.values())
     return text
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-17b
 def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     by_method = {}
     for cell, run in pairs: by_method.setdefault(cell['method'], []).append(run.config)
@@ -316,6 +332,7 @@ def _pipeline_of(kind):
     "Return the Hugging Face task of a model class, None if the class has no specific task"
     return next((tag for end, tag in _pipelines.items() if str(kind or '').endswith(f'For{end}')), None)
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21b
 def _card_metadata(name, runs, with_results):
     "Return the YAML header of a card"
     from huggingface_hub import EvalResult, ModelCardData
@@ -331,6 +348,7 @@ def _card_metadata(name, runs, with_results):
         fields |= dict(model_name=name, eval_results=[EvalResult(task, of, of, k, float(x)) for k, x in scores.items()])
     return ModelCardData(**{k: x for k, x in fields.items() if x is not None}).to_yaml()
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21c
 def _card_scores(run, split='test'): # {name: number}
     "Return the scores of the run's checkpoint on `split`"
     return {k: x for k, x in run.scores(split).items() if isinstance(x, (int, float)) and math.isfinite(x)}
@@ -364,6 +382,7 @@ def _limits(runs):
     out.append('The model was only evaluated on the data named above.')
     return out
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22b
 def _score_rows(run) -> tuple: # (heads, rows)
     "Return the scores of `run` on its test split and further ones"
     scores = {split: _card_scores(run, split) for split in run.splits[2:]}
@@ -372,6 +391,7 @@ def _score_rows(run) -> tuple: # (heads, rows)
             for split, numbers in scores.items() for name, x in numbers.items()]
     return ['Metric', 'Split', 'Value'] if several else ['Metric on the test split', 'Value'], rows
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22c
 def _mean_rows(study) -> tuple: # (heads, rows)
     "Return the means over seeds of each method and setting of `study`"
     frame, rows = study.results(), []
@@ -386,6 +406,7 @@ def _mean_rows(study) -> tuple: # (heads, rows)
             rows.append([setting, name.replace('_', ' '), f'{digits_of(x["mean"], 4)}{spread}', str(x['n'])])
     return ['Method', 'Metric', 'Mean ± standard deviation', 'Seeds'], rows
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22d
 def _result_rows(source, runs):
     "Return the results as a Markdown table"
     is_run = len(runs) == 1 and isinstance(source, Run)
@@ -400,6 +421,7 @@ def _fenced(entry):
     fence = '`'*max(3, 1 + max(map(len, re.findall('`+', entry)), default=0))
     return f'{fence}bibtex\n{entry}\n{fence}'
 
+# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23b
 def model_card(
     source:'Run|StudyResults', # a `Run`, or a `Study` or `StudyResults` with finished runs
     name:str|None=None,        # of the model; None: the folder name

@@ -7,19 +7,19 @@ __all__ = ['Score', 'auprc', 'random_auprc', 'rationale_size', 'hard_rationale',
            'plausibility_table', 'lexical_prior', 'prior_agreement']
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #003
-from typing import Annotated
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from annotated_types import MinLen
 
 from ..core.assets import asset
-from ..core.validation import check_choice
 from ..core.maths import spans_of, spearman
 from ..core.text import pool_words, rationale_flags
-from annotated_types import MinLen
+from ..core.validation import check_choice
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #006
 def _check_pairs(
@@ -56,6 +56,7 @@ def _flags(text, rationale, i):
     except (ValueError, TypeError) as e:
         raise ValueError(f'the rationale of example {i} does not match its text: {e}') from None
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #009b
 def _aligned(
     texts,       # `TokenText`s (see `align_batch`)
     values,      # one number per token, special ones included; may be padded
@@ -120,6 +121,7 @@ def rationale_size(
     return (float(np.mean([r.mean() for r in marked])) if reading == 'share'
             else max(1, round(np.mean([r.sum() for r in marked]))))
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #017b
 def hard_rationale(
     values, # [n]
     k,      # number of tokens (int), or fraction of them (float), rounded up
@@ -141,6 +143,7 @@ Score = namedtuple('Score', 'precision recall f1')
 
 def _harmonic(p, r): return 2*p*r/(p + r) if p > 0 and r > 0 else 0.
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #020b
 def token_f1(
     predicted,       # flags of each example: tokens that the explanation selects
     rationales,      # flags of each example: tokens that people marked; None = left out
@@ -161,6 +164,7 @@ def _iou(a, b):
     shared = max(0, min(a[1], b[1]) - max(a[0], b[0]))
     return shared/(a[1] - a[0] + b[1] - b[0] - shared)
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #024b
 def iou_f1(
     predicted,       # flags of each example: tokens that the explanation selects
     rationales,      # flags of each example: tokens that people marked; None = left out
@@ -204,6 +208,7 @@ def plausibility(
                 iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs),
                 auprc_examples=len(areas))
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #028b
 def plausibility_table(
     methods:Annotated[dict, MinLen(1)], # {method: one array per example}
     rationales:Sequence,                # flags of each example, or None
@@ -221,6 +226,7 @@ def _lexicon():
     entries = (line.split('\t') for line in lines if '\t' in line)
     return {word: float(mean) for word, mean, *_ in entries}
 
+# %% ../../nbs/08_metrics/01_plausibility.ipynb #033b
 def lexical_prior(
     words, # [W] str
 ) -> np.ndarray: # float [W]: mean rating from -4 to 4, NaN for unrated words

@@ -9,13 +9,14 @@ __all__ = ['classification_metrics', 'multi_label_metrics', 'regression_metrics'
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #003
 from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..core.maths import spearman
 
 if TYPE_CHECKING:
-    from salviz.core.snapshots import Snapshot
     from salviz.core.runs import Run
+    from salviz.core.snapshots import Snapshot
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def _f1(labels, predictions, **how) -> float:
@@ -23,6 +24,7 @@ def _f1(labels, predictions, **how) -> float:
     from sklearn.metrics import f1_score
     return float(f1_score(labels, predictions, zero_division=0, **how))
 
+# %% ../../nbs/08_metrics/00_scores.ipynb #006b
 def classification_metrics(
     labels,      # int [examples]
     predictions, # int [examples]: predicted classes, not logits
@@ -93,6 +95,7 @@ def _labelled(labels, predictions) -> list: # of (labels, predictions), int arra
         out.append((y[y != -100], p[y != -100]))
     return out
 
+# %% ../../nbs/08_metrics/00_scores.ipynb #013b
 def _fraction_true(flags): return float(np.mean(flags)) if len(flags) else float('nan')
 
 def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positions]
@@ -101,6 +104,7 @@ def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positi
     labels, predictions = zip(*pairs)
     return np.concatenate(labels), np.concatenate(predictions)
 
+# %% ../../nbs/08_metrics/00_scores.ipynb #013c
 def masked_metrics(
     labels,      # int [examples, tokens], -100 for tokens that were not masked
     predictions, # int [examples, tokens]
@@ -139,6 +143,7 @@ def _is_bio(classes) -> bool:
     names = [str(c) for c in classes or ()]
     return any(c.startswith('B-') for c in names) and all(c == 'O' or c[:2] in ('B-', 'I-') for c in names)
 
+# %% ../../nbs/08_metrics/00_scores.ipynb #022b
 def token_metrics(
     labels,       # int [examples, tokens], -100 where a token has no label
     predictions,  # int [examples, tokens]

@@ -19,9 +19,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from .scores import run_agreement, train_test_gap
 from ..core.validation import check_choice, renamed_arguments
 from ..core.words import latex_text
+from .scores import run_agreement, train_test_gap
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #006
 def _average_loss(
@@ -58,6 +58,7 @@ _of_run = dict(gap=_gap, average_loss=_average_loss, average_validation_loss=lam
 
 _scored = ('gap', 'train', 'validation', 'test')
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #010b
 def measure_names(
     splits=(), # names of further splits of the data, such as 'ood'; None: not yet known
 ) -> list:
@@ -80,6 +81,7 @@ def _split_and_score(run, name) -> tuple: # ('', '') if it is not such a metric
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #010sb
 def measure_of(
     run,      # a `Run`
     # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1', 'ood_accuracy' of a further split), 'gap', 'gap_SCORE',
@@ -121,6 +123,7 @@ def names_of_runs(runs) -> list:
     models = [name(run.config.get('model')) for run in runs]
     return [one for one in dict.fromkeys([*methods, *data, *models]) if one]
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #015b
 def _runs_frame(
     runs:dict,                                            # {method: list of its `Run`s, one per seed}
     measures=('test_accuracy', 'gap', 'average_loss'),    # names, see `measure_of`
@@ -154,6 +157,7 @@ class Comparison:
     high:float
     p:float           # two-sided p-value of no difference; NaN if undefined
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #021b
 def _differences(a, b):
     "Return the differences of two equally long lists of numbers, without pairs with NaN or infinity"
     a, b = (np.asarray(values, dtype=np.float64) for values in (a, b))
@@ -173,6 +177,7 @@ def _untested(test, d):
 
 def _constant(d): return len(d) < 2 or np.ptp(d) <= 1e-12*max(1., np.abs(d).max())
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #021sb
 def paired_t(
     a, b,           # numbers, `a[i]` paired with `b[i]`
     confidence=.95, # of the interval
@@ -201,6 +206,7 @@ def _bootstrapped(observed, drawn, n, confidence):
     low, high = np.quantile(drawn, [(1 - confidence)/2, (1 + confidence)/2])
     return Comparison('bootstrap', n, float(observed), float(low), float(high), float((1 + far) / (1 + len(drawn))))
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #025b
 def paired_bootstrap(
     a, b,                # numbers, `a[i]` paired with `b[i]`
     resamples:int=10000, # R
@@ -216,6 +222,7 @@ def paired_bootstrap(
 # %% ../../nbs/08_metrics/03_statistics.ipynb #031
 def _accuracy_of(labels, predictions) -> float: return float(np.mean(labels == predictions))
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #031b
 def compare_predictions(
     labels,               # [examples]
     a, b,                 # predictions of two runs [examples], in the same order
@@ -267,6 +274,7 @@ def _benjamini_hochberg(p):
 
 _corrections = dict(holm=_holm, benjamini_hochberg=_benjamini_hochberg, none=lambda p: p)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #038b
 def adjust(
     p,                 # p-values of one family; NaN: not tested, does not count
     correction='holm', # 'holm' (family-wise error), 'benjamini_hochberg' (false discovery rate) or 'none'
@@ -323,6 +331,7 @@ def _chosen(frame, where):
     if not len(frame): raise ValueError('the frame has no finished runs')
     return frame, sentences
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #041sb
 def _cells(frame, rows, column, measures):
     "Return {(row, column): {seed: value}} of a tidy `frame`; `column`: a setting, or None for one column per metric"
     cells, ids = {}, [c for c in id_columns(frame) if c not in (*rows, column, 'seed', 'run')]
@@ -353,6 +362,7 @@ def _baseline_of(row, base, rows):
     rest, bases = row[:at] + row[at+1:], [r for r in rows if r[at] == base]
     return next((r for r in bases if r[:at] + r[at+1:] == rest), bases[0] if len(bases) == 1 else None)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
     """Return {(row, column): (`Comparison`, adjusted p)} with the baseline `base`; `across`: whether the columns are a
     setting, and all comparisons one family"""
@@ -385,6 +395,7 @@ class Cell:
     mark:str        # '' without a mark
     best:bool=False
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #047b
 @dataclass(eq=False, repr=False)
 class _TableFields:
     "The data of a `ResultTable`"
@@ -467,6 +478,7 @@ def _p_cell(p):
     if math.isnan(p): return Cell('', '', '')
     return Cell('<0.001' if p < .001 else f'{p:.3f}', '', '')
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #048b
 def _heads(table) -> tuple: # (of the rows, of the columns)
     "Return the titles of the columns, with arrows for the better direction"
     arrows = dict(higher=' ↑', lower=' ↓')
@@ -480,6 +492,7 @@ def _heads(table) -> tuple: # (of the rows, of the columns)
     columns = [text for c in table.columns for text in ([head(c), 'p'] if c in with_p else [head(c)])]
     return [table.title(r) for r in table.rows], columns
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #048c
 def _grid(table) -> list:
     "Return [(titles of the row, its `Cell`s)]"
     out, with_p = {}, table.with_p
@@ -505,6 +518,7 @@ def _text(table) -> str:
                          columns=[*rows, *columns])
     return frame.to_string(index=False) + '\n\n' + table.caption
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #051b
 def _html(table) -> str:
     "Return the table as HTML for a notebook"
     def cell(c):
@@ -535,6 +549,7 @@ def _ems(text, bold=False):
         return .5
     return sum(map(width, text))*(1.1 if bold else 1)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #056b
 def _table_inches(table, small=None) -> float:
     "Return the approximate printed width of the LaTeX of `table`, within a tenth"
     heads, columns = table.heads()
@@ -546,6 +561,7 @@ def _table_inches(table, small=None) -> float:
     gap = float(_smaller[small].removesuffix('pt')) if small else 6.
     return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #056c
 def _warn_if_wide(table, small, wide, max_width):
     "Warn if the LaTeX of `table` is wider than its column"
     if max_width is None: max_width = 16/2.54 if wide else 7.7/2.54
@@ -560,6 +576,7 @@ def _warn_if_wide(table, small, wide, max_width):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056x
 def _prose(text): return latex_text(text, prose=True)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
 def _latex(table, label, standalone, wide, small, max_width):
     "Return the table in LaTeX with its caption; needs the package booktabs"
     if small is not None and small not in _smaller:
@@ -591,6 +608,7 @@ _test_names = dict(t='paired t-test', bootstrap='paired bootstrap test')
 _correction_names = dict(holm="Holm's correction", benjamini_hochberg="Benjamini and Hochberg's correction",
                          none='no correction')
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #059b
 def _seeds_sentence(frame, seeds):
     "Return the sentence that explains ± and lists the seeds"
     counts = sorted({int(n) for n in frame['n']})
@@ -616,6 +634,7 @@ def _undefined_sentence(table, most=4):
     return f'Not counted because not finite: {"; ".join(missing[:most])}' + (
         f'; and {len(missing) - most} more cells' if len(missing) > most else '') + '.'
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #059sb
 def _few_sentence(pairs, test):
     "Return a sentence on the limits of a test with so few pairs"
     if test == 'bootstrap':
@@ -624,6 +643,7 @@ def _few_sentence(pairs, test):
     return (f'{pairs} differences are too few to check the normality that the test assumes, and only one of more than '
             f'{student.ppf(.975, pairs - 1):.1f} standard errors would reach p < .05.')
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested):
     "Return in words which comparisons are corrected together"
     if table.column != 'measure':
@@ -671,6 +691,7 @@ def _filled(cells, rows, column, compared, levels, fewest):
                     'p_value': comparison.p, 'p_adjusted': q, 'best': False, 'mark': mark})
     return pd.DataFrame(out)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #062b
 def _mark_best(table):
     "Set `best` for each mean that prints like the best one of its column"
     for c, way in table.better.items():
@@ -710,6 +731,7 @@ def checked_better(better, names=None, who='') -> dict: # a copy
         check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
     return dict(better or {})
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
 def _with_score(frame, columns, measure, better):
     "Return the frame with a column score, and its direction, for a `measure` per value of the setting `columns`"
     if not isinstance(columns, str) or columns not in id_columns(frame):
@@ -740,6 +762,7 @@ def _add_average(cells):
             if len(values) == len(here): whole[seed] = float(np.mean(values))
         if whole: cells[row, _average] = whole
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #062xsb
 def _checked_format(frame, percent, titles, digits, levels, fewest):
     "Check the format options; return the metrics to print in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
@@ -774,6 +797,7 @@ def _shown_sentence(table, measure, way, average):
     last = ' Average: over the columns, seed by seed.' if average else ''
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #063wb
 def _measure_of_each_column(frame, columns, measure, better, titles):
     "Return (frame, measure, better, titles) if `measure` names one metric per value of the setting `columns`"
     if not isinstance(measure, dict): return frame, measure, better, titles

@@ -18,14 +18,16 @@ import numpy as np
 import pandas as pd
 
 from ..core.description import different, model_fact, plain_value
-from ..core.validation import check_arguments
 from ..core.names import display_name
 from ..core.provenance import study_facts
+
+# %% ../../nbs/08_metrics/05_study_results.ipynb #r004b
 from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
-from .statistics import (
-    better_of, id_columns, is_measure, measure_of, names_of_runs, over_seeds, result_table)
+from ..core.validation import check_arguments
+from .statistics import (better_of, id_columns, is_measure, measure_of, names_of_runs, over_seeds,
+                                       result_table)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written
@@ -55,6 +57,7 @@ def read_study(folder) -> dict:
     if isinstance(study.get('design'), dict): study['design'] = renamed_design(study['design'])
     return study
 
+# %% ../../nbs/08_metrics/05_study_results.ipynb #r010b
 class _StudyFolder:
     "The runs of the study in `folder`, and the metrics of each"
     live = False # whether the study can be run
@@ -86,6 +89,7 @@ class _StudyFolder:
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035
 _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get', 'new', 'f', 'fn', 'g', 'm')
 
+# %% ../../nbs/08_metrics/05_study_results.ipynb #035b
 def _model_sentence(model, configs):
     "Describe the `model` of a design with the information in the `configs` of its runs"
     several = different(map(model_fact, configs))
@@ -110,6 +114,7 @@ def _training_words(settings):
     shown = {name: x for name, x in settings.items() if name not in silent and not isinstance(x, (dict, list))}
     return ', '.join(f'{name.replace("_", " ")} {plain_value(x)}' for name, x in shown.items())
 
+# %% ../../nbs/08_metrics/05_study_results.ipynb #035cb
 class _DescribedStudy(_StudyFolder):
     "A study that lists its runs and describes itself in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
@@ -220,6 +225,7 @@ def _means(frame, settings, by, report):
     most = max(means[by]['n'] for _, means in cells)
     return [(setting, means) for setting, means in cells if most and means[by]['n'] == most], len(cells)
 
+# %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
     "Return `report` and the signs of `by` and `report`, or raise an error that says which argument is invalid"
     ids = id_columns(frame)
@@ -242,6 +248,7 @@ def _best_ways(frame, by, report, better):
 def _setting_text(setting):
     return ', '.join(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in setting.items())
 
+# %% ../../nbs/08_metrics/05_study_results.ipynb #b03b
 def best_settings(
     frame,                    # tidy table, one run per row: method, settings, seed, run, metrics
     by='validation_accuracy', # metric that selects, by its mean over seeds

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .scores import (
-    classification_metrics, detection_metrics, masked_metrics, multi_label_metrics, next_token_metrics,
-    regression_metrics, span_metrics, token_metrics, translation_metrics)
+from .scores import (classification_metrics, detection_metrics, masked_metrics, multi_label_metrics,
+                                   next_token_metrics, regression_metrics, span_metrics, token_metrics,
+                                   translation_metrics)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
 def check_labels(where, labels, classes:int):
@@ -31,6 +31,7 @@ def _check_numbers(where, labels):
         raise ValueError(f'train: labels must be finite numbers, because the head has one output, got {bad[0]!r} in '
                          f'{where} ({len(bad)} such rows)')
 
+# %% ../../nbs/08_metrics/04_tasks.ipynb #mt06b
 def _check_tags(where, words, tags, classes:int):
     "Raise a `ValueError` for rows of the split `where` without one of `tags` (0 to `classes` - 1) for each of `words`"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
@@ -88,6 +89,7 @@ class TaskWords:
     rare_one:str=''                                     # one of these, in the explorer
     dot:bool=False                                      # whether the usual label is shown as a dot
 
+# %% ../../nbs/08_metrics/04_tasks.ipynb #mt09b
 Modality = namedtuple('Modality', 'one several parts')
 Modality.__doc__ = "The words for an example, for several examples, and for the parts of an example"
 

@@ -30,6 +30,7 @@ def is_adapted(model) -> bool:
     "Return whether `model` was wrapped by peft's `get_peft_model`"
     return hasattr(model, 'active_peft_config') and hasattr(model, 'peft_config')
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa09b
 def _adapter_weights(adapted) -> dict: # {name: tensor in the memory of the model}
     "Return the adapter weights in the model `adapted`"
     # otherwise peft queries the Hub for the size of the vocabulary; a base with another vocabulary is a different base
@@ -44,6 +45,7 @@ _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its
                 XLORA='runs the model twice in each pass',
                 ADAPTION_PROMPT="adds a second attention to the model's")
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa12b
 def _check_kind(config, who):
     "Raise an error if the type of an adapter with this `config` cannot be trained"
     kind = config.peft_type.value
@@ -57,6 +59,7 @@ def _check_kind(config, who):
     if getattr(config, 'megatron_config', None):
         raise ValueError(f'{who}: megatron_config makes peft import a module by its name; leave it out')
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa12c
 def _check_quantised(model):
     "Raise an error if `model` is quantised and there is no CUDA device"
     if getattr(model, 'is_quantized', False) and not torch.cuda.is_available():
@@ -68,6 +71,7 @@ def _untold(adapted) -> list:
     held = {x.data_ptr() for x in _adapter_weights(adapted).values()}
     return [name for name, p in adapted.named_parameters() if p.requires_grad and p.data_ptr() not in held]
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa12d
 def check_adapted(model):
     "Raise an error if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
     if not is_adapted(model):
@@ -92,6 +96,7 @@ def _base_checksum(adapted) -> int:
     return checksum_of(x for name, x in adapted.state_dict().items()
                        if x.data_ptr() not in held and '.original_module.' not in name)
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa15b
 def _name_of(model):
     "Return the name by which `model` can be loaded: packaged, a folder or on the Hub; None if it has no name"
     name = model.name_or_path
@@ -101,6 +106,7 @@ def _name_of(model):
     if packaged: return 'minilm'
     return str(Path(name).absolute())
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa15c
 def _settings_of(config) -> dict:
     "Return the settings of an adapter's `config` that differ from the defaults of its type, for JSON"
     usual = type(config)().to_dict()
@@ -110,6 +116,7 @@ def _settings_of(config) -> dict:
         if isinstance(v, (set, list, tuple)) and all(isinstance(x, str) for x in v): settings[k] = sorted({*v})
     return json.loads(json.dumps(dict(kind=config.peft_type.value, **settings), default=str))
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa15d
 def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, revision, dtype, checksum}
     "Return what the config of a run records about the adapter in `adapted` and its base"
     model = unwrapped(adapted)
@@ -131,6 +138,7 @@ def write_adapter(adapted, folder):
     config.architectures = [type(model).__name__] # `load_model` reads the class from here
     config.save_pretrained(folder)
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa18b
 def read_adapter(adapted, folder, who='train'):
     "Load the weights in `folder` into the adapter of `adapted`"
     current, weights = _adapter_weights(adapted), load_file(Path(folder)/adapter_file)
@@ -149,6 +157,7 @@ def _refuse_base(why):
     raise ValueError(f'load_model: {why}; pass base=, the model that the adapter was trained on, with the same '
                      'weights')
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa21b
 def _base_by_name(folder, kind, base_facts):
     "Return the base that a run describes in `base_facts`, of the class `kind`, with the config in `folder`"
     name, dtype = base_facts.get('name'), getattr(torch, str(base_facts.get('dtype')), None)
@@ -167,6 +176,7 @@ def _base_by_name(folder, kind, base_facts):
     if name in taught_classes: load_taught_weights(model, name)
     return model
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa21c
 def _plain_copy(base, kind):
     "Return a copy of the model `base` without an adapter"
     model = unwrapped(base)
@@ -176,6 +186,7 @@ def _plain_copy(base, kind):
     if is_adapted(base): return base.unload()
     return base
 
+# %% ../../nbs/03_models/07_adapters.ipynb #pa21d
 def load_adapted(
     folder,          # folder of a checkpoint
     kind,            # class of the model

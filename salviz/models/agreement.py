@@ -32,6 +32,7 @@ def class_names(model) -> list: # None without names
     if are_numbers(names): return None
     return names
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm06b
 def name_classes(
     model,
     names, # names of the classes, in the order of the outputs
@@ -56,6 +57,7 @@ def _names_in(part, column) -> list: # None without names
     if column not in part.column_names: return None
     return getattr(_label_feature(part, column)[0], 'names', None)
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm09b
 def _renumbered(
     part,   # a Dataset
     column, # name of a column of labels, or of lists of labels
@@ -112,6 +114,7 @@ def _class_order(
                      'rename the classes of the model, in the order of its outputs, with '
                      'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
     "Return the sentence that reports a change of the labels from the order `names` to `order`"
     return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}: '
@@ -127,6 +130,7 @@ def _are_whole(part, column) -> bool:
     "Return whether the labels in `column` are integers without names"
     return str(getattr(_label_feature(part, column)[0], 'dtype', '')).startswith(('int', 'uint'))
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm14b
 def agreed_data(
     model,
     data,        # {split: Dataset}
@@ -149,6 +153,7 @@ def agreed_data(
             moved.setdefault(_renumbering(current, order), []).append(split)
     return type(data)(agreed), [f'{who}: in {", ".join(names)}, {change}' for change, names in moved.items()]
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm14c
 def check_classes(
     model, task,
     data, # {split: Dataset}
@@ -186,6 +191,7 @@ def agreed_split(
     is_moved = not are_numbers(listed) and class_places(order, listed) != list(range(len(listed)))
     return agreed, [f'{who}: {_renumbering(listed, order)}'] if is_moved else []
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm17b
 def class_mismatch(teacher, model) -> str: # '' if they mean the same
     "Return a sentence that says how the classes of two models differ, with both lists"
     a, b = class_names(teacher), class_names(model)
@@ -210,6 +216,7 @@ def trained_order(
                   f'labels in the order {", ".join(labels)}: the order of the head is used', stacklevel=5)
     return head_names
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm20b
 def named_as(model, names):
     "Set the class names of `model` to those of its run, with a warning if its config has another order"
     count, model_names = getattr(unwrapped(model).config, 'num_labels', None), None
@@ -235,6 +242,7 @@ def is_embedded(model, token) -> bool:
     count = _embedded(model)
     return token is not None and 0 <= token and (count is None or token < count)
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm23b
 def _pad_config(model):
     "Return the part of the config of `model` with its padding token; None without a config"
     config = getattr(unwrapped(model), 'config', None)
@@ -247,6 +255,7 @@ def _model_pad_id(model) -> int: # None if it has none, or does not embed it
     if is_embedded(model, token): return token
     return None
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm23c
 def _finds_its_row_by_pads(model) -> bool:
     "Return whether `model` is a classifier that reads the last token before padding"
     from salviz.models.loading import reads_last # loading imports this module
@@ -280,6 +289,7 @@ def padding_for(
                        f'that of the model {model_pad}: batches are padded with the one of the model, '
                        'by which it finds the last token')
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm24b1
 def agreed_pads(
     model,
     batch:dict, # of tensors
@@ -293,6 +303,7 @@ def agreed_pads(
                   'by which it finds the last token: the padding was replaced', stacklevel=4)
     return {**batch, 'input_ids': ids.masked_fill(pads, model_pad)}
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm24c
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences that describe the changes
     "Make `model` and `tokenizer` use the same padding token, in place; raise a `ValueError` if there is none"
     is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
@@ -330,6 +341,7 @@ def as_array(x:torch.Tensor) -> np.ndarray:
     x = x.detach().cpu()
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
+# %% ../../nbs/03_models/10_agreement.ipynb #agm27b
 def trainable_weights(
     model,
     dtype=None,    # 'float32': convert weights in half precision, in place

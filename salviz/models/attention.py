@@ -8,7 +8,12 @@ __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', '
            'observe', 'QueryKey', 'query_key', 'layer_modules', 'cached_layers']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
-import copy, inspect, operator, sys, threading, weakref
+import copy
+import inspect
+import operator
+import sys
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +21,8 @@ from functools import cache
 from typing import Literal
 
 import torch
+
+# %% ../../nbs/03_models/01_attention.ipynb #003b
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -45,6 +52,7 @@ def _reading(model):
     if name in takes[0] and not takes[1] & {name, 'args'}: return model
     return base
 
+# %% ../../nbs/03_models/01_attention.ipynb #013b
 def attention_stack(model):
     "Return the transformers model inside `model` that contains the layers: the base model without its head"
     model = unwrapped(model)
@@ -69,6 +77,7 @@ def cross_modules(stack) -> set:
     "Return the modules of `stack` that belong to its cross-attention"
     return {m for name, m in stack.named_modules() if not _cross_names.isdisjoint(name.split('.'))}
 
+# %% ../../nbs/03_models/01_attention.ipynb #016b
 def attention_parts(model) -> dict:
     """Return {part: module that runs it} for the attention parts of `model`; {None: stack} if it has only one stack of
     self-attention"""
@@ -249,6 +258,7 @@ def _probabilities(
     if cast: return A.to(query.dtype)
     return A
 
+# %% ../../nbs/03_models/01_attention.ipynb #053b
 def _capture(maps, layer, A):
     """Store `A` as the map of `layer`, as a leaf that requires a gradient if nothing before it does (all parameters
     frozen). Return what the pass uses next: never the leaf itself, since hooks on module outputs, such as those of a
@@ -265,6 +275,7 @@ def _observed_attention(module, query, key, value, attention_mask, **kwargs):
     attend = sdpa_attention_forward if maps is None else maps._attend
     return attend(module, query, key, value, attention_mask, **kwargs)
 
+# %% ../../nbs/03_models/01_attention.ipynb #054b
 def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
             position_bias=None, **kwargs):
     "Compute the attention of the next layer: captured and scaled if observed, else fused; apply `drop` in both cases"
@@ -287,6 +298,7 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
     A = _scaled(maps, layer, A)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
+# %% ../../nbs/03_models/01_attention.ipynb #054c
 AttentionInterface.register('salviz', _observed_attention)
 AttentionMaskInterface.register('salviz', sdpa_mask)
 
@@ -342,6 +354,7 @@ def _observed_class(cls, name):
         __copy__=lambda self: copy.copy(self._plain),
         __reduce_ex__=lambda self, protocol: (operator.itemgetter(0), ((self._plain,),))))
 
+# %% ../../nbs/03_models/01_attention.ipynb #062b
 def _observed(config, maps, name='salviz'):
     "Return the replacement for `config` that refers to `maps`"
     stand_in = object.__new__(_observed_class(type(config), name))
@@ -362,6 +375,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
+# %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
 def _switched(stack, maps, part=None, name='salviz'):
     "Replace the configs of `stack` inside the block and restore them afterwards"
@@ -387,6 +401,7 @@ class _EagerStance:
     "The number of blocks, in all threads, that need uncompiled passes; torch has one stance for all of them"
     lock, blocks, stance = threading.Lock(), 0, None
 
+# %% ../../nbs/03_models/01_attention.ipynb #cm02b
 @contextmanager
 def eager_passes():
     "Run code compiled by torch.compile uncompiled inside the block, so that hooks in it are called"
@@ -411,6 +426,7 @@ def _tokens_to_try(stack) -> list: # of ids
 
 _usual = 'input_ids', 'pixel_values'
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr02b
 def _inputs_to_try(stack) -> dict:
     "Return three rows of six tokens for `stack`, or one image, or the `dummy_inputs` of its class"
     takes, config = inspect.signature(stack.forward).parameters, stack.config
@@ -465,6 +481,7 @@ def _alike(ours, theirs) -> bool:
     units = 4 if theirs.element_size() == 2 else 64
     return bool(gap <= units * torch.finfo(theirs.dtype).eps * torch.where(finite, theirs, 0.).abs().max())
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
     "Return a description of what `module` does beyond a softmax of masked scores; None if nothing"
@@ -525,6 +542,7 @@ class _Trial(Maps):
                           kwargs.get('position_bias'))
         return torch.matmul(A, repeat_kv(value, groups)).transpose(1, 2).contiguous(), A
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr08b
 class _Unlike(Exception):
     "The reason why a model's attention is not what `observe` computes"
 
@@ -540,6 +558,7 @@ def _states(stack, inputs):
 
 def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(10))[0]}'
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
     "Run the trial of `stack`: one pass with its own eager attention, one with the attention function of this library"
     trial = _Trial(stack)
@@ -574,6 +593,7 @@ def _numbers(entries) -> tuple:
     rising = None not in entries and all(a < b for a, b in zip(entries, entries[1:]))
     return tuple(entries if rising else range(len(entries)))
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr12b
 def _found(stack, parts) -> dict: # {part: _Found}
     "Run the trial of `stack` and assign its calls to `parts`"
     calls, reason = _tried(stack)
@@ -588,6 +608,7 @@ def _found(stack, parts) -> dict: # {part: _Found}
 
 _trying, _of_model, _of_kind = threading.RLock(), weakref.WeakKeyDictionary(), {}
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr12c
 def _trial_of(model, part) -> _Found:
     "Return the result for `part` from the trial of `model`; run the trial if necessary"
     stack = attention_stack(model)
@@ -615,6 +636,7 @@ def _without_trial(stack):
         return ('gradient checkpointing is on, so its layers run again in the backward pass',
                 'call model.gradient_checkpointing_disable() first')
 
+# %% ../../nbs/03_models/01_attention.ipynb #tr14b
 def _reason(model, part):
     "Return why `part` of `model` cannot be observed and what to do instead; None if it can"
     stack, found = attention_stack(model), None
@@ -655,6 +677,7 @@ def _layer_count(model, part=None) -> int:
     "Return the number of layers with attention in one pass through `part` of `model`"
     return len(attention_layers(model, part))
 
+# %% ../../nbs/03_models/01_attention.ipynb #023b
 def head_count(model, part=None) -> int:
     "Return the number of attention (query) heads in a layer of `part` of `model`"
     check_observable(model, part)
@@ -671,6 +694,7 @@ def attention_note(model) -> str:
 # %% ../../nbs/03_models/01_attention.ipynb #025
 _several = list, tuple, range, set, frozenset, dict
 
+# %% ../../nbs/03_models/01_attention.ipynb #025b
 def check_layers(
     model,         # transformers model, or a module around one
     layers=None,   # None for all with attention, an int, or a list of int; negative counts from the last one
@@ -752,6 +776,7 @@ class QueryKey:
         if self.bias is not None: scores = scores + self.bias
         return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
 
+# %% ../../nbs/03_models/01_attention.ipynb #qk02b
 def query_key(
     model,       # in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
@@ -778,7 +803,6 @@ def query_key(
     return QueryKey(query[:, head], key[:, head], query.shape[-1]**-.5 if scaling is None else float(scaling),
                     None if bias is None else bias.expand(shape)[:, head], maps.allowed(layer)[:, 0],
                     maps[layer][:, head])
-
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
@@ -826,6 +850,7 @@ def _encoder_below(model, part) -> tuple: # (layers, number of calls that they m
     try: return layer_modules(model, 'encoder'), _layer_count(model, 'encoder')
     except ValueError: return [], None # an encoder that cannot be observed
 
+# %% ../../nbs/03_models/01_attention.ipynb #106b
 @contextmanager
 def cached_layers(
     model,       # in eval mode: with dropout, the layers below would not give the same outputs twice

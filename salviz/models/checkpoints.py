@@ -17,9 +17,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..core.run_files import (checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files,
                                    slim_checkpoint)
-from ..core.snapshots import read_header
 from ..core.runs import Run
+from ..core.snapshots import read_header
 from ..metrics.tasks import tasks
+
+# %% ../../nbs/03_models/08_checkpoints.ipynb #c004b
 from . import nets
 from .adapters import adapter_file, load_adapted
 from .agreement import align_tokens, named_as
@@ -53,6 +55,7 @@ def _opens(file) -> bool:
     except (OSError, ValueError, zipfile.BadZipFile): return False
     return True
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #051b
 def _unsealed_fault(folder) -> str: # '' if nothing is wrong
     "Return what is missing or truncated in a checkpoint of an earlier version, which has no manifest"
     for pattern in _needed:
@@ -62,6 +65,7 @@ def _unsealed_fault(folder) -> str: # '' if nothing is wrong
             if not _opens(file): return f'{file.name} is damaged'
     return ''
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #051c
 def _fault(folder) -> str:
     "Return what is wrong with the checkpoint in `folder`, '' if nothing is"
     if not folder.is_dir(): return 'is missing'
@@ -69,6 +73,7 @@ def _fault(folder) -> str:
     wrong = checkpoint_damage(folder, contents=True)
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #051d
 def _resume_fault(folder) -> str: # '' if it can
     """Return why training cannot resume from the checkpoint in `folder`: this checkpoint is damaged, or the best one so
     far, which is loaded at the end"""
@@ -86,6 +91,7 @@ def _has_optimiser(folder) -> bool:
     except FileNotFoundError: return (folder/'optimizer.pt').exists()
     except ValueError: return True # a damaged manifest is reported when the checkpoint is checked
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #c012b
 def last_usable(
     run,
     refuse, # function of a reason that raises an error, called if no checkpoint is usable
@@ -148,6 +154,7 @@ def _class_of(path):
                          'transformers')
     return kind
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #084b
 def _step_of(run, checkpoint):
     "Return the step of `checkpoint` in `run`; 'best' means the best checkpoint even if it is damaged"
     complete, written = run.checkpoints, run.written_checkpoints
@@ -159,6 +166,7 @@ def _step_of(run, checkpoint):
     available = ', '.join(["'best'", "'last'", *map(str, sorted(complete))])
     raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #084c
 def load_model(
     run:Run|str|PathLike,       # a `Run` or its path
     checkpoint:int|Literal['best', 'last']='best', # 'best', 'last' or the step of a checkpoint

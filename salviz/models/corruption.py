@@ -8,19 +8,21 @@ __all__ = ['corruptions', 'train_tokenizer', 'small_model', 'pack_texts', 'MaskT
 # %% ../../nbs/03_models/06_corruption.ipynb #003
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self, TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import Count, renamed_arguments, Seed
-from .random import keyed_uniform
+from ..core.validation import Count, Seed, renamed_arguments
 from .loading import class_config, forked_random, tasks_of_kind
+from .random import keyed_uniform
+
+# %% ../../nbs/03_models/06_corruption.ipynb #003b
 from .tasks import task_heads, tasks
-from annotated_types import Interval
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,6 +38,7 @@ def _characters(tokenizer, texts):
             characters.update(word)
     return sorted(characters)
 
+# %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _train_wordpiece(texts, vocab_size, lowercase):
     "Train a WordPiece tokenizer whose vocabulary depends only on `texts`"
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
@@ -70,12 +73,14 @@ def _train_bpe(texts, vocab_size, lowercase):
                                                              show_progress=False))
     return tokenizer
 
+# %% ../../nbs/03_models/06_corruption.ipynb #008b
 _trainers = dict(wordpiece=_train_wordpiece, bpe=_train_bpe)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #010
 _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq=('$A [SEP]', '$A [SEP] $B [SEP]'),
               decoder=('$A', '$A [SEP] $B'))
 
+# %% ../../nbs/03_models/06_corruption.ipynb #010b
 def train_tokenizer(
     texts:Sequence[str],                                      # training texts
     vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, special ones included
@@ -133,6 +138,7 @@ def _head_size(task, num_labels, labels):
         raise ValueError(f'{task} needs class names (labels=) or their number (num_labels=)')
     return tasks[task].head.config | class_config(num_labels, labels)
 
+# %% ../../nbs/03_models/06_corruption.ipynb #017b
 def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
@@ -208,6 +214,7 @@ def _check_block(block, tokenizer):
         raise ValueError(f'block must be an int from {least} (one token and the special ones) to {most} '
                          f'(the maximum input length of this tokenizer), got {block!r}')
 
+# %% ../../nbs/03_models/06_corruption.ipynb #024b
 def pack_texts(
     data,      # Dataset or DatasetDict with a column `text`, or a list of strings
     tokenizer,
@@ -246,6 +253,7 @@ def _check_batch(batch, who):
     lacking = [name for name in ('input_ids', 'example_id', 'is_special') if name not in batch]
     if lacking: raise ValueError(f'{who} needs {", ".join(lacking)} in the batch; prepare it with encode and Collator')
 
+# %% ../../nbs/03_models/06_corruption.ipynb #029b
 def _choose_tokens(
     batch:dict, # from `Collator`
     fraction,   # fraction of the ordinary tokens of a sentence
@@ -362,4 +370,5 @@ class ReplaceTokens:
         now = torch.where(_choose_tokens(batch, self.fraction, seed, step), drawn, ids)
         return {**batch, 'input_ids': now, 'labels': torch.where(special, -100, (now != ids).long())}
 
+# %% ../../nbs/03_models/06_corruption.ipynb #040b
 corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # by self-supervised task

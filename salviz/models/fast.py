@@ -26,6 +26,7 @@ def on_processor(
     if x.device.type != 'cpu': return in_torch(x, *args)
     return torch.from_numpy(in_numpy(x.detach().numpy(), *args))
 
+# %% ../../nbs/03_models/00_fast.ipynb #fast-06b
 def sort_rows(x:torch.Tensor) -> torch.Tensor: # shape of `x`, detached from the graph
     "Return `x` sorted in ascending order along its last axis"
     is_half = x.dtype in (torch.bfloat16, torch.float16) # numpy lacks bfloat16 and is slow with float16
@@ -66,6 +67,7 @@ def has_bf16(device='cpu') -> bool:
     if platform.machine().lower() in ('arm64', 'aarch64'): return torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
+# %% ../../nbs/03_models/00_fast.ipynb #fast-15b
 def attention_kernels(model) -> list: # names; the model's current kernel first
     "Return the attention kernels that `model` can run with"
     config = getattr(model, 'config', None)
@@ -75,6 +77,7 @@ def attention_kernels(model) -> list: # names; the model's current kernel first
     if not getattr(model, '_supports_sdpa', False): return [current]
     return [current, 'eager' if current == 'sdpa' else 'sdpa']
 
+# %% ../../nbs/03_models/00_fast.ipynb #fast-15c
 @contextmanager
 def attention_kernel(model, name:str):
     "Run the attention of `model` with the kernel `name` inside the block; None keeps the current kernel"
@@ -84,6 +87,7 @@ def attention_kernel(model, name:str):
     try: yield
     finally: model.set_attn_implementation(current)
 
+# %% ../../nbs/03_models/00_fast.ipynb #fast-15d
 def least_seconds(
     acts:dict,  # {name: function that does the work once}
     rounds:int=2,

@@ -22,16 +22,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from safetensors.torch import load_file
+
+# %% ../../nbs/03_models/03_loading.ipynb #003b
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from .agreement import are_numbers, is_embedded, trained_order
-from .attention import eager_passes, layer_modules, eager_attention_of, unwrapped
-from .tasks import head_of, task_heads, tasks
 from ..core.validation import Count, Seed
+from .agreement import are_numbers, is_embedded, trained_order
+from .attention import eager_attention_of, eager_passes, layer_modules, unwrapped
+from .tasks import head_of, task_heads, tasks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -121,6 +123,7 @@ def checksum_of(tensors) -> int:
         crc = zlib.crc32(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), crc)
     return crc
 
+# %% ../../nbs/03_models/03_loading.ipynb #014eb
 def weights_checksum(model) -> int:
     "Return a checksum of the weights of `model`"
     return checksum_of(model.state_dict().values())
@@ -145,6 +148,7 @@ def _pooled_of_images(model, pixels):
     raise ValueError(f'pooled_rows: {type(model).__name__} is not among the heads that are known to read only [CLS]; '
                      f'use one of {", ".join(sorted(_reads_first_of_image))}')
 
+# %% ../../nbs/03_models/03_loading.ipynb #018b
 def pooled_rows(
     model,      # a sequence or image classifier of transformers
     batch:dict, # with input_ids [batch, n] as `Collator` returns them, or pixel_values
@@ -179,6 +183,7 @@ def _is_changed(module, is_whole=False) -> bool:
     trusted = 'salviz.', 'transformers.', 'accelerate.utils.operations' # the last one casts to bf16
     return not all((getattr(f, '__module__', None) or '').startswith(trusted) for f in added if f is not None)
 
+# %% ../../nbs/03_models/03_loading.ipynb #row2b
 def _row_products(model) -> list: # linear layers and dropout; [] if the first row may not be enough
     "Return the modules of the last layer of `model` that process each row after its attention"
     model = unwrapped(model)
@@ -197,11 +202,13 @@ def _row_products(model) -> list: # linear layers and dropout; [] if the first r
     inside = {x for m in layers[-1].modules() if eager_attention_of(type(m)) for x in m.modules()}
     return [m for m in layers[-1].modules() if isinstance(m, (nn.Linear, nn.Dropout)) and m not in inside]
 
+# %% ../../nbs/03_models/03_loading.ipynb #row2c
 def _first_row(module, args):
     "Return the first row of states [batch, n, size]; None leaves other inputs, such as an adapter's weights, unchanged"
     if args[0].dim() == 3: return (args[0][:, :1], *args[1:])
     return None
 
+# %% ../../nbs/03_models/03_loading.ipynb #row2d
 def _rows_of(layer, parts) -> list: # hooks
     "Register hooks that pass only the first row to the linear `parts` of `layer` and all rows to dropout"
     n = None
@@ -214,6 +221,7 @@ def _rows_of(layer, parts) -> list: # hooks
     def hook(m): return _first_row if isinstance(m, nn.Linear) else drawn_for_all
     return [layer.register_forward_pre_hook(note), *(m.register_forward_pre_hook(hook(m)) for m in parts)]
 
+# %% ../../nbs/03_models/03_loading.ipynb #row2e
 @contextmanager
 def first_row_alone(
     model,
@@ -254,6 +262,7 @@ def _locate(name, revision):
     except ValueError as e: raise ValueError(f'{e} (packaged models: {", ".join(_packaged_models)})') from None
     return str(name), bool(silence), silence
 
+# %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
     "Turn errors while reading the model `name` into errors that say what to do"
@@ -285,6 +294,7 @@ def tasks_of_kind(config) -> list:
         return any(head.is_in(kind.__name__) for kind in first) and (not tasks[task].causal or _is_decoder(config))
     return [task for task, head in task_heads().items() if has(task, head)]
 
+# %% ../../nbs/03_models/03_loading.ipynb #024b
 def _check_head(name, config, task):
     "Raise an error if models like `name` have no head for `task`"
     can = tasks_of_kind(config)
@@ -305,6 +315,7 @@ def class_config(num_labels=None, labels=None) -> dict:
     return dict(num_labels=len(labels), id2label=dict(enumerate(map(str, labels))),
                 label2id={str(name): i for i, name in enumerate(labels)})
 
+# %% ../../nbs/03_models/03_loading.ipynb #027b
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
     "Return the number of classes of the head; `replace` allows discarding a trained head with another number"
     wanted = class_config(num_labels, labels).get('num_labels')
@@ -326,6 +337,7 @@ def _give_padding(model, tokenizer):
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
+# %% ../../nbs/03_models/03_loading.ipynb #030b
 @contextmanager
 def without_shard_bars(
     reports=True, # show the report on newly initialised weights
@@ -383,6 +395,7 @@ def is_taught(parameter:str) -> bool:
     "Return whether the parameter with this name was trained in the packaged fine-tuned models"
     return parameter.endswith('bias') or 'LayerNorm' in parameter or parameter.startswith('classifier.')
 
+# %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
     "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; keep a head for other classes"
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
@@ -408,6 +421,7 @@ def _names_of_head(name, config, head, wanted, classes=None) -> dict:
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}
     return class_config(labels=trained_order(name, head_names, list(map(str, wanted['id2label'].values()))))
 
+# %% ../../nbs/03_models/03_loading.ipynb #041b
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
     "Load the model `name` with a head for `task` and its tokenizer, if any; `count` returns the head's settings"
     if not isinstance(trust_remote_code, bool): # with `None`, transformers would ask the user

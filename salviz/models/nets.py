@@ -9,7 +9,9 @@ __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'R
            'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
-import dataclasses, hashlib, math
+import dataclasses
+import hashlib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..core.validation import Count, Seed
+
+# %% ../../nbs/03_models/04_nets.ipynb #003b
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
-from ..core.validation import Count, Seed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,6 +65,7 @@ class DigitCNNConfig(PreTrainedConfig):
     hidden_size:int = 128
     dropouts:tuple = (.25, .5)   # before the first and before the second linear layer
 
+# %% ../../nbs/03_models/04_nets.ipynb #008b
 class DigitCNN(SmallNet):
     "A CNN with two convolutions and two linear layers"
     config_class, main_input_name, salviz_task, output_type = (DigitCNNConfig, 'pixel_values', 'image_classification',
@@ -101,6 +106,7 @@ class ResNet18Config(PreTrainedConfig):
     shape:tuple = (3, 32, 32)            # of an image: channels, height, width
     filters:tuple = (64, 128, 256, 512)  # numbers of filters of the four stages
 
+# %% ../../nbs/03_models/04_nets.ipynb #014b
 class ResNet18(SmallNet):
     "ResNet18 with a stem for small images"
     config_class, main_input_name, salviz_task, output_type = (ResNet18Config, 'pixel_values', 'image_classification',
@@ -174,6 +180,7 @@ class SeriesLSTMConfig(PreTrainedConfig):
     # initial bias of the forget gate, the sum of torch's two biases; None: torch's initialisation
     forget_bias:float|None = None
 
+# %% ../../nbs/03_models/04_nets.ipynb #018b
 class SeriesLSTM(SmallNet):
     "An LSTM whose last state is read"
     config_class, main_input_name, salviz_task, any_length = SeriesLSTMConfig, 'values', 'series_classification', True
@@ -218,6 +225,7 @@ class InputCellLSTMConfig(SeriesLSTMConfig):
     attention_size:int = 50      # d_a
     attention_bias:bool = False  # as in the released code
 
+# %% ../../nbs/03_models/04_nets.ipynb #024b
 class InputCellLSTM(SeriesLSTM):
     "An LSTM whose input at every step is a summary of all steps so far"
     config_class = InputCellLSTMConfig
@@ -243,6 +251,7 @@ class TemporalBlock(nn.Module):
 
     def forward(self, x): return self.relu(self.block(x) + self.shortcut(x))
 
+# %% ../../nbs/03_models/04_nets.ipynb #028b
 class TCNConfig(PreTrainedConfig):
     "The config of `TCN`"
     model_type = 'salviz-tcn'
@@ -251,6 +260,7 @@ class TCNConfig(PreTrainedConfig):
     kernel_size:int = 4
     dropout:float = .1
 
+# %% ../../nbs/03_models/04_nets.ipynb #028c
 class TCN(SmallNet):
     "A temporal convolutional network whose head reads the maximum over time"
     config_class, main_input_name, salviz_task = TCNConfig, 'values', 'series_classification'
@@ -276,6 +286,7 @@ def _eager_attention_forward(module, query, key, value, attention_mask, scaling,
     A = nn.functional.dropout(module.softmax(scores), p=dropout, training=module.training)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
+# %% ../../nbs/03_models/04_nets.ipynb #033b
 class SeriesAttention(nn.Module):
     "Self-attention over the steps of a series"
     is_causal = False # a causal model passes a mask
@@ -316,6 +327,7 @@ def _sinusoids(steps, width, like):
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)
 
+# %% ../../nbs/03_models/04_nets.ipynb #035b
 class SeriesTransformerConfig(PreTrainedConfig):
     "The config of `SeriesTransformer`"
     model_type = 'salviz-series-transformer'
@@ -436,6 +448,7 @@ def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size
     if not table.isfinite().all(): raise ValueError('embeddings must be finite numbers, got NaN or infinity')
     return table, tokenizer, source
 
+# %% ../../nbs/03_models/04_nets.ipynb #we-2b
 def _named_table(table, source) -> str:
     "Return a description of word vectors for the config"
     digest = hashlib.sha256(table.contiguous().numpy().tobytes()).hexdigest()[:12]
@@ -471,6 +484,7 @@ def _classes(num_labels, labels):
         raise ValueError(f'num_labels must be an int of at least 2, got {n!r}')
     return config
 
+# %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
     "Return the shape of an example and the class names in `data` of the module `data.signals`"
     part = data['train'] if isinstance(data, dict) else data

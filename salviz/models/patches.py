@@ -26,6 +26,7 @@ def reads_patches(model) -> bool:
 
 def _two(size) -> tuple: return tuple(size) if isinstance(size, (list, tuple)) else (size, size)
 
+# %% ../../nbs/03_models/09_patches.ipynb #pat06b
 def patch_grid(model) -> PatchGrid:
     "Return the grid of patches of `model` and its position among the tokens"
     stack = attention_stack(model)
@@ -38,6 +39,7 @@ def patch_grid(model) -> PatchGrid:
     before = sum(p.shape[1] for name, p in embeddings.named_parameters(recurse=False) if name in _leading_tokens)
     return PatchGrid(height // down, width // across, before)
 
+# %% ../../nbs/03_models/09_patches.ipynb #pat06c
 def special_tokens(model) -> torch.Tensor: # bool [tokens]
     "Return which tokens of `model` are not patches"
     rows, columns, first = patch_grid(model)
@@ -51,6 +53,7 @@ def check_images(
     "Check `model` with `check_patches` if it is an image classifier of transformers; the nets of salviz need no check"
     if reads_patches(model): check_patches(model, shape)
 
+# %% ../../nbs/03_models/09_patches.ipynb #pat10b
 def check_patches(
     model, # of transformers
     shape, # shape of an image: (channels, height, width)

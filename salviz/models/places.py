@@ -30,6 +30,7 @@ def _output_layer(model) -> nn.Module|None:
     if head_of(model) not in ('causal', 'masked'): return None
     return model.get_output_embeddings()
 
+# %% ../../nbs/03_models/11_places.ipynb #plc09b
 @contextmanager
 def logits_at(
     model,
@@ -58,8 +59,8 @@ def logits_at(
     finally:
         for hook in hooks: hook.remove()
 
+# %% ../../nbs/03_models/11_places.ipynb #plc09c
 def logits_between(outputs, first:int, last:int) -> torch.Tensor: # [positions, vocabulary]
     "Return the logits of the first row at the positions `first` to `last` - 1, which must be among those of `outputs`"
     if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[0, first:last]
     return outputs.logits[0, (first <= places[0]) & (places[0] < last)]
-

@@ -18,6 +18,7 @@ def _mix(x):
     x = ((x ^ (x >> 13)) * 0xc2b2ae35) & 0xffffffff
     return x ^ (x >> 16)
 
+# %% ../../nbs/03_models/05_random.ipynb #050b
 def _keyed_uniform(example_id, shape, seed, step, stream):
     "Compute `keyed_uniform` with torch, on any device"
     key = torch.zeros_like(example_id)
@@ -29,6 +30,7 @@ def _keyed_uniform(example_id, shape, seed, step, stream):
         key = _mix((key[..., None] + (i + 1) * 0x9e3779b9) & 0xffffffff)
     return (key >> 8).to(torch.float32) * 2.**-24
 
+# %% ../../nbs/03_models/05_random.ipynb #050c
 def keyed_uniform(
     example_id:torch.Tensor, # int64 [batch]
     # shape of one example's numbers; a tensor int64 [batch, n] in place of a number n selects n positions of that axis
@@ -41,6 +43,7 @@ def keyed_uniform(
     "Return uniform random numbers that depend only on (`seed`, `step`, example, `stream`, position)"
     return on_processor(maths.keyed_uniform, _keyed_uniform, example_id, shape, seed, step, stream)
 
+# %% ../../nbs/03_models/05_random.ipynb #050d
 def _keyed_below(example_id, shape, q, seed, step, stream):
     return _keyed_uniform(example_id, shape, seed, step, stream) < q
 
@@ -54,6 +57,7 @@ def _keyed_order(example_id, shape, seed, step, stream):
     places, dtype = (7, torch.int32) if n <= 128 else (38, torch.int64)
     return (bits << places | torch.arange(n, device=bits.device)).to(dtype)
 
+# %% ../../nbs/03_models/05_random.ipynb #050e
 def keyed_order(
     example_id, shape, seed, step, stream=0,
 ) -> torch.Tensor: # int32 or int64 [batch, *shape], see `maths.keyed_order`

@@ -16,12 +16,15 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForCausalLM,
-    AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification, AutoModelForTokenClassification, ElectraConfig, ElectraForPreTraining)
+
+# %% ../../nbs/03_models/02_tasks.ipynb #t03b
+from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+                          MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+                          MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+                          MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForCausalLM, AutoModelForImageClassification,
+                          AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM,
+                          AutoModelForSequenceClassification, AutoModelForTokenClassification, ElectraConfig,
+                          ElectraForPreTraining)
 
 from ..metrics.tasks import Facts, tasks
 from .attention import unwrapped
@@ -56,6 +59,7 @@ def _classification_loss(logits, labels):
     "Return the cross-entropy per example [batch] of `logits` [batch, classes] and `labels` [batch]"
     return F.cross_entropy(full(logits), labels, reduction='none')
 
+# %% ../../nbs/03_models/02_tasks.ipynb #tk01b
 def _take_old_names(cls):
     "Keep a task working that overrides a method under its old name, with a warning"
     for old, new in dict(own_score='prediction_score', asked='queried').items():
@@ -220,6 +224,7 @@ class TokenTask(Task):
         return (dict(token_confidence=confidence[real].numpy()),
                 dict(token_labels=named(gold), token_predictions=named(predicted)))
 
+# %% ../../nbs/03_models/02_tasks.ipynb #023b
 class Tagging(TokenTask):
     "A class for each word; every real token gets a prediction"
     def queried(self, batch): return batch['attention_mask'].bool()
@@ -230,6 +235,7 @@ class Detection(TokenTask):
         x = full(outputs.logits)
         return torch.stack([torch.zeros_like(x), x], -1)
 
+# %% ../../nbs/03_models/02_tasks.ipynb #023c
 class Translation(TokenTask):
     "A target text; each token is predicted from the gold tokens before it"
     def answer(self, outputs, predicted, batch, j, real, names):
@@ -248,6 +254,7 @@ class Words(TokenTask):
     "Words of the vocabulary at the labelled positions"
     def places(self, labels): return labels != -100
 
+# %% ../../nbs/03_models/02_tasks.ipynb #clm2b
 class NextTokens(Words):
     "The next token at each position, predicted from the tokens up to it"
     def unlabelled(self, batch): return last_queried(super().unlabelled(batch))
@@ -270,6 +277,7 @@ def best_span(
     best = (start[:, :, None] + end[:, None, :]).masked_fill(~spans, -torch.inf).flatten(1).argmax(1)
     return best // n, best % n
 
+# %% ../../nbs/03_models/02_tasks.ipynb #qa02b
 class Spans(TokenTask):
     "Which tokens of the second text answer the first one; label 1 for these, 0 elsewhere in the second text"
     def queried(self, batch): return batch['segments'] == 1
@@ -326,6 +334,7 @@ def _translates(kind, config):
     return (getattr(config, 'is_encoder_decoder', False)
             and ('ConditionalGeneration' in kind or 'MTModel' in kind))
 
+# %% ../../nbs/03_models/02_tasks.ipynb #026b
 _computing = dict(
     classification=(Task, _of_texts(lambda config: config.num_labels > 1
                                     and config.problem_type in (None, 'single_label_classification'))),
@@ -361,6 +370,7 @@ _computing = dict(
         and config.problem_type in (None, 'single_label_classification'), small='')),
     series_classification=(Task, None))
 
+# %% ../../nbs/03_models/02_tasks.ipynb #026c
 tasks.update({name: kind(**{**vars(tasks[name]), 'head': head}) for name, (kind, head) in _computing.items()})
 
 def task_heads() -> dict: # {task: `Head`}
@@ -381,6 +391,7 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'i
     "Return what the head of `model` predicts"
     return _heads.get(_head_name(model), '')
 
+# %% ../../nbs/03_models/02_tasks.ipynb #029b
 def task_of(model) -> str:
     "Return the task of `model`'s head, a key of `tasks`; raise an error that lists the supported heads if it has none"
     model = unwrapped(model)

@@ -17,8 +17,10 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from ..core.validation import validated, shown
 from ..core.files import read_utf8
+from ..core.validation import shown, validated
+
+# %% ../../nbs/07_studies/05_designs.ipynb #ds004b
 from .processes import end_with_parent
 from .study import Study
 from .trials import arguments_of
@@ -37,6 +39,7 @@ def _one_study(names, file) -> Study:
         raise ValueError(f'{file} {what}; create one at its top level, or define a function study() that returns it')
     return names[next(iter(studies.values()))]
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds007b
 def _from_python(file) -> Study:
     sys.path.insert(0, str(file.parent.absolute())) # workers get this path too
     return _one_study(runpy.run_path(str(file), run_name='study_file'), file)
@@ -52,6 +55,7 @@ def _only(where, table, allowed):
     unknown = [k for k in table if k not in allowed]
     if unknown: raise ValueError(f'{where} has unknown keys {", ".join(unknown)}; allowed: {", ".join(allowed)}')
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds009b
 def _read_table(file) -> dict:
     "Return the contents of a TOML or JSON file, with the types of its keys checked"
     text = read_utf8(file)
@@ -68,6 +72,7 @@ def _read_table(file) -> dict:
             raise ValueError(f'{file}: {k} must be {allowed}, got {shown(x)}')
     return table
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds009c
 def _beside(file, name): return str(file.parent/name) if (file.parent/name).exists() else name
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
@@ -82,6 +87,7 @@ class Recipe:
 
     def __call__(self, **filled): return self.make(**{**self.arguments, **filled})
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds012b
 def load_examples(
     name:str,             # name of packaged data or data on the hub, or a file
     train_size='full',    # number of examples, see `subset`
@@ -95,6 +101,7 @@ def load_examples(
     data = validated(_loader(name, columns))(name, **columns)
     return validated(subset)(data, train_size, subset_seed, validation_size, test_size)
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds012c
 def _loader(name, columns):
     from salviz.data.texts import load_pairs, load_text, load_tokens
     if 'target_text' in columns: return load_pairs
@@ -102,6 +109,7 @@ def _loader(name, columns):
     if has_tags: return load_tokens
     return load_text
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds012d
 def _data_of(table, file, settings):
     "Return the data that `table` names, or a `Recipe` if `settings` vary them"
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
@@ -127,6 +135,7 @@ def _with_runs(kind, run_of, **arguments):
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
     "Return a method or its class, or a `Recipe` if it builds on the run of another method"
     arguments = dict(kind=table) if isinstance(table, str) else table
@@ -160,6 +169,7 @@ def _from_table(file) -> Study:
 
 _readers = {'.py': _from_python, '.toml': _from_table, '.json': _from_table}
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds017b
 def load_study(
     file, # .py, .toml or .json
 ) -> Study: # ready to `run`
@@ -186,6 +196,7 @@ def _number(word):
         except ValueError: pass
     return word
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds022b
 def slurm_options(
     words:str, # such as 'partition=gpu,gpus_per_node=1'
 ) -> dict: # {name: value}
@@ -200,6 +211,7 @@ def slurm_options(
         options[name] = _number(value)
     return options
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds022c
 def _minutes(time) -> int: # rounded up
     """Convert a time in Slurm's format to minutes
 
@@ -212,6 +224,7 @@ def _minutes(time) -> int: # rounded up
     else: hours, minutes, seconds = [0, *map(int, parts), 0][:3]
     return 60*(24*int(days or 0) + hours) + minutes + (seconds > 0)
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds022d
 def _slurm_executor(options, logs):
     submitit = _wanted_package('submitit', 'slurm', '--slurm')
     options = dict(options)
@@ -244,6 +257,7 @@ def _on_dask(address):
                              'time; start the workers with --nthreads 1')
         yield client.get_executor(pure=False) # no caching: a trial that is sent again is trained again
 
+# %% ../../nbs/07_studies/05_designs.ipynb #ds023b
 @contextmanager
 def engine(
     workers:int=None, # number of processes on this machine

@@ -18,6 +18,8 @@ import threading
 import time
 import traceback
 import uuid
+
+# %% ../../nbs/07_studies/02_engines.ipynb #eg02b
 from collections import Counter, deque
 from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack, contextmanager
@@ -32,6 +34,8 @@ from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
 from ..metrics.study_results import read_study, state_of
 from .trials import Trial, arguments_of, import_cloudpickle, leased_cell, most_tries
+
+# %% ../../nbs/07_studies/02_engines.ipynb #eg02c
 from ..training.control import Stopped, unbroken
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05
@@ -53,6 +57,7 @@ def pack_run(
             tar.add(folder/'runs'/name, 'run', filter=included)
     return file.getvalue()
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg05b
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
 def _check_member(member, end):
@@ -77,6 +82,7 @@ def _extract(archive, place):
         if needed > free: raise ValueError(f'it needs {needed:,} bytes of disk space, but only {free:,} are free')
         tar.extractall(place, filter='data')
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg05-2b
 def _unpacked(archive, place) -> str:
     "Unpack an archive of `pack_run`, bytes or a file, into `place`; return the name of its trial"
     opened = io.BytesIO(archive) if isinstance(archive, bytes) else open(checked_file(archive), 'rb')
@@ -89,6 +95,7 @@ def _unpacked(archive, place) -> str:
                          f'one cannot be read ({type(e).__name__}: {e})') from None
     return name
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg05-2c
 def _came_to(run) -> int: # -1 without a run
     "Return the step from which the run in the folder `run` can continue"
     if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
@@ -124,6 +131,7 @@ def unpack_run(
                              f'here ({e}); try again when it has ended') from None
     return name
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg05ub
 @contextmanager
 def _incoming(folder, archive): # yields (temporary folder, name of the trial)
     "Unpack an archive into a temporary folder for the duration of this context"
@@ -142,6 +150,7 @@ def _free_device(devices, place) -> Lease: # its path ends with the device and t
 
 _mine = [] # the lease on the device of this process
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg07b
 def _set_up(threads, devices):
     if devices and not _mine:
         who = os.getuid() if hasattr(os, 'getuid') else 'all'
@@ -163,6 +172,7 @@ def _signals_of_jobs() -> list:
     signals = [getattr(signal, f'SIG{os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}', None), signal.SIGTERM]
     return [n for n in signals if n is not None and callable(signal.getsignal(n))] # only submitit sets functions
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg07tb
 def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     """Return the result of `act(is_up)`, where `is_up()` returns whether the job's time is up
 
@@ -197,6 +207,7 @@ def _trained_here(study, cell, again, leave) -> str: # see `Study.run_cell`
     if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
     return study.run_cell(cell, again, leave=leave)
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg07wb
 def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, a message or an archive)
     """Train the trial called `name` of the pickled study `sent`, in a worker
 
@@ -216,6 +227,7 @@ def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (
             return 'archive', pack_run(folder, name)
     except ValueError as e: return 'refused', str(e) # a measure that no run has is not a fault of the trial
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg07wc
 def _resubmission(*sent):
     "Return submitit's description of the next job"
     from submitit.helpers import DelayedSubmission
@@ -248,12 +260,14 @@ class _Crew:
         if self.make and self._pool is not None: self._pool.shutdown()
         if self.make: self._pool = None
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg09b
 def _delay_of(executor) -> int: # submitit's default if none is set
     "Return the seconds between the signal that a job's time is up and its end"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
     return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg09c
 @dataclass(eq=False)
 class _Sent:
     "A trial that has been sent to a worker"
@@ -421,6 +435,7 @@ def _stages(study, cells) -> list:
     parts = [[c for c in cells if c.method not in building], *([c for c in cells if c.method == k] for k in building)]
     return [part for part in parts if part]
 
+# %% ../../nbs/07_studies/02_engines.ipynb #eg11b
 def run_on(
     study,      # `Study`
     executor,   # object with submit(function, *arguments) -> future, or a function that returns one

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.leases import Leased
+
+# %% ../../nbs/07_studies/01_processes.ipynb #pr02b
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from .trials import import_cloudpickle
@@ -40,6 +42,7 @@ def in_step(
     return ([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(n), *what],
             {**os.environ, **variables})
 
+# %% ../../nbs/07_studies/01_processes.ipynb #pr05b
 def examples_per_process(
     batch:int, # number of examples in a batch
     n:int,     # number of processes
@@ -63,6 +66,7 @@ def end_with_parent():
         os._exit(1)
     if parent is not None: threading.Thread(target=watch, daemon=True).start()
 
+# %% ../../nbs/07_studies/01_processes.ipynb #pr08b
 def _sendable(e):
     "Pickle the exception `e` with its traceback"
     e.add_note(traceback.format_exc())
@@ -72,6 +76,7 @@ def _sendable(e):
         return sent
     except Exception: return pickle.dumps(RuntimeError(f'{type(e).__name__}: {e}\n{traceback.format_exc()}'))
 
+# %% ../../nbs/07_studies/01_processes.ipynb #pr08c
 def _leaving_together(wish):
     "Return a `Control` that stops all processes after the same step, once the file `wish` exists"
     from salviz.training.job import broadcast
@@ -80,6 +85,7 @@ def _leaving_together(wish):
             return trainer.model.training and broadcast(wish.exists() if trainer.args.process_index == 0 else None)
     return Leaving()
 
+# %% ../../nbs/07_studies/01_processes.ipynb #pr08d
 def train_as_one_process():
     "Entry point of each process: train the trial that the command line names"
     folder, name = Path(sys.argv[1]), sys.argv[2]
@@ -105,6 +111,7 @@ def _raise_what_failed(folder, name, code):
     last = '\n'.join(output.splitlines()[-30:])
     raise RuntimeError(f'the processes that trained {name} ended with exit code {code}; their last output:\n{last}')
 
+# %% ../../nbs/07_studies/01_processes.ipynb #pr09b
 def train_in_step(
     study,                # `Study` with more than one of `processes`
     cell,                 # `Trial` of the study

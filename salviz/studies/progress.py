@@ -34,6 +34,7 @@ def _since(folder, name):
     try: return datetime.fromtimestamp((folder/'cells'/f'{name}.json').stat().st_mtime, timezone.utc)
     except FileNotFoundError: return None
 
+# %% ../../nbs/07_studies/06_progress.ipynb #pg007b
 def _run_seconds(folder):
     "Return the seconds from the start to the end of the finished run in `folder`"
     run = Run(folder)
@@ -50,6 +51,7 @@ def _state(state, name, tries, working):
 
 def _as_is(values): return pd.Series(list(values), dtype=object) # keeps None and integers
 
+# %% ../../nbs/07_studies/06_progress.ipynb #pg009b
 def _cells_of(
     folder, # folder of a study
 ) -> pd.DataFrame: # method, settings, seed, run, state, error, host, process, since, seconds (of a finished run)
@@ -147,6 +149,7 @@ def study_progress(
 # %% ../../nbs/07_studies/06_progress.ipynb #pg017
 def _archives_in(place): return sorted(place.glob('*.tar')) if place.is_dir() else [place]
 
+# %% ../../nbs/07_studies/06_progress.ipynb #pg017b
 def collect(
     folder,      # folder of a study
     archives=(), # files from `pack_run`, or folders of such files (.tar)

@@ -12,9 +12,9 @@ from pathlib import Path
 from ..core.leases import Lease
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
-from ..training.settings import shown_value
 from .study import Study
 from .trials import study_cells
+from ..training.settings import shown_value
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007
 def _optuna():
@@ -23,6 +23,7 @@ def _optuna():
         raise ImportError("Search needs optuna, which is not installed: pip install 'salviz[search]'") from None
     return optuna
 
+# %% ../../nbs/07_studies/07_search.ipynb #se007b
 def _distribution(name, x):
     "Return Optuna's distribution for the setting `name`"
     of = _optuna().distributions
@@ -36,6 +37,7 @@ def _distribution(name, x):
     kind = of.IntDistribution if all(isinstance(end, int) for end in x[:2]) else of.FloatDistribution
     return kind(*x[:2], log=len(x) == 3)
 
+# %% ../../nbs/07_studies/07_search.ipynb #se007c
 def _middle(d):
     "Return the middle of a distribution, the first point of a search"
     if hasattr(d, 'choices'): return d.choices[0]
@@ -99,6 +101,7 @@ class _PointStudy(Study):
 def _waiting(optuna_study):
     return [t for t in optuna_study.trials if t.state == _optuna().trial.TrialState.RUNNING]
 
+# %% ../../nbs/07_studies/07_search.ipynb #se013b
 class _OptunaTrials(_PointStudy):
     "Asks Optuna for points, and tells it their values"
     def _open_optuna(self):

@@ -18,6 +18,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
+
+# %% ../../nbs/07_studies/03_study.ipynb #003b
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -26,12 +28,14 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 from tqdm import tqdm
 
-from ..core.validation import validated
 from ..core.leases import Leased
 from ..core.locks import RunInUse
 from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
+from ..core.validation import validated
+
+# %% ../../nbs/07_studies/03_study.ipynb #003c
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/07_studies/03_study.ipynb #012
 _offered = ('run', 'model', 'tokenizer', 'data')
 
+# %% ../../nbs/07_studies/03_study.ipynb #012b
 def _named_measures(
     measures,  # names or functions; a dict names its functions
     splits=(), # names of further splits of the data; None: not known yet
@@ -78,6 +83,7 @@ def _plain(x) -> bool:
     if isinstance(x, (list, tuple)): return all(map(_plain, x))
     return x is None or isinstance(x, (bool, int, float, complex, str, bytes, Path))
 
+# %% ../../nbs/07_studies/03_study.ipynb #013b
 def _source_and_values(f) -> tuple:
     "Return the object whose source defines `f`, and the values that `f` was created with"
     f = inspect.unwrap(f)
@@ -92,6 +98,7 @@ def _source_and_values(f) -> tuple:
     held = [cell.cell_contents for cell in getattr(f, '__closure__', None) or ()]
     return f, [getattr(f, '__defaults__', None), getattr(f, '__kwdefaults__', None), *held]
 
+# %% ../../nbs/07_studies/03_study.ipynb #013c
 def _measure_code(measure) -> str:
     "Return what identifies `measure`: its name, its `version`, or a hash of its source and of the values it uses"
     if isinstance(measure, str): return measure
@@ -106,6 +113,7 @@ def _measure_code(measure) -> str:
         raise ValueError(f'Study: the source of measure {name!r} cannot be read; {remedy}') from None
     return hashlib.sha256(f'{source}\n{values}'.encode()).hexdigest()
 
+# %% ../../nbs/07_studies/03_study.ipynb #013d
 def _measure_version(measure, run) -> str:
     "Return a hash of `_measure_code` and the end of `run`"
     return _version(_measure_code(measure), run)
@@ -128,6 +136,7 @@ def _check_better(better, measures):
             raise ValueError(f'Study: better has {k!r}, which is not a measure; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
+# %% ../../nbs/07_studies/03_study.ipynb #018b
 def _refuse_unknown(what, names, allowed):
     unknown = [k for k in names if k not in allowed]
     if unknown: raise ValueError(f'Study: {what} {", ".join(unknown)}; available: {", ".join(allowed)}')
@@ -201,6 +210,7 @@ class _StudyArguments(StudyResults):
 # %% ../../nbs/07_studies/03_study.ipynb #022
 def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
 
+# %% ../../nbs/07_studies/03_study.ipynb #022b
 class _TrialParts(_StudyArguments):
     "The data, the model and the method of a trial"
     cells:list # of `Trial`
@@ -260,6 +270,7 @@ def _weights_of(method) -> dict: # {argument: checksum}
     arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
     return {k: weights_checksum(x) for k, x in arguments.items() if isinstance(x, Module)}
 
+# %% ../../nbs/07_studies/03_study.ipynb #020b
 def _differences(old, new, at=''):
     "Return the differences between two designs as phrases"
     if isinstance(old, dict) and isinstance(new, dict):
@@ -269,6 +280,7 @@ def _differences(old, new, at=''):
     if old == new: return []
     return [f'{at} was {short(old)} and is {short(new)}']
 
+# %% ../../nbs/07_studies/03_study.ipynb #020c
 def _extended_only(old, new) -> dict:
     "Return the design `new` without the methods, seeds and values that `old` does not have"
     settings = {k: [x for x in v if x in old['settings'].get(k, v)] for k, v in new['settings'].items()}
@@ -388,6 +400,7 @@ def _set_aside(path):
     k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
     shutil.move(path, aside/f'{path.name}.{k}')
 
+# %% ../../nbs/07_studies/03_study.ipynb #024b
 class _TrainedTrials(_GrowingStudy):
     "Trains single trials"
     def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if this call trained them, else None)
@@ -424,6 +437,7 @@ def _number(name, x):
 
 class _NoSuchScore(ValueError): "Raised for the name of a measure that no run of the study has"
 
+# %% ../../nbs/07_studies/03_study.ipynb #027b
 def _on_device(run, untrained):
     "Load model and tokenizer of the best checkpoint to the device of training; `untrained()` returns an adapter's base"
     import torch
@@ -475,6 +489,7 @@ def _may_use(cell, other) -> bool:
     settings = dict(cell.settings)
     return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
 
+# %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
     "Deletes checkpoints that no trial needs any longer"
     def _lease(self, cell): return leased_cell(self.folder, cell.name, self.patience)
@@ -521,6 +536,7 @@ def _is_blameless(e) -> bool:
     "Return whether the error `e` is not the fault of a trial, but of the study, or a stop"
     return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
 
+# %% ../../nbs/07_studies/03_study.ipynb #031b
 class _FinishedTrials(_Checkpoints):
     "Trains and measures single trials, each by one process at a time"
     def _finish(self, cell, again, check=lambda: None):

@@ -15,14 +15,16 @@ from datasets import DatasetDict
 
 from ..attribution.explanations import explain_data
 from ..attribution.registry import registered_attributions
-from ..core.validation import check_choice
 from ..core.runs import Run
 from ..core.text import pool_words
+from ..core.validation import check_choice
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
-from ..training.feed import feed_for
+
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td004b
 from .study import Study
 from .trials import arguments_of
+from ..training.feed import feed_for
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,6 +113,7 @@ def _check_numbers(setting, values, scale):
         raise ValueError(f'pareto: settings[{setting!r}] must have two different values{above} as the ends of the '
                          f'range, such as [0, .1, 10]; got {list(values)}')
 
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td012b
 def _check_study(study, setting):
     "Raise if the runs of `study` differ in more than `setting`"
     if not isinstance(study, Study) or not study.live:
@@ -126,6 +129,7 @@ def _check_study(study, setting):
         raise ValueError(f'pareto: several methods take {setting} ({", ".join(takes)}); create one study for each and '
                          'compare their fronts')
 
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td012c
 def _check_measures(study, measures, start, budget, options):
     "Raise for measures that the study does not have or that cannot select a front, and for invalid counts"
     def is_taken(m): return any(m == k or callable(f) and m.startswith(f'{k}_') for k, f in study.measures.items())
@@ -141,6 +145,7 @@ def _check_measures(study, measures, start, budget, options):
     twins = [t for m in measures if is_taken(t := _renamed(m, 'test', 'validation'))]
     _check_arguments(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
 
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
     "Return the evenly spaced values that are missing in `values`"
     spread = sorted(v for v in values if scale == 'linear' or v > 0)
@@ -153,6 +158,7 @@ def _is_measured(study, path) -> bool:
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td014b
 def _trained(study):
     "Train and measure the missing runs; raise if some remain unfinished"
     study.run()
@@ -169,6 +175,7 @@ def _trained(study):
                        'them: call pareto again with the same study when they are finished, or use front_of for the '
                        'front of the finished ones')
 
+# %% ../../nbs/07_studies/04_trade_off.ipynb #td014c
 def pareto(
     study:Study,          # study with `setting` among its settings; the added values become part of it
     x:str='validation_accuracy',              # measure of the front

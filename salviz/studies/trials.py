@@ -27,6 +27,7 @@ def arguments_of(x) -> dict: # {name: whether it is required}
     parameters = inspect.signature(x if callable(x) else type(x)).parameters
     return {k: p.default is p.empty for k, p in parameters.items() if p.kind in _by_name}
 
+# %% ../../nbs/07_studies/00_trials.ipynb #tr006b
 def fresh_method(
     spec,           # a method class, a method, or a function that returns one
     arguments:dict, # arguments that replace those of `spec`
@@ -40,6 +41,7 @@ def fresh_method(
 # %% ../../nbs/07_studies/00_trials.ipynb #tr009
 def _slug(x): return re.sub(r'[^\w.+=-]+', '-', str(x)).strip('-.') or 'x'
 
+# %% ../../nbs/07_studies/00_trials.ipynb #tr009b
 @dataclass(frozen=True)
 class Trial:
     "One training run of a study"
@@ -59,6 +61,7 @@ class Trial:
         return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed,
                     run=f'runs/{self.name}')
 
+# %% ../../nbs/07_studies/00_trials.ipynb #tr009c
 def study_cells(
     methods:dict,  # {name: class, object or function}
     seeds,
@@ -85,6 +88,7 @@ def study_cells(
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012
 most_tries = 3 # number of tries after which a trial is set aside
 
+# %% ../../nbs/07_studies/00_trials.ipynb #tr012b
 @contextmanager
 def leased_cell(
     folder,         # folder of the study
@@ -98,6 +102,7 @@ def leased_cell(
         _forget(folder/'runs'/name/'.training.json', lease.before)
         yield lease
 
+# %% ../../nbs/07_studies/00_trials.ipynb #tr012c
 def _forget(note, before):
     "Remove the `note` of the dead process `before`, so that another process can train"
     try: who = read_object(note)

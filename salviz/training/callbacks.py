@@ -50,6 +50,7 @@ def scores_in(metrics:dict, prefix:str) -> dict:
     scores = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
     return {k: v for k, v in scores.items() if not k.endswith(('_per_second', 'runtime', '_time'))}
 
+# %% ../../nbs/06_training/06_callbacks.ipynb #032b
 class RunCallback(_Recording):
     "Writes losses, evaluations and snapshots into the run during training, and calls a `Control`"
     def on_train_begin(self, args, state, control, **kwargs):

@@ -19,6 +19,7 @@ class Stopped(BaseException):
 
 unbroken = threading.Event() # set while a checkpoint is written, which signals must not interrupt
 
+# %% ../../nbs/06_training/05_control.ipynb #027b
 class Control:
     "Base class of controls, which the training loop calls between steps; this one never pauses or stops training"
     def __init__(self):
@@ -37,6 +38,7 @@ class Control:
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
         "Receive the time: `n` of `what` ('step', 'recording', 'evaluation' of an example, 'save') took `seconds`"
 
+# %% ../../nbs/06_training/05_control.ipynb #027c
 class Checked(Control):
     "Control that calls `check` before each step, such as `Lease.check`, and stops if it returns True"
     def __init__(self, check):

@@ -9,16 +9,16 @@ __all__ = ['evaluation_draw', 'check_data', 'Feed', 'TextFeed', 'SignalFeed', 'f
 import datasets
 import numpy as np
 
+from ..core.text import align_batch
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
+from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
-from ..models.tasks import task_of, tasks
-from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.corruption import corruptions
+from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.patches import check_images, reads_patches, special_tokens
-from ..data.signals import SignalCollator, encode_signals, signal_info
-from ..core.text import align_batch
+from ..models.tasks import task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
 def _check_splits(data, task='classification'):
@@ -53,6 +53,7 @@ def _check_sight(model, task):
         raise ValueError(f'train: {type(model).__name__} attends to the tokens that it must predict; build it with '
                          'is_decoder=True in its config, or use a causal model such as GPT-2')
 
+# %% ../../nbs/06_training/00_feed.ipynb #008b
 def check_data(model, data):
     "Return the class names of `data`; raise if a split is missing or empty, or if `model` cannot be trained on it"
     task = tasks[task_of(model)]
@@ -102,6 +103,7 @@ def _choose_probes(
 # %% ../../nbs/06_training/00_feed.ipynb #014
 def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
 
+# %% ../../nbs/06_training/00_feed.ipynb #014b
 def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
     "Prepare your own texts or pairs of texts as probe examples of `task`"
     if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
@@ -120,6 +122,7 @@ def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Datase
 # %% ../../nbs/06_training/00_feed.ipynb #017
 evaluation_draw = 2**32 - 1 # step number of the random numbers for evaluation and probe examples
 
+# %% ../../nbs/06_training/00_feed.ipynb #017b
 class Feed:
     "Base class of feeds: encodes the data for the task of `model`, and makes batches"
     _align = None # for text: function of (texts, pairs) -> `TokenText`s
@@ -257,6 +260,7 @@ class SignalFeed(Feed):
         encoded = encoded.add_column('example_id', [first + i for i in range(len(encoded))])
         return self._with_columns(encoded, chosen, 'probes'), [None] * len(chosen)
 
+# %% ../../nbs/06_training/00_feed.ipynb #019b
 def feed_for(model, tokenizer=None, max_length=None, mlm_probability=.15):
     "Return the feed for the task of `model`"
     kind = TextFeed if tasks[task_of(model)].modality == 'text' else SignalFeed

@@ -19,20 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+
+# %% ../../nbs/06_training/04_job.ipynb #j004b
 import torch
 from transformers import TrainingArguments
 
 from ..core.locks import Held
 from ..core.runs import Run, processor, untouched, untrained
 from ..data.texts import fingerprint
+from ..methods.base import FineTuning, Method, check_cite, supported
+from ..metrics.tasks import check_labels
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names, trainable_weights
 from ..models.attention import attention_layers, attention_note, head_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
+
+# %% ../../nbs/06_training/04_job.ipynb #j004c
 from ..models.loading import model_name, weights_checksum
-from ..methods.base import FineTuning, Method, check_cite, supported
-from ..metrics.tasks import check_labels
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes
 from .settings import Settings, in_config, plain
@@ -62,6 +66,7 @@ def _check_args(args:dict):
             raise ValueError(f'train: args has {name}, which train does not support because methods, recording or '
                              'the order of examples depend on it; leave it out')
 
+# %% ../../nbs/06_training/04_job.ipynb #046b
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
     "Return the arguments for `settings.precision`; raise if this processor does not support it"
     if settings.precision == 'fp32': return {}
@@ -75,6 +80,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
                          "use precision='fp32'")
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
 
+# %% ../../nbs/06_training/04_job.ipynb #046c
 def _check_kernel(model, settings):
     "Raise if `model` does not have the attention kernel of `settings`"
     name, current = settings.attention_kernel, getattr(getattr(model, 'config', None), '_attn_implementation', None)
@@ -83,6 +89,7 @@ def _check_kernel(model, settings):
         raise ValueError(f'train: {type(model).__name__} has no attention kernel {name!r}; available: '
                          f'{", ".join(sorted(filter(None, available))) or "none"}')
 
+# %% ../../nbs/06_training/04_job.ipynb #046d
 def _training_arguments(
     path, # folder of the run
     task, # a `Task`
@@ -115,6 +122,7 @@ def _lacks_for_inductor() -> str: # '' if nothing is missing
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
     return 'the headers of Python (Python.h)'
 
+# %% ../../nbs/06_training/04_job.ipynb #jc02b
 def _compile_options(settings:Settings) -> dict: # None: do not compile
     "Return the arguments of torch.compile in `settings.args`; raise if this machine cannot compile"
     options_of_torch = {name: (settings.args or {}).get(name) for name in _compiling}
@@ -140,12 +148,14 @@ def _size(model) -> dict:
     hybrid = dict(attention_layers=list(numbers)) if attention_note(model) else {}
     return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 
+# %% ../../nbs/06_training/04_job.ipynb #039b
 def _begins_with(model) -> dict:
     "Return the settings of a salviz network's initial weights, where they differ from torch's initialisation"
     config = getattr(model, 'config', None)
     facts = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
     return {name: x for name, x in facts.items() if x is not None}
 
+# %% ../../nbs/06_training/04_job.ipynb #039c
 def _run_config(model, data, method:Method, settings:Settings, task) -> dict:
     "Return the config of a run"
     facts, model = adapter_facts(model) if is_adapted(model) else {}, unwrapped(model)
@@ -181,6 +191,7 @@ def _same_method(was, now, method) -> bool:
         return False
     return plain(method.completed(was['args'])) == now['args']
 
+# %% ../../nbs/06_training/04_job.ipynb #051ab
 def _set_back(run, config, method, weights) -> Path: # None: start from the beginning
     "Reset `run` to its last complete checkpoint and return it; raise if the run cannot be resumed"
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
@@ -200,6 +211,7 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
     run.set_state(error=None, stopped=None)
     return checkpoint
 
+# %% ../../nbs/06_training/04_job.ipynb #051ac
 def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
     "Create a run in `path`, or reset the existing one to its last checkpoint; `weights`: checksum of the model"
     if resume and not untouched(path): Run(path) # raise its error before anything is written
@@ -294,6 +306,7 @@ def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries
     entries = dict(agreement=notes) if notes else {}
     return agreed, probes, entries | (dict(class_order=class_names(model)) if of_classes else {})
 
+# %% ../../nbs/06_training/04_job.ipynb #054b
 def open_job(
     model, tokenizer, data, # as for `train`
     method=None,            # plain `FineTuning()` by default

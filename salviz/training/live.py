@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from fastcore.meta import delegates
 
+# %% ../../nbs/06_training/09_live.ipynb #003b
 from ..core.runs import Run
 from .control import Control, Stopped
 from .job import Job, open_job
@@ -30,6 +31,7 @@ from .trainer import fit, scored_splits, train, turn
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase
+
     from salviz.methods.base import Method
     from salviz.training.method_trainer import MethodTrainer
 
@@ -298,4 +300,5 @@ def start_training(
     if not start: training._wish = 'pause'
     return training._begin()
 
+# %% ../../nbs/06_training/09_live.ipynb #030b
 start_training.__delwrap__ = Settings

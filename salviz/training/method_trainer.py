@@ -18,14 +18,15 @@ import torch
 from transformers import PreTrainedModel, Trainer
 
 from ..core.run_files import check_lease, outdated, remove_checkpoint, write_manifest
-
 from ..core.runs import Run
 from ..data.columns import Column
+
+# %% ../../nbs/06_training/07_method_trainer.ipynb #m004b
 from ..data.texts import model_inputs
+from ..methods.base import Method, Progress
 from ..models.adapters import read_adapter, write_adapter
 from ..models.checkpoints import refuse_damaged
 from ..models.loading import undisturbed
-from ..methods.base import Method, Progress
 from .control import Stopped, unbroken
 from .feed import evaluation_draw
 from .job import Job, broadcast
@@ -37,6 +38,7 @@ def lengths_of(data) -> np.ndarray:
     if 'length' in data.column_names: return np.asarray(data['length'][:])
     return np.ones(len(data), int)
 
+# %% ../../nbs/06_training/07_method_trainer.ipynb #011b
 class LengthBuckets(torch.utils.data.Sampler):
     "Sampler of shuffled indices whose neighbours have similar `lengths`; the order depends on `seed` and epoch only"
     def __init__(

@@ -12,22 +12,24 @@ import time
 import numpy as np
 import torch
 
-from ..models.attention import check_observable, observe
 from ..attribution.questions import score_target
 from ..attribution.reading import what_is_read
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
-from ..data.texts import model_inputs
 from ..core.evidence import check_axes, guessed_axes, largest_saliency, standard_evidence
+from ..core.snapshots import Snapshot, plain_name
+from ..core.text import readable
+from ..data.texts import model_inputs
+
+# %% ../../nbs/06_training/03_recording.ipynb #003b
+from ..methods.base import Progress, Term, Together, plan_of, terms_of
+from ..models.attention import check_observable, observe
+from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
+from ..models.patches import patch_grid, reads_patches
+from ..models.tasks import attribution_target
 from .feed import evaluation_draw
 from .settings import plain
 from .step import captured_input
-from ..methods.base import Progress, Term, Together, plan_of, terms_of
-from ..models.tasks import attribution_target
-from ..models.patches import patch_grid, reads_patches
-from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
-from ..core.snapshots import Snapshot, plain_name
-from ..core.text import readable
 
 # %% ../../nbs/06_training/03_recording.ipynb #017
 # `saliency` of a snapshot is that of the model and does not depend on the method
@@ -40,6 +42,7 @@ def _stored_name(evidence:str) -> str:
 
 _usual_axes = {3: ('head', 'query', 'key'), 1: ('token',)} # {number of axes: their names} for documented evidence
 
+# %% ../../nbs/06_training/03_recording.ipynb #017b
 def _example(
     x,         # tensor, batch first, or {layer: tensor}: stacked over layers
     j, real,

@@ -40,6 +40,8 @@ def _function_or_none(x): return x is None or callable(x)
 _a_count, _a_maker = 'a positive integer', 'a function, or None for AdamW with a linearly decreasing learning rate'
 _a_choice_of_weights = "'best' (best validation score) or 'last' (end of training)"
 _a_choice_of_snapshots = "'all', an integer of at least 2 (first and last snapshot), or None (about 5 % of training)"
+
+# %% ../../nbs/06_training/01_settings.ipynb #s009b1
 _allowed = dict( # {setting: (function that returns whether a value is allowed, description of allowed values)}
     epochs=(_is_count, _a_count),
     batch_size=(_is_count, _a_count),
@@ -120,6 +122,7 @@ def record_steps(snapshots:int, total:int) -> list:
 
 saliency_fraction, least_saliency = .05, 5 # fraction of the passes of training; minimum number of snapshots
 
+# %% ../../nbs/06_training/01_settings.ipynb #s012b
 def saliency_steps(
     steps:list,       # steps at which snapshots are taken
     wanted=None,      # `Settings.saliency_snapshots`

@@ -8,12 +8,12 @@ __all__ = ['captured_input', 'step_terms']
 # %% ../../nbs/06_training/02_step.ipynb #p004
 import contextlib
 
+from ..attribution.reading import word_embeddings
 from ..data.texts import model_inputs
+from ..methods.base import Method, Progress, Term, plan_of, terms_of
 from ..models.attention import eager_passes, observe
 from ..models.loading import full_precision
 from ..models.tasks import tasks
-from ..attribution.reading import word_embeddings
-from ..methods.base import Method, Progress, Term, plan_of, terms_of
 
 # %% ../../nbs/06_training/02_step.ipynb #006
 @contextlib.contextmanager
@@ -39,6 +39,7 @@ def captured_input(net, inputs:dict, wanted=True):
         finally:
             for h in handles: h.remove()
 
+# %% ../../nbs/06_training/02_step.ipynb #006b
 def _run_passes(
     model,      # the model to call, or its distributed wrapper
     net,        # the unwrapped model, whose attention is observed
@@ -55,6 +56,7 @@ def _run_passes(
     return dict(main=main,
                 **{name: _further_pass(model, net, inputs, batch, plan) for name, inputs in further.items()}), maps
 
+# %% ../../nbs/06_training/02_step.ipynb #006c
 def _further_pass(model, net, inputs:dict, batch:dict, plan):
     """Return the outputs of a further pass over `inputs`
 

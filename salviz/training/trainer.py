@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+# %% ../../nbs/06_training/08_trainer.ipynb #003b
 import pandas as pd
 import torch
 from fastcore.meta import delegates
@@ -27,12 +29,14 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..core.runs import Run
 from ..data.texts import model_inputs
+from ..methods.ad_drop import prior_method, prior_strategies
+from ..methods.base import Method
 # `load_model` and `NonFiniteLoss` can be imported from here too
 from ..models.checkpoints import load_model, thin_out
 from ..models.fast import attention_kernel, attention_kernels, least_seconds
+
+# %% ../../nbs/06_training/08_trainer.ipynb #003c
 from ..models.loading import device_of, undisturbed, without_shard_bars
-from ..methods.ad_drop import prior_method, prior_strategies
-from ..methods.base import Method
 from .callbacks import BarCallback, RunCallback, early_stopping, has_stopped_early, scores_in
 from .control import Control, Stopped
 from .job import Job, broadcast, open_job
@@ -58,6 +62,7 @@ def _affordable(job, recorder) -> int:
     of_training = 3*job.settings.epochs*int(lengths_of(job.encoded['train']).sum())
     return int(saliency_fraction*of_training/(2*copies*int(lengths_of(job.probe_set).sum())))
 
+# %% ../../nbs/06_training/08_trainer.ipynb #060b
 def _recorder(job, steps) -> Recorder:
     "Return the recorder for `job`, and store in the run which of `steps` have saliency, if not all have"
     recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
@@ -68,6 +73,7 @@ def _recorder(job, steps) -> Recorder:
         job.run.set_state(saliency_steps=chosen)
     return recorder
 
+# %% ../../nbs/06_training/08_trainer.ipynb #060c
 def make_trainer(job:Job, control:Control) -> MethodTrainer:
     "Return the trainer of `job`, with its callbacks"
     settings, task = job.settings, job.feed.task
@@ -115,6 +121,7 @@ def _losses_by(trainer, name, batch, dtype=None):
 
 _clearly = .9 # maximum time relative to the model's own kernel, so that timing noise does not decide
 
+# %% ../../nbs/06_training/08_trainer.ipynb #065lb
 def _measured_kernel(trainer) -> str: # None: the model has no choice of kernels
     """Return the kernel that is clearly faster in bf16 on the first batch
 
@@ -133,6 +140,7 @@ def _measured_kernel(trainer) -> str: # None: the model has no choice of kernels
     if seconds[chosen] < _clearly*seconds[kernels[0]]: return chosen
     return kernels[0]
 
+# %% ../../nbs/06_training/08_trainer.ipynb #065lc
 def _chosen_kernel(job:Job, trainer) -> str: # None: that of the model
     """Return the attention kernel for `job`
 
@@ -155,6 +163,7 @@ def _train_to_the_end(job:Job, trainer):
     trainer.state = TrainerState.load_from_json(str(job.checkpoint/'trainer_state.json'))
     trainer._load_best_model()
 
+# %% ../../nbs/06_training/08_trainer.ipynb #065b
 def fit(job:Job, control:Control) -> Run:
     "Train the `job` from `open_job` and return its run"
     around = getattr(_current, 'control', None)
@@ -187,6 +196,7 @@ def scored_splits(encoded) -> dict:
     if len(train) > 1000: train = train.select(np.random.default_rng(0).permutation(len(train))[:1000])
     return {k: _by_length(d) for k, d in dict(train=train, **further).items()}
 
+# %% ../../nbs/06_training/08_trainer.ipynb #067b
 def _finish(trainer):
     "Score the final weights on training examples and on every held-out split, and finish the run"
     run, last = trainer.run, trainer.state.global_step
@@ -226,6 +236,7 @@ class Turn:
         "Return whether a training is running"
         return self._lock.locked()
 
+# %% ../../nbs/06_training/08_trainer.ipynb #069b
 turn = Turn()
 
 # %% ../../nbs/06_training/08_trainer.ipynb #070
@@ -254,6 +265,7 @@ def train(
     try: return fit(job(), control or Control())
     finally: turn.give_back()
 
+# %% ../../nbs/06_training/08_trainer.ipynb #070b
 train.__delwrap__ = Settings # the class with the comments of the settings
 
 # %% ../../nbs/06_training/08_trainer.ipynb #x007

@@ -22,15 +22,17 @@ from numbers import Integral
 from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Interval
 
-from ..core.validation import check_choice
-from ..core.maths import (retained_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
-                               pattern_fraction, spans_of, spearman)
+from ..core.maths import (kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_fraction, pattern_residual,
+                               retained_count, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.snapshots import Snapshot
+from ..core.validation import check_choice
+
+# %% ../../nbs/10_views/00_base.ipynb #003b
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
-from annotated_types import Interval
 
 # %% ../../nbs/10_views/00_base.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,6 +47,7 @@ class View:
 
 axes_meaning = 'A row is a query, a column the key that it attends to.'
 
+# %% ../../nbs/10_views/00_base.ipynb #006b
 def method_title(snapshot):
     "Return the names of the methods in a list, empty if unknown"
     method = snapshot.info.get('method')
@@ -60,6 +63,7 @@ def title_of(snapshot, *more):
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
+# %% ../../nbs/10_views/00_base.ipynb #006c
 def which_snapshot(snapshot) -> str:
     "Return the name of `snapshot` for error messages"
     return f'the snapshot of step {snapshot.step}, probe {snapshot.probe}'
@@ -84,6 +88,7 @@ def arrays_of(
                          'Choose another step, or use view_for(snapshot) for a view that it supports')
     return [fixed(snapshot.arrays[name]) for name in names]
 
+# %% ../../nbs/10_views/00_base.ipynb #008b
 def fixed(values):
     "Return a read-only copy of the array `values`; floats become float64, None stays None"
     if values is None: return None
@@ -115,6 +120,7 @@ def _words_about(snapshot):
     names = _patch_names(**grid)
     return dict(labels=names, is_special=fixed(np.arange(len(names)) < grid['first']))
 
+# %% ../../nbs/10_views/00_base.ipynb #016b
 def not_finite(**arrays):
     "Return notes about non-finite values in `arrays`"
     counts = {name.replace('_', ' '): int((~np.isfinite(a)).sum()) for name, a in arrays.items() if a is not None}
@@ -135,6 +141,7 @@ def layer_row(snapshot, view, name, layer, default=0):
                          f'{", ".join(map(str, observed))}')
     return observed.index(layer), layer
 
+# %% ../../nbs/10_views/00_base.ipynb #019b
 def _check_heads(view, heads, count):
     "Raise a ValueError for numbers in `heads` outside 0 to `count` - 1"
     for head in heads:
@@ -155,6 +162,7 @@ class AttentionBesideSaliency(View):
     agreement:float                 # Spearman of attention and |saliency|
     special_fraction:float          # fraction of the attention on special tokens, before normalising
 
+# %% ../../nbs/10_views/00_base.ipynb #022b
 def _normalised(values, is_special):
     "Divide `values` [n] by the sum of their magnitudes over ordinary tokens; special tokens become NaN"
     if values is None: return None
@@ -175,6 +183,7 @@ def _regularised_by_sallm(
     if count: layers = [layer % count for layer in layers]
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
+# %% ../../nbs/10_views/00_base.ipynb #024b
 def _row_name(snapshot, row_words):
     "Return a short description of the attention row"
     pooled, queried_row = snapshot.info.get('pooled_row'), snapshot.arrays.get('asked_row')
@@ -216,6 +225,7 @@ def _compared_row(
                      'that the model reads.')
     return row, row_words, which, sentence
 
+# %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
     "State that the last layer is shown by default; `of` restricts the layers"
     return f' Layer shown: the last {f"that {of}" if of else "recorded one"}.'*bool(was_chosen)
@@ -270,6 +280,7 @@ class ExplanationBesideRationale(View):
     iou_f1:float           # F1 of the spans of these tokens; NaN where `token_f1` is
     auprc:float            # NaN if nothing is marked or all tokens have the same value
 
+# %% ../../nbs/10_views/00_base.ipynb #rv-2b
 def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of a random order, notes)
     "Measure how well the highest `values` agree with the `marked` ones"
     from salviz.metrics.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
@@ -330,6 +341,7 @@ def _set_words(snapshot, probabilities):
     words = [] if right is None else [f'labels: {", ".join(right) or "none"}']
     return ''.join(f'   {word}' for word in [*words, f'predicted: {", ".join(predicted) or none}'])
 
+# %% ../../nbs/10_views/00_base.ipynb #027b
 def class_words(snapshot):
     "Describe the known label and prediction of `snapshot` for a subtitle"
     words, probabilities = [], snapshot.arrays.get('probabilities')
@@ -367,6 +379,7 @@ def _sources(
         sources[i] = next(filter(fits, nearest), -1)
     return sources
 
+# %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
     "Join the `pieces` that fill a slot with a word of `length` pieces, with a space wherever the word repeats"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
@@ -417,6 +430,7 @@ def _answers(snapshot) -> dict:
                 several=several,
                 divergence=float((kl_per_class if several else kl)(before, after)) if is_finite else np.nan)
 
+# %% ../../nbs/10_views/00_base.ipynb #040sb
 def _divergence_words(answers) -> list: # [] if unknown
     "Describe the divergence between the predictions for X and its masked copy"
     if not np.isfinite(answers['divergence']): return []
@@ -425,6 +439,7 @@ def _divergence_words(answers) -> list: # [] if unknown
 def _probabilities_of(answers) -> dict:
     return {name: answers[name] for name in ('probabilities', 'masked_probabilities')}
 
+# %% ../../nbs/10_views/00_base.ipynb #040sc
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskedSentence(_Answered):
     "A sentence before and after masking, word by word; `labels` and `is_special` refer to words"
@@ -454,6 +469,7 @@ def _tied_words(snapshot, values, replaced):
     if not (equal & ~replaced).any(): return ''
     return f' Ties: {equal.sum()} words tie at the threshold; which of them are replaced is arbitrary.'
 
+# %% ../../nbs/10_views/00_base.ipynb #043b
 def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
     "Return the sentence coloured by saliency with its masked copy (saliency guided training)"
     name = 'masked_sentence'
@@ -498,6 +514,7 @@ def is_negative(values, limit):
     They get a mark, since both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
+# %% ../../nbs/10_views/00_base.ipynb #045b
 def _class_names(snapshot):
     "Return the class names, or numbers if the snapshot has none"
     counts = [len(snapshot.arrays.get(name, ())) for name in ('probabilities', 'masked_probabilities')]
@@ -516,6 +533,7 @@ def row_boxes(
     "Return a box for each run of adjacent cells in a row of `region`"
     return [(y, *span) for y, row in enumerate(region) for span in spans_of(row)]
 
+# %% ../../nbs/10_views/00_base.ipynb #050b
 def outline(
     region:np.ndarray, # bool [rows, columns]
 ) -> np.ndarray: # [segments, 2 ends, (x, y)]; a cell's centre is (column, row), its borders lie .5 away
@@ -540,6 +558,7 @@ class DiscardRegion(View):
     layer:int
     head:int
 
+# %% ../../nbs/10_views/00_base.ipynb #054b
 def blocked_keys(
     snapshot,
     layer:int, # layer of the model
@@ -563,6 +582,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
     if words.sum() > 1: return words
     return np.ones(len(words), dtype=bool)
 
+# %% ../../nbs/10_views/00_base.ipynb #058b
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     "Return the fraction of the attention of words that goes to words; 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
@@ -590,6 +610,7 @@ def chosen_by(fractions, rule:str) -> str:
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
 
+# %% ../../nbs/10_views/00_base.ipynb #058sb
 def telling_head(
     attribution,     # [layers, heads, query, key]
     words=None,      # bool [n]: rows and columns that count; None: all
@@ -616,6 +637,7 @@ def tied_candidates(
                        for f, i in ((np.min, np.inf), (np.max, -np.inf)))
     return (count > 1) & (more | ((lowest == highest) & (count == n)))
 
+# %% ../../nbs/10_views/00_base.ipynb #05tb
 def ties_note(tied) -> tuple: # of sentences
     "Describe the result of `tied_candidates`"
     tied = np.asarray(tied)
@@ -728,11 +750,13 @@ class GuidedHeads(View):
     residuals:np.ndarray # [shown heads] mean squared difference
     layer:int
 
+# %% ../../nbs/10_views/00_base.ipynb #068b
 def _one_head_each(names, guided):
     "Return the first guided head of each pattern; `names` has one pattern name per head"
     first = {names[h]: h for h in reversed(np.flatnonzero(guided).tolist())}
     return sorted(first.values())
 
+# %% ../../nbs/10_views/00_base.ipynb #068c
 def _closest_layer(snapshot):
     "Return the layer of the model whose guided heads have the smallest mean squared residual, None without any"
     if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
@@ -793,6 +817,7 @@ class PatternShares(View):
     uniform:np.ndarray  # [patterns] fraction for uniform attention
     layers:tuple        # numbers of the layers
 
+# %% ../../nbs/10_views/00_base.ipynb #072b
 def _guiding_patterns(snapshot):
     """Return {name: ([n, n], bool [layers of the attention, heads])} for the patterns of the guided heads of
     `snapshot`"""
@@ -854,6 +879,7 @@ class SignalView(_Answered):
     feature_names:tuple             # feature names of a series, () if unknown
     informative_fraction:float      # fraction of |saliency| in informative cells, NaN if they are unknown
 
+# %% ../../nbs/10_views/00_base.ipynb #076b
 def _lowest(args):
     "Describe what is masked, given the arguments of saliency guided training"
     sized = args.get('ranking') == 'magnitude'
@@ -866,6 +892,7 @@ def _scored(args):
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
+# %% ../../nbs/10_views/00_base.ipynb #076c
 def _as_shown(x, span):
     "Convert an image `x` [channels, height, width] to [height, width, 1 or 3], with `span` mapped to 0 to 1"
     x = (x.transpose(1, 2, 0) - span[0])/max(span[1] - span[0], 1e-12)
@@ -883,6 +910,7 @@ def _signal_parts(snapshot, x, masked):
         notes.append(f'{beyond} pixels of the masked copy are outside the range of the input and are clipped.')
     return _as_shown(x, span), masked if masked is None else _as_shown(masked, span), span, notes
 
+# %% ../../nbs/10_views/00_base.ipynb #077b
 def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
     "Return the image of `snapshot` for display; `view` is the name for errors"
     x, = arrays_of(snapshot, view, 'input')
@@ -944,6 +972,7 @@ class SaliencyDistribution(View):
     names:tuple         # names of the two sides
     samples:int
 
+# %% ../../nbs/10_views/00_base.ipynb #083b
 def _scaled_saliency(snapshot):
     "Return the flat saliency divided by its largest magnitude, without special tokens and non-finite values"
     evidence = next((k for k in ('saliency_map', 'saliency') if k in snapshot.arrays), None)
@@ -954,6 +983,7 @@ def _scaled_saliency(snapshot):
     if x.any(): return x/np.abs(x).max()
     return x
 
+# %% ../../nbs/10_views/00_base.ipynb #083c
 def _side_names(snapshots) -> tuple: # of strings
     "Name two snapshots by whichever of method, seed and step differ, or else by their order"
     parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
@@ -1012,6 +1042,7 @@ def answer_view(
         return make
     return add
 
+# %% ../../nbs/10_views/00_base.ipynb #mt86b
 def answer_shown(snapshot): # a view, None for classification, which has no separate view
     "Return the registered view of the prediction for the task of `snapshot`"
     return next((make(snapshot) for make, (fits, _) in reversed(_answer_views.items()) if fits(snapshot)), None)
@@ -1027,6 +1058,7 @@ class TokenLabels(View):
     saliency:np.ndarray     # [n] signed, NaN for special tokens; None
     limit:float             # saliency at either end of the colour scale
 
+# %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
     "Describe how many rare labels were predicted: most labels are O, or original, and trivially correct"
     words = facts_of(snapshot.info).words
@@ -1065,6 +1097,7 @@ def token_labels(snapshot:Snapshot) -> TokenLabels:
         notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]),
         **_words_about(snapshot))
 
+# %% ../../nbs/10_views/00_base.ipynb #087sb
 def _keys(snapshot): return ', '.join(sorted(snapshot.info)) or 'nothing'
 
 # %% ../../nbs/10_views/00_base.ipynb #090
@@ -1127,6 +1160,7 @@ class ScoredSentence(View):
     predicted:float
     span:tuple           # lower and upper end of the score scale
 
+# %% ../../nbs/10_views/00_base.ipynb #094b
 @answer_view(_holds('prediction'), 'prediction')
 def scored_sentence(
     snapshot:Snapshot,
@@ -1161,6 +1195,7 @@ class MultiLabelSentence(_Answered):
     limit:float          # saliency at either end of the colour scale
     threshold:float = .5 # a class is predicted above this probability
 
+# %% ../../nbs/10_views/00_base.ipynb #ml02b
 @answer_view(lambda s: facts_of(s.info).several and s.arrays.get('probabilities') is not None,
              'probabilities of a multi-label task')
 def multi_label_sentence(snapshot:Snapshot) -> MultiLabelSentence:
@@ -1181,7 +1216,7 @@ def multi_label_sentence(snapshot:Snapshot) -> MultiLabelSentence:
         notes=not_finite(saliency=None if saliency is None else saliency[~special], **_probabilities_of(answers)))
 
 # %% ../../nbs/10_views/00_base.ipynb #bb82ba38
-from ..core.evidence import axes_words, guessed_axes, custom_evidence
+from ..core.evidence import axes_words, custom_evidence, guessed_axes
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -1198,6 +1233,7 @@ class EvidenceView(View):
     layer:int = None    # chosen layer
     head:int = None     # chosen head
 
+# %% ../../nbs/10_views/00_base.ipynb #64c63a54b
 def _form(axes):
     "Return the form of evidence with these `axes`, and the number of displayed (last) axes"
     if axes[-2:] == ('query', 'key'): return 'map', 2
@@ -1231,6 +1267,7 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
                          f'out {" and ".join(unused)}')
     return x, chosen
 
+# %% ../../nbs/10_views/00_base.ipynb #64c63a54sb
 def _table_names(snapshot, name, axis, size):
     "Return the names of the rows or columns of a table"
     if axis == 'layer': return tuple(map(str, snapshot.layers[name]))
@@ -1304,6 +1341,8 @@ _of_methods = { # {function that makes a view: (condition on the snapshot, requi
     guided_heads: (_guides, 'attention, pattern_target, guided'),
     masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
     signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map')}
+
+# %% ../../nbs/10_views/00_base.ipynb #097b
 _of_any_task = {
     explanation_beside_rationale: (_holds('explanation', 'rationale'), 'explanation, rationale'),
     attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),

@@ -8,23 +8,25 @@ __all__ = ['colours', 'bands', 'Chart', 'Curves', 'styles_of', 'ends_of', 'sprea
            'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable', 'metric_table']
 
 # %% ../../nbs/10_views/01_curves.ipynb #003
-from typing import Literal
-from os import PathLike
-from collections.abc import Callable, Sequence
 import json
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from os import PathLike
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice, Names
 from ..core.maths import entropy
-from ..metrics.scores import attention_agreement
 from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run, open_run
+
+# %% ../../nbs/10_views/01_curves.ipynb #003b
+from ..core.validation import Names, check_choice
 from ..core.words import digits_of
+from ..metrics.scores import attention_agreement
 from ..metrics.statistics import ResultTable, better_of, result_table
 from ..metrics.tasks import facts_of
 from .base import View, fixed, which_snapshot
@@ -35,6 +37,7 @@ class Chart(View):
     "Base class of views of numbers, without tokens"
     frame:pd.DataFrame # all numbers that are drawn, one per row
 
+# %% ../../nbs/10_views/01_curves.ipynb #006b
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curves(Chart):
     "Lines with bands: `frame` has the columns name, `x`, value, deviation, low, high, n"
@@ -81,6 +84,7 @@ def ends_of(measure:str) -> tuple: # (lowest, highest)
     if {'gap', 'difference'} & {*words}: return -np.inf, np.inf
     return next((_ends[word] for word in reversed(words) if word in _ends), (-np.inf, np.inf))
 
+# %% ../../nbs/10_views/01_curves.ipynb #013b
 def spread(
     values, # [runs, …]
     band='deviation',
@@ -125,6 +129,7 @@ def _running_mean(
     start, end = (np.clip(np.arange(len(y)) + offset, 0, len(y)) for offset in (-half, half + 1))
     return (sums[end] - sums[start])/(end - start)
 
+# %% ../../nbs/10_views/01_curves.ipynb #019b
 def _window(smooth, rows):
     "Return the window for `smooth`; None: about a twentieth of the `rows`, 1 for few rows"
     if smooth is None: return 2*(rows//40) + 1
@@ -145,6 +150,7 @@ def _line(name, runs, x, band, ends):
         notes.append(f'{name}: runs recorded at different {x}s, interpolated to a common grid{where}.')
     return pd.DataFrame({'name': name, x: grid, **spread(values, band, ends)}), notes
 
+# %% ../../nbs/10_views/01_curves.ipynb #022b
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
     "Return the frame of all lines {name: {run: (x, y)}}, notes, and a description of lines and bands"
     lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
@@ -160,6 +166,7 @@ def _lines(groups, x, band, ends=(-np.inf, np.inf)):
     if at_end and band != 'range': notes.append(f'Bands are clipped at {" and ".join(at_end)}.')
     return frame, notes, in_words
 
+# %% ../../nbs/10_views/01_curves.ipynb #022c
 def _single_runs(groups, x):
     "Return the frame of the single runs of all lines {name: {run: (x, y)}}"
     return pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
@@ -175,12 +182,14 @@ def _trained(run):
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
                       sort_keys=True, default=str)
 
+# %% ../../nbs/10_views/01_curves.ipynb #025b
 def _method_of(run):
     "Return the title and the arguments of a run's method"
     method = run.config.get('method') or run.path.name
     if not isinstance(method, dict): return str(method), {}
     return methods_words(method['name']), method.get('args') or {}
 
+# %% ../../nbs/10_views/01_curves.ipynb #025c
 def _names(groups):
     """Name each list of runs in `groups` by its method; if that is ambiguous, by the differing arguments or else by
     the folder of its first run"""
@@ -226,6 +235,7 @@ def _columns(rows):
              and not isinstance(v, bool)]
     return [k for k in dict.fromkeys(names) if k not in _no_numbers]
 
+# %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
     "Return x and values of `what` in `run` (the last row of each step), and the number of non-finite values"
     rows = {r['step']: r for r in (run.train_rows if split == 'train' else run.eval_rows) if x in r
@@ -235,6 +245,7 @@ def _row_values(run, what, split, x):
     finite = np.isfinite(values).all(1)
     return (*values[finite].T, int((~finite).sum()))
 
+# %% ../../nbs/10_views/01_curves.ipynb #034c
 def _split_of(groups, what, split):
     "Return the split whose rows contain `what`; raise a ValueError that lists the available numbers"
     runs = [r for g in groups.values() for r in g]
@@ -267,6 +278,7 @@ def _gathered(groups, values, what, x):
     if not found: raise ValueError(f'{what}: no run has a finite value; {" ".join(notes)}')
     return found, notes
 
+# %% ../../nbs/10_views/01_curves.ipynb #035b
 _from = dict(train='training', validation='validation')
 _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the training data)')
 
@@ -288,6 +300,7 @@ def _y_label(groups, what, split):
     if what == 'task': return f'task loss{unit}'
     return f'{_from[split]} {what.replace("_", " ")}{unit}'
 
+# %% ../../nbs/10_views/01_curves.ipynb #035sb
 def _about_runs(groups):
     "Describe models, data and seeds of the runs for a caption"
     words = runs_words(groups)
@@ -303,6 +316,7 @@ def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
     return ('task' if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs)
             else 'loss')
 
+# %% ../../nbs/10_views/01_curves.ipynb #036b
 def loss_curves(
     # a `Run`, a list of them (runs that differ only in the seed form one line), or {name: [runs]}
     runs:'Run|str|PathLike|dict|Sequence',
@@ -353,6 +367,7 @@ def _attention_to_special(snapshot) -> float: # fraction
     "Return the attention from ordinary to special tokens, mean over layers, heads and ordinary tokens"
     return float(_rows_of_words(snapshot)[..., np.asarray(snapshot.is_special)].sum(-1).mean())
 
+# %% ../../nbs/10_views/01_curves.ipynb #042b
 def _confidence(snapshot) -> float:
     "Return the probability of the predicted class"
     if 'probabilities' not in snapshot.arrays:
@@ -380,6 +395,7 @@ def _over_steps(run, fn, view):
         if np.isfinite(values).any(): means[step] = values[np.isfinite(values)].mean()
     return np.array(list(means), dtype=float), np.array(list(means.values())), lost
 
+# %% ../../nbs/10_views/01_curves.ipynb #044b
 def number_over_steps(
     runs:'Run|str|PathLike|dict|Sequence',                      # as in `loss_curves`
     # 'agreement', 'entropy', 'to_special', 'confidence', or a function of a snapshot
@@ -425,6 +441,7 @@ def checked_frame(
     if not len(frame): raise ValueError(f'{view}: the frame has no rows')
     return frame
 
+# %% ../../nbs/10_views/01_curves.ipynb #048b
 def by_seed(
     frame,     # tidy: `keys`, `value`, optionally example and seed
     view:str,  # name of the view, for errors
@@ -465,6 +482,7 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
                   caption=f'{title} as the most important inputs are replaced, {subject}: {in_words}; '
                   f'{better}.{about(frame)}')
 
+# %% ../../nbs/10_views/01_curves.ipynb #051b1
 def plain_series_name(name):
     "Return `name` with spaces instead of underscores"
     return str(name).replace('_', ' ')
@@ -480,6 +498,7 @@ def _label_of(frame, column) -> str:
     labels = getattr(_of_frame(frame), 'attrs', {}).get('labels', {})
     return labels.get(column) or plain_series_name(column)
 
+# %% ../../nbs/10_views/01_curves.ipynb #051c
 def _frame_methods(frame):
     "Return the methods of `frame` in order of first appearance"
     frame = _of_frame(frame)
@@ -498,11 +517,13 @@ def _by_training(frame, training, value): # (frame, styles)
     joined = [f'{methods_words(str(t))}, {plain_series_name(m)}' for t, m in zip(checked[training], checked['method'])]
     return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
 
+# %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
     "Describe the dotted lines of random removal, if there are any"
     has_random = any(m.endswith(', random') for m in frame['method'])
     return '; dotted: the same fraction removed at random'*has_random
 
+# %% ../../nbs/10_views/01_curves.ipynb #051bc
 def accuracy_drop_curves(
     frame:pd.DataFrame, # tidy: method, share (0 to 1), accuracy, optionally seed
     value:str='accuracy',                                       # column of the score
@@ -525,6 +546,7 @@ _perturbations = dict(comprehensiveness=('drop in probability without the most i
                                         'higher is better'),
                      sufficiency=('drop in probability with only the most important inputs', 'lower is better'))
 
+# %% ../../nbs/10_views/01_curves.ipynb #052b
 def perturbation_curves(
     frame:pd.DataFrame, # tidy: method, share (0 to 1) and `value`; optionally example and seed
     value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
@@ -555,6 +577,7 @@ class Grid(Chart):
     value_label:str       # label of the values, with unit
     whole:bool = False    # must each cell show its number, even if there is little room?
 
+# %% ../../nbs/10_views/01_curves.ipynb #055b
 def _gridded(rows, y, x, value, upwards=False):
     """Average the column `value` of `rows` over seeds and arrange it as a grid
 
@@ -582,6 +605,7 @@ def _levels(column):
 
 def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(x, bool) else str(x)
 
+# %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
     """Return the rows of `frame` with values for `settings`, and a note on rows without, such as the baseline of a
     nested grid"""
@@ -596,6 +620,7 @@ def _with_settings(frame, settings, value):
 # %% ../../nbs/10_views/01_curves.ipynb #056
 _scale_from_lowest = 'Colours run from the lowest to the highest mean, not from zero.'
 
+# %% ../../nbs/10_views/01_curves.ipynb #056b
 def sensitivity_grid(
     frame:pd.DataFrame, # tidy: `x`, `y`, `value`, optionally seed; such as `Study.results()`, restricted to one method
     x:str='p', y:str='q',      # settings of columns and rows (rows increase upwards)
@@ -641,6 +666,7 @@ _head_words = dict(to_special='attention to special tokens (fraction)',
     spearman='agreement of attention and |saliency| (Spearman)', kl='KL divergence (nats)',
     accuracy='accuracy (fraction)')
 
+# %% ../../nbs/10_views/01_curves.ipynb #060b
 def head_map(
     frame:pd.DataFrame,  # tidy: layer, head and numeric columns, such as from `salviz.analysis.corpus.head_table`
     value:str,           # column to show
@@ -686,6 +712,7 @@ class Boxes(Chart):
     log:bool        # is the axis logarithmic?
     raw:pd.DataFrame = None # name, value: single values, drawn as points next to their box; None: not drawn
 
+# %% ../../nbs/10_views/01_curves.ipynb #063b
 def _samples(frame, view, by, value, log, whiskers):
     "Return {name: values to draw}, the number of omitted zeros, whether the axis is logarithmic, and notes"
     frame = checked_frame(frame, view, [by], value)
@@ -785,6 +812,7 @@ class MetricTable(Chart):
     stars:tuple      # likewise: significance marks
     best:np.ndarray  # bool [rows, columns]
 
+# %% ../../nbs/10_views/01_curves.ipynb #070b
 def _table_of(source, measures, by, kwargs):
     "Convert `source` to a `ResultTable`"
     if isinstance(source, ResultTable):

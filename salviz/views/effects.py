@@ -6,16 +6,16 @@
 __all__ = ['Forest', 'forest', 'Pairs', 'pairs', 'EffectBars', 'bars']
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-3
-from typing import Literal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from ..core.renamed import renamed_verdict
-from ..core.validation import check_choice, Names, PositiveFloat, Probability
 from ..core.names import methods_words
+from ..core.renamed import renamed_verdict
+from ..core.validation import Names, PositiveFloat, Probability, check_choice
 from .curves import Chart, about, bands, by_seed, ends_of, plain_series_name, spread
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6
@@ -32,6 +32,7 @@ class Forest(Chart):
     x_label:str
     limits:tuple   # ends of the axis; values beyond it get an arrow
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-6b
 def _numbers(frame, column, otherwise=np.nan):
     "Return `column` of `frame` as floats, filled with `otherwise` if it is missing"
     if column not in frame: return np.full(len(frame), otherwise)
@@ -43,6 +44,7 @@ def _texts(frame, column):
     if column not in frame: return ['']*len(frame)
     return ['' if x is None or x != x else str(x) for x in frame[column]]
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-6c
 def _effect_rows(frame):
     "Return the rows of `frame` in the columns of a `Forest`, before scaling"
     table = getattr(frame, 'frame', frame)
@@ -66,6 +68,7 @@ def _reaches(rows):
     low, high = (np.nan_to_num(f(np.c_[np.zeros(len(rows)), np.nan_to_num(ends)], axis=1)) for f in (np.min, np.max))
     return np.c_[-low, np.maximum(high, detected)]
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-8b
 def _axis_ends(rows, limit, marks):
     "Return the ends of the axis for `rows`, including `marks`"
     reach = _reaches(rows)
@@ -92,12 +95,14 @@ def _scaled_rows(rows):
     if not without.any(): return out, ()
     return out, (f'No smallest effect of interest to divide by: {", ".join(rows["name"][without])}.',)
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
     "Describe the number of each verdict, '' if there are none"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-9c
 def _chosen_groups(rows, groups):
     "Return the `rows` of `groups` in the requested order"
     existing = list(dict.fromkeys(rows['group']))
@@ -144,6 +149,7 @@ def _marks_of(rows, scaled):
     scalable = rows[rows['smallest'] > 0]
     return [-1. if rule == 'no harm' else 1. for rule in dict.fromkeys(scalable['rule'])]
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-10sb
 def _forest_caption(rows, scaled, title, confidence, power):
     "Return the caption of the forest plot of `rows`"
     unit = ', each divided by its smallest effect of interest' if scaled else ''
@@ -165,6 +171,7 @@ class Pairs(Chart):
     x_label:str    # axis label, with unit
     slopes:bool    # lines between two axes, instead of two dots on one axis?
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-15b
 def _spread_rows(frame, view, keys, value, band, deviation):
     "Return one row per combination of `keys` (mean, low, high and n of `value`), and notes"
     if deviation is None:
@@ -190,6 +197,7 @@ def _band_words(frame, means, band, deviation):
     if n[-1] > 1: return f'{bands[band]} over {many} seeds'
     return 'one seed each, without a band'
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-15sb
 def _checked_columns(frame, view, columns, value):
     "Return the data frame of `frame` with `columns` as columns; raise a ValueError if any is missing"
     table = getattr(frame, 'frame', frame)
@@ -201,6 +209,7 @@ def _checked_columns(frame, view, columns, value):
                          f'{", ".join(map(str, table.columns))}')
     return table
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
 def _joined(frame, columns):
     "Return row names: the values of `columns`, with titles of methods"
     def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
@@ -257,6 +266,7 @@ class EffectBars(Chart):
     names:tuple    # names of the bars in each group, in order
     x_label:str
 
+# %% ../../nbs/10_views/04_effects.ipynb #ve-19b
 def bars(
     frame:pd.DataFrame, # such as `Study.results()`: `rows`, `by`, `value`, optionally seed
     value:str='validation_accuracy',                           # column of the metric

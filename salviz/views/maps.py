@@ -10,30 +10,33 @@ __all__ = ['Units', 'Map', 'telling_entry', 'chosen_map', 'MapPanels', 'Attentio
            'Continuation', 'continuation', 'MaskedPairs', 'masked_pairs', 'PatchAttention', 'patch_attention']
 
 # %% ../../nbs/10_views/02_maps.ipynb #003
-from os import PathLike
-from collections.abc import Sequence
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from os import PathLike
 
 import numpy as np
 
 from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
-from ..core.text import pool_map, pool_words
-from ..core.words import number_words, panel_letters
-from ..core.validation import check_choice, Head, Layer, Names, PositiveFloat, PositiveInt
-from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
-                               _check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
-                               method_title, methods_of, not_finite, custom_patterns, pattern_name, robust_limit,
-                               shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
-                               word_fractions, word_tokens)
 from ..core.snapshots import Snapshot
+from ..core.text import pool_map, pool_words
+from ..core.validation import Head, Layer, Names, PositiveFloat, PositiveInt, check_choice
+from ..core.words import number_words, panel_letters
+
+# %% ../../nbs/10_views/02_maps.ipynb #003b
+from .base import (View, _check_heads, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
+                               chosen_by, class_words, custom_patterns, cut_name, fixed, layer_row, masked_sentence,
+                               method_title, methods_of, not_finite, pattern_name, robust_limit, shown_image,
+                               telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions,
+                               word_tokens)
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
 # units are tokens or words; `ids` [n]: number of each token's unit; `shown`: bool [units]
 Units = namedtuple('Units', 'labels is_special ids shown notes')
 
+# %% ../../nbs/10_views/02_maps.ipynb #008b
 def _units_of(
     snapshot,
     words=False,  # pool tokens into words?
@@ -57,6 +60,7 @@ def _units_of(
     if not shown.all(): notes.append('Special tokens are left out, so rows may not sum to 1.')
     return Units(tuple(cut_name(l) for l, k in zip(labels, shown) if k), of_none[shown], ids, shown, tuple(notes))
 
+# %% ../../nbs/10_views/02_maps.ipynb #008c
 def _on_units(values, units, how='map'):
     "Pool `values` of tokens to `units`: a 'map' [..., n, n], boolean 'cells' [..., n, n], or a 'row' [..., n] to sum"
     if how == 'row': return pool_words(values, units.ids)[..., units.shown]
@@ -78,6 +82,7 @@ def _on_patterns(snapshot, layers):
         out[i] = (np.where(on & words, A, 0).sum(-1)*guides).sum(-1)/np.maximum(guides.sum(-1), 1)
     return out
 
+# %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
     "Return the largest minus the smallest attention of a word to a word [layers, heads], mean over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
@@ -110,13 +115,13 @@ def _telling(
     else: return {}, ''
     return dict(layer=of[name][i], head=head), why.replace('words', 'patches') if snapshot.info.get('patches') else why
 
+# %% ../../nbs/10_views/02_maps.ipynb #011sb
 def telling_entry(
     snapshot,
     layers=None, # layers of the model to choose from; None: all
 ) -> dict: # layer and head; {} without maps
     "Return the head of `snapshot` to show by default, chosen by the evidence of its method"
     return _telling(snapshot, layers)[0]
-
 
 # %% ../../nbs/10_views/02_maps.ipynb #012
 # {value of `what`: name of the evidence}
@@ -127,6 +132,7 @@ def _evidence(view, what):
     if what not in _map_names: raise ValueError(f'{view}: what must be one of {", ".join(_map_names)}, got {what!r}')
     return _map_names[what]
 
+# %% ../../nbs/10_views/02_maps.ipynb #012b
 def _resolved(snapshot, view, name, layer, head):
     "Resolve layer and head to numbers of the model, and describe how missing ones were chosen"
     if head == 'rollout':
@@ -167,6 +173,7 @@ def _blocked(snapshot, layer, head):
         blocked = blocked & ~np.asarray(snapshot.arrays['discard_candidates'][at.index(layer), head], dtype=bool)
     return blocked
 
+# %% ../../nbs/10_views/02_maps.ipynb #013b
 def _heads_words(pairs) -> str:
     "Describe the heads `pairs`, [(layer, head)], layer by layer"
     by_layer = {}
@@ -174,6 +181,7 @@ def _heads_words(pairs) -> str:
     return '; '.join(f'layer {layer} head{"s" if len(heads) > 1 else ""} {", ".join(map(str, heads))}'
                      for layer, heads in by_layer.items())
 
+# %% ../../nbs/10_views/02_maps.ipynb #013c
 def _mean_of(snapshot, view, name, maps, pairs):
     "Return the mean map over the heads `pairs`"
     pairs = sorted({tuple(pair) for pair in pairs})
@@ -229,12 +237,14 @@ class MapPanels(View):
     saliency:np.ndarray = None      # [n] signed, drawn along the edges
     saliency_limit:float = 1.
 
+# %% ../../nbs/10_views/02_maps.ipynb #016b
 class AttentionMap(MapPanels): "The map of one head, or of several heads"
 
 def attention_limit(values):
     "Return the upper end of a common scale for the attention `values` [..., query, key]"
     return max(float(np.nanmax(values, initial=0.)), min(1., 4/np.shape(values)[-1]))
 
+# %% ../../nbs/10_views/02_maps.ipynb #016c
 def same_scale(views):
     "Return `views` of maps with common scales: the largest limit of each kind and unit"
     views = list(views)
@@ -262,6 +272,7 @@ def _about(units, *notes):
     return dict(labels=units.labels, is_special=fixed(units.is_special),
                 notes=(*units.notes, *(note for group in notes for note in group)))
 
+# %% ../../nbs/10_views/02_maps.ipynb #018b
 def _regions(snapshot, view, m, units, required):
     """Return candidates and discarded positions of the head `m`, None where they were not recorded; raise a ValueError
     if one of the `required` names is missing"""
@@ -289,6 +300,7 @@ def _ties_of(snapshot, m):
     tied = tied_candidates(candidates, ~m.blocked, attribution, args.get('p'))
     return candidates & tied[:, None], ties_note(tied)
 
+# %% ../../nbs/10_views/02_maps.ipynb #018sb
 def saliency_of(snapshot): # (name of the evidence or None, its description)
     "Return the saliency of the model of `snapshot`, or else of its method"
     name = next((k for k in ('saliency', 'method_saliency') if k in snapshot.arrays), None)
@@ -311,9 +323,11 @@ def _numbers_of(values, what):
     return largest + (f'   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
                       if np.isfinite(spread).all() else '')
 
+# %% ../../nbs/10_views/02_maps.ipynb #020b
 _region_words = dict(candidates='the candidate discard region (dashed outline)',
                      discarded='discarded positions (crosses)')
 
+# %% ../../nbs/10_views/02_maps.ipynb #020c
 def _overlays(snapshot, maps, units, overlays) -> tuple: # ({'candidates', 'discarded'[, 'ties']: bool or None}, notes)
     "Return the regions to mark on `maps`: those in `overlays`, or by default those recorded for all maps"
     requested = tuple(overlays or ())
@@ -329,6 +343,7 @@ def _overlays(snapshot, maps, units, overlays) -> tuple: # ({'candidates', 'disc
     if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
     return regions, ties
 
+# %% ../../nbs/10_views/02_maps.ipynb #020d
 def _heads_of_panels(maps) -> tuple: # (description, description with the letters of the panels)
     "Describe the layer and heads of `maps`"
     if len(maps) == 1: return maps[0].where, maps[0].where
@@ -391,6 +406,7 @@ def _row_places(values):
     below = ranks(np.nan_to_num(values), counts) - 1
     return np.where(counts, np.divide(below, most, out=np.full(values.shape, .5), where=most > 0), np.nan)
 
+# %% ../../nbs/10_views/02_maps.ipynb #026b
 def _tied_rows(values) -> np.ndarray: # bool [...]
     "Return the rows of `values` [..., n] with several positions that are all equal"
     counts = ~np.isnan(values)
@@ -411,6 +427,7 @@ class Triptych(MapPanels):
     agreement:float      # Spearman of the first two in the pooled row (or the mean over rows), over ordinary tokens
     tied:np.ndarray=None # bool [n]: rows without ranks because all attentions or attributions tie; None: no ranks
 
+# %% ../../nbs/10_views/02_maps.ipynb #028b
 def _explained(snapshot, m, units, explanation, mean_of=None):
     "Return values, name, kind, limit and unit of the second and third panel"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
@@ -444,6 +461,7 @@ def _pooled_row(snapshot, units, values):
         return np.nanmean(np.where(np.isnan(values), 0, values), 0), 'of the mean row'
     return values[units.shown[:units.ids[pooled]].sum()], f'in row {snapshot.labels[pooled]}'
 
+# %% ../../nbs/10_views/02_maps.ipynb #029b
 def _tied_words(attribution, tied, name) -> tuple: # of notes
     "Describe the rows that are `tied` and so have no ranks; give the reason if their attributions are all 0"
     if tied is None or not tied.any(): return ()
@@ -497,6 +515,7 @@ class PatternResidual(MapPanels):
     residual:float  # mean squared difference over all cells
     fraction:float  # fraction of attention on the pattern, mean over the rows that it guides
 
+# %% ../../nbs/10_views/02_maps.ipynb #032b
 def pattern_residual(
     snapshot:Snapshot,
     layer:Layer|None=None, head:Head|None=None, # a guided head; None: the choice of `telling_entry`
@@ -543,6 +562,7 @@ def _parts(snapshot):
     who = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
+# %% ../../nbs/10_views/02_maps.ipynb #035b
 def _distinctions(snapshots): # (common parts, [differing parts of each])
     """Describe method, seed, step and probe of `snapshots`: the common ones (without the seed), and for each snapshot
     the differing ones"""
@@ -552,6 +572,7 @@ def _distinctions(snapshots): # (common parts, [differing parts of each])
     def distinct(words): return ', '.join(part for part, same in zip(words, alike) if part and not same)
     return shared, [distinct(words) for words in parts]
 
+# %% ../../nbs/10_views/02_maps.ipynb #035c
 def _same_tokens(view, snapshots):
     "Raise a ValueError if `snapshots` have different tokens"
     first = list(snapshots[0].tokens)
@@ -609,6 +630,7 @@ def _spread(items, most):
     "Return at most `most` evenly spaced `items`, including the first and the last"
     return [items[i] for i in np.unique(np.round(np.linspace(0, len(items) - 1, min(most, len(items)))).astype(int))]
 
+# %% ../../nbs/10_views/02_maps.ipynb #039b
 def _at_steps(run, probe, steps, name, most):
     "Return the snapshots of `probe` to show, and notes about omitted ones"
     if not isinstance(run, Run): every = list(run)
@@ -671,6 +693,7 @@ class HeadGrid(View):
     unit:str             # label of the colour bar
     guided:np.ndarray    # bool [layers, heads]: heads that are guided towards a pattern; None without guidance
 
+# %% ../../nbs/10_views/02_maps.ipynb #043b
 def _pooled(
     maps:np.ndarray, # [..., n, n]
     most:int=48,     # maximum number of cells per side
@@ -738,6 +761,7 @@ class ColouredSentences(View):
     limit:float          # value at either end of the colour scale
     unit:str             # label of the colour bar
 
+# %% ../../nbs/10_views/02_maps.ipynb #048b
 def _coloured(source, words, evidence):
     "Return labels, special flags, values, continuation flags and unit of one sentence"
     if not hasattr(source, 'arrays'):
@@ -872,6 +896,7 @@ class MaskedPairs(View):
     names:tuple            # a heading for each sentence, or None
     divergences:np.ndarray # KL(f(X) || f(X~)) of each sentence, NaN without probabilities
 
+# %% ../../nbs/10_views/02_maps.ipynb #052b
 def _pair_words(snapshot, view, distinct):
     "Return a heading for one pair: differing parts, label, and predictions before and after masking"
     parts = [distinct]*bool(distinct) + view.label_words
@@ -925,6 +950,7 @@ class PatchAttention(View):
     outside:np.ndarray # [panels] fraction of the row on tokens outside the grid
     on_image:bool      # are the colours blended with the image?
 
+# %% ../../nbs/10_views/02_maps.ipynb #pat2b
 def _queries_of(view, patches, grid):
     "Return position and token of `patches`: (row, column), None for [CLS] or else the first patch, or a list"
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
@@ -939,6 +965,7 @@ def _queries_of(view, patches, grid):
     requested = [(0, 0) if p is None and not first else p for p in requested]
     return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in requested]
 
+# %% ../../nbs/10_views/02_maps.ipynb #pat2c
 def _patch_name(place): return '[CLS]' if place is None else f'patch {place[0]}, {place[1]}'
 
 def _off_grid(first, outside, letters):

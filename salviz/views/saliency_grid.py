@@ -6,15 +6,15 @@
 __all__ = ['SaliencyGrid', 'saliency_grid']
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-3
-from collections.abc import Sequence
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from ..core.validation import check_choice, Names, PositiveInt
 from ..core.names import listed, methods_words
+from ..core.validation import Names, PositiveInt, check_choice
 from ..metrics.tasks import modalities
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
 from .curves import plain_series_name
@@ -36,6 +36,7 @@ class SaliencyGrid(View):
     page:int          # number of this page, from 1
     pages:int         # number of pages
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6b
 def _input_of(snapshot):
     "Return modality, displayed input and saliency of `snapshot`"
     arrays, modality = snapshot.arrays, snapshot.info.get('modality')
@@ -63,6 +64,7 @@ def _item_name(snapshot):
     if has_class: return cut_name(str(snapshot.classes[snapshot.label]), 30)
     return f'probe {snapshot.probe}'
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6sb
 def _trainings(snapshots, names):
     "Name the training of each of `snapshots` by its methods, with seed and step if needed to distinguish them"
     if names is not None: return [re.sub(r',? ?probe \d+$', '', str(name)) or 'no method' for name in names]
@@ -90,6 +92,7 @@ def _of_snapshots(snapshots, names):
         if _is_wrong(s): wrong.add((item, column))
     return kinds[0], items, columns, wrong
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7b
 def _as_image(x):
     "Convert an image [height, width] or with a channel axis of 1 or 3 to [height, width, 1 or 3], from 0 to 1"
     x = np.asarray(x, dtype=float)
@@ -106,6 +109,7 @@ def _as_input(x, modality):
     if modality == 'text': return tuple(map(str, x))
     return np.asarray(x, float)
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
     "Like `_of_snapshots`, for {training: {method: maps}}"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
@@ -139,6 +143,7 @@ def _picked(existing, requested, what):
                          f'{", ".join(map(repr, unknown if requested else [])) or "none"}')
     return requested
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9b1
 def _page_of(items, columns, modality, page):
     "Return the items of the page and the number of pages"
     most, rows = _most[modality]
@@ -152,11 +157,13 @@ def _page_of(items, columns, modality, page):
         raise ValueError(f'saliency_grid: page must be from 1 to {pages}, got {page!r}')
     return items[(page - 1)*rows:page*rows], pages
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9c
 def _normalised_map(m):
     "Return the map `m` divided by its largest magnitude, if that is not 0"
     largest = float(np.nanmax(np.abs(m))) if np.isfinite(m).any() else 1.
     return m/(largest or 1.)
 
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9d
 def _scaled(columns, items, scale, magnitude):
     "Return {column: {item: map}} for display, the end of the scale, and whether there are negative values"
     def drawn(m):

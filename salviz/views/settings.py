@@ -6,27 +6,27 @@
 __all__ = ['over_setting', 'DifferenceGrid', 'difference_grid', 'distribution']
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-3
-from typing import Literal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice, Names
 from ..core.names import listed, methods_words
+from ..core.validation import Names, check_choice
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import fixed
-from salviz.views.curves import (
-    Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, gradient_boxes, plain_series_name, spread,
-    styles_of)
+from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, gradient_boxes,
+                                 plain_series_name, spread, styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
     "Return True if a logarithmic axis suits the `levels` of a setting"
     return bool(len(levels) > 2 and min(levels) > 0 and max(levels) >= 10*min(levels))
 
+# %% ../../nbs/10_views/05_settings.ipynb #vs-6b
 def _line_over(rows, x, levels, value, band):
     "Return one row per level of `x` in `rows` [x, seed, value]; without the setting, the same row for all `levels`"
     has_setting = rows[x].notna()
@@ -98,6 +98,7 @@ class DifferenceGrid(Grid):
     chosen_by:str        # validation column by which cells are chosen, or None
     entries:tuple        # legend entries ('chosen' or 'tied', text)
 
+# %% ../../nbs/10_views/05_settings.ipynb #vs-10b
 def _choosing_column(frame, value, chosen_by):
     "Return the validation column by which a cell is chosen, or None; raise a ValueError for a test column"
     if chosen_by is None:
@@ -131,6 +132,7 @@ def _baseline_rows(frame, x, y, baseline):
                          f'{listed(methods) or "none"}; select the rows of one method')
     return frame[mine], methods_words(str(names[0])), grid
 
+# %% ../../nbs/10_views/05_settings.ipynb #vs-10sb
 def _seed_differences(grid, base, x, y, value):
     "Return the difference d for each x, y and seed that the baseline also has, and notes on missing seeds"
     rows, notes = by_seed(grid, 'difference_grid', [x, y], value)
@@ -153,6 +155,7 @@ def _cells_of(rows, x, y, value):
         cells[:, ys.index(j), xs.index(i)] = values.mean(), deviation, len(values)
     return cells, xs, ys
 
+# %% ../../nbs/10_views/05_settings.ipynb #vs-11b1
 def _chosen_cells(grid, x, y, column, xs, ys):
     "Return bool [rows, columns]: the cells with the best mean of the validation `column`"
     if column is None: return np.zeros((len(ys), len(xs)), bool)

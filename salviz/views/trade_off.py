@@ -29,6 +29,7 @@ class TradeOff(Chart):
     reference:tuple    # reference point of the hypervolume, (x, y)
     hypervolume:float
 
+# %% ../../nbs/10_views/03_trade_off.ipynb #vt006b
 def _staircase(
     points, # [values, 2] on a front, in order of the first metric
     worse,  # (x, y): +1 if larger is worse, -1 if smaller is worse
@@ -46,6 +47,7 @@ def _measure_words(measure) -> str:
     "Return the printed name of a metric"
     return ' '.join(_as_printed.get(word, word) for word in measure.split('_'))
 
+# %% ../../nbs/10_views/03_trade_off.ipynb #vt009b
 def _front_of(source, options):
     "Convert `source` to a `Front`"
     if isinstance(source, Front):
@@ -57,6 +59,7 @@ def _front_of(source, options):
                          f'both metrics, got {type(source).__name__}')
     return front_of(source, **options)
 
+# %% ../../nbs/10_views/03_trade_off.ipynb #vt009c
 def trade_off(
     source,           # a `Front` from `pareto`, a study or a tidy table; the next arguments are for the latter two
     x:str=None,       # metric on the horizontal axis; None: validation_accuracy
@@ -87,6 +90,7 @@ def _points(front, measures):
         for end in ('', '_low', '_high'): out[f'{axis}{end}'] = front.frame[f'{m}{end}']
     return out.assign(standing=front.frame['standing'], is_knee=front.frame['is_knee'])
 
+# %% ../../nbs/10_views/03_trade_off.ipynb #vt09bb
 def _view_of(front, measures, shown):
     "Return the `TradeOff` of `front` by `measures`"
     frame, ways = _points(front, measures), [front.better[m] for m in measures]
@@ -108,6 +112,7 @@ def _view_of(front, measures, shown):
                     notes=notes, frame=frame, setting=front.setting, x_label=labels[0], y_label=labels[1],
                     stairs=stairs, worse=worse, reference=front.reference, hypervolume=area)
 
+# %% ../../nbs/10_views/03_trade_off.ipynb #vt09bc
 def _notes(front, shown) -> tuple:
     "Return the notes that must be shown with the figure"
     seeds, standing = front.frame['seeds'], front.frame['standing']
