@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'NonNegativeInt', 'PositiveFloat', 'NonNegativeFloat', 'Fraction', 'PositiveFraction', 'Probability',
-           'Seed', 'Count', 'Splits', 'Names', 'Layer', 'Head', 'shown', 'check_choice', 'check_names', 'check_columns',
-           'check_not_empty', 'check_same_length', 'renamed_arguments', 'check_arguments', 'check_fields', 'validated']
+           'Seed', 'Count', 'Splits', 'Names', 'LayerChoice', 'HeadChoice', 'shown', 'check_choice', 'check_names',
+           'check_columns', 'check_not_empty', 'check_same_length', 'renamed_arguments', 'check_arguments',
+           'check_fields', 'validated']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
@@ -20,24 +21,25 @@ from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Interval, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 # %% ../../nbs/01_core/05_validation.ipynb #a01
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
-PositiveFloat = Annotated[float, Interval(gt=0, lt=math.inf)]
-NonNegativeFloat = Annotated[float, Interval(ge=0, lt=math.inf)]
-Fraction = Annotated[float, Interval(ge=0, le=1)]          # both ends included
-PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
-Probability = Annotated[float, Interval(gt=0, lt=1)]       # neither end included, such as a confidence level
-Seed = Annotated[int, Interval(ge=0, lt=2**63)]
-Count = Annotated[int, Interval(ge=1, le=10**6)]           # of classes, units or tokens
+PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
+NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]
+Fraction = Annotated[float, Ge(0), Le(1)]         # both ends included
+PositiveFraction = Annotated[float, Gt(0), Le(1)]
+Probability = Annotated[float, Gt(0), Lt(1)]      # neither end included, such as a confidence level
+Seed = Annotated[int, Ge(0), Lt(2**63)]
+Count = Annotated[int, Ge(1), Le(10**6)]          # of classes, units or tokens
 Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
 Names = str | Sequence[str]
-Layer = int | Literal['mean']
+LayerChoice = int | Literal['mean']
+HeadChoice = int | Literal['mean', 'rollout'] | Sequence[int]
 
 # %% ../../nbs/01_core/05_validation.ipynb #a01b
-Head = int | Literal['mean', 'rollout'] | Sequence[int]
+HeadChoice = int | Literal['mean', 'rollout'] | Sequence[int]
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03
 def _has(*names): return lambda x: not isinstance(x, type) and all(hasattr(x, name) for name in names)
@@ -226,8 +228,8 @@ def check_choice(
 ):
     "Raise a `ValueError` if `x` is not one of `choices`"
     if isinstance(x, (str, type(None))) and x in choices: return
-    allowed = _listed(map(repr, choices))
-    raise ValueError(f'{name} must be {allowed if isinstance(choices, tuple) else f"one of {allowed}"}, got {shown(x)}')
+    is_tuple, quoted = isinstance(choices, tuple), list(map(repr, choices))
+    raise ValueError(f'{name} must be {_listed(quoted) if is_tuple else "one of " + ", ".join(quoted)}, got {shown(x)}')
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11c
 def check_names(

@@ -22,7 +22,7 @@ from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
 from ..core.text import pool_map, pool_words
-from ..core.validation import Head, Layer, Names, PositiveFloat, PositiveInt, check_choice
+from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, PositiveInt, check_choice
 from ..core.words import number_words, panel_letters
 
 # %% ../../nbs/10_views/02_maps.ipynb #003b
@@ -355,8 +355,8 @@ def _heads_of_panels(maps) -> tuple: # (description, description with the letter
 def attention_map(
     snapshot:Snapshot,
     # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
-    layer:Layer|None=None,
-    head:Head|None=None, # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
+    layer:LayerChoice|None=None,
+    head:HeadChoice|None=None, # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
     what:str='attention',              # 'attention', 'attribution' or 'target'
     words:bool=False,                  # pool tokens into words?
     special:bool=True,                 # include special tokens?
@@ -474,7 +474,7 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
 # %% ../../nbs/10_views/02_maps.ipynb #029s
 def triptych(
     snapshot:Snapshot,
-    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`
+    layer:LayerChoice|None=None, head:HeadChoice|None=None, # as in `attention_map`
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
     beside:str|None=None,                       # 'attribution' or 'saliency'; None: attribution if it was recorded
@@ -518,7 +518,7 @@ class PatternResidual(MapPanels):
 # %% ../../nbs/10_views/02_maps.ipynb #032b
 def pattern_residual(
     snapshot:Snapshot,
-    layer:Layer|None=None, head:Head|None=None, # a guided head; None: the choice of `telling_entry`
+    layer:LayerChoice|None=None, head:HeadChoice|None=None, # a guided head; None: the choice of `telling_entry`
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
 ) -> PatternResidual:
@@ -585,7 +585,7 @@ def _same_tokens(view, snapshots):
 # %% ../../nbs/10_views/02_maps.ipynb #036
 def compared(
     snapshot_a:Snapshot, snapshot_b:Snapshot,   # with the same tokens
-    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`; None: the choice for B
+    layer:LayerChoice|None=None, head:HeadChoice|None=None, # as in `attention_map`; None: the choice for B
     what:str='attention',                       # 'attention' or 'attribution'
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
@@ -652,7 +652,7 @@ def evolution(
     probe:int=0,                                # number of the probe example
     # recorded steps (negative: from the last); None: all with the evidence, at most `most`
     steps:Sequence[int]|None=None,
-    layer:Layer|None=None, head:Head|None=None, # as in `attention_map`; None: the choice for the last step
+    layer:LayerChoice|None=None, head:HeadChoice|None=None, # as in `attention_map`; None: the choice for the last step
     what:str='attention',                       # 'attention', 'attribution' or 'target'
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
@@ -978,8 +978,8 @@ def _off_grid(first, outside, letters):
 # %% ../../nbs/10_views/02_maps.ipynb #pat3
 def patch_attention(
     snapshot:Snapshot,                   # snapshot of an image from a vision transformer
-    layer:Layer|Sequence[int]|None=None, # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
-    head:Head|None=None,                 # a number, a list of numbers, 'mean', 'rollout', or None
+    layer:LayerChoice|Sequence[int]|None=None, # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
+    head:HeadChoice|None=None,                 # a number, a list of numbers, 'mean', 'rollout', or None
     # (row, column) of the query patch, or a list of them; None: [CLS], or else the first patch
     patch:Sequence|None=None,
     mean_of:Sequence[tuple]|None=None,   # (layer, head) pairs to average, instead of layer and head

@@ -13,13 +13,13 @@ def shown(name):
     return inspect.getdoc(thing) if inspect.isclass(thing) else pydoc.plain(pydoc.render_doc(thing))
 
 @pytest.mark.parametrize('name, says', [
-    ('explain', ['target: \'predicted\', \'gold\', \'each\', a class', 'options: of the method',
+    ('explain', ['target: \'predicted\', \'gold\', \'each\', a class', 'options: options of the method',
                  '[batch, height, width]', "Example: `explain(model, 'a truly moving film'"]),
-    ('explore', ['position: the token whose output is explained', 'kwargs: of `Explorer`',
+    ('explore', ['position: token whose output is explained',
                  '[layers, heads, query, key]', 'Example: `explore()`', '`explore(model, tokenizer, ']),
-    ('Explorer', ['compare: another one, to compare with', '[layers, heads, query, key]', "Example: `Explorer('runs/"]),
-    ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
-    ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train
+    ('Explorer', ['compare: another run, to compare with', '[layers, heads, query, key]', "Example: `Explorer('runs/"]),
+    ('train', ['early_stopping: stop after this number of evaluations', 'seed: seed of data order, dropout']),
+    ('start_training', ['early_stopping: stop after this number of evaluations']), # what it passes on to train
     ('ADDrop', ['p: fraction of each row that may be dropped']),
     ('Snapshot', ['is_special: bool [n]; default: tokens without a word'])])
 def test_help_shows_parameters_shapes_and_an_example(name, says):
