@@ -243,7 +243,7 @@ def _without(
 
 def _omissions(alpha): return {name: partial(_without, left_out, alpha) for name, left_out in _left_out.items()}
 
-@plan('PAT', 'Two of five patterns left out', dict(small=18, full=100_000), needs=_needs,
+@plan('PAT', 'Two of five patterns omitted', dict(small=18, full=100_000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _patterns(folder, after, seeds, alpha=10, **sizes):

@@ -63,7 +63,7 @@ class Gate:
         at = ', '.join(f'{k.replace("_", " ")} {v["small"] if isinstance(v, dict) else v}' for k, v in self.where)
         if self.below is not None:
             return (f'{self.measure} of the better of {" and ".join(self.arms)}{f" ({at})"*bool(at)} at least '
-                    f'{_margin:g} below {_constant_words(self.study)}')
+                    f'{_margin:g} below the loss of {_constant_words(self.study)}')
         level = f'{self.least:g}' if self.over_majority is None else f'{self.over_majority:g} above the largest class'
         of = ' and '.join(self.arms)
         if self.each: return f'{self.measure} of {of} at least {level}, otherwise the pair is dropped'
@@ -687,7 +687,7 @@ def _below(gate, rows):
         reached.append(float(level - runs[gate.measure].mean()))
     at = ', '.join(f'{k.replace("_", " ")} {v.get(budget) if isinstance(v, dict) else v}' for k, v in gate.where)
     place = ', '.join(filter(None, [gate.study, at]))
-    name = f'the distance of the better of {" and ".join(gate.arms)} ({place}) below {words}'
+    name = f'the distance of the better of {" and ".join(gate.arms)} ({place}) below the loss of {words}'
     return verdicts.GateCheck(name, max(reached, default=math.nan), _margin)
 
 def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None

@@ -507,7 +507,7 @@ def _learnt_words(effect, rows) -> str:
     for (name, words), group in _learnt(effect, rows).groupby(['condition', 'words'], sort=False):
         ends = [f'{"+"*bool(x >= 0)}{_number(x)}' for x in (group.above.min(), group.above.max())]
         parts.append(f'{name} {" to ".join(dict.fromkeys(ends))} ({words})')
-    return f'Above a prediction that ignores its input by: {"; ".join(parts)}.' if parts else ''
+    return f'Improvement over a prediction that ignores its input: {"; ".join(parts)}.' if parts else ''
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24
 _curve_of = dict(average_loss='train_curve', train_loss='train_curve', last_validation_loss='validation_curve',

@@ -68,7 +68,7 @@ class GateCheck:
     @property
     def passed(self) -> bool: return self.value >= self.least - 1e-12 # .1 + .05 is more than .15
 
-    def __str__(self): return f'{self.name} is {self.value:.4g}, needed is at least {self.least:.4g}'
+    def __str__(self): return f'{self.name} is {self.value:.4g}, but must be at least {self.least:.4g}'
 
 def _failed(gate) -> list: # of phrases
     "Return the conditions of `gate` (None, a truth value, a `GateCheck` or several) that are not met"

@@ -108,7 +108,7 @@ def test_gates_pass_at_their_threshold_and_all_must_pass():
                          ([good, bad], False), (bad, False), (GateCheck('accuracy', math.nan, .5), False)):
         found = verdict(frame, smallest=.01, gate=gate)
         assert found.word == ('supported' if passes else 'not testable') and not math.isnan(found.low)
-    assert 'accuracy of FT is 0.5499, needed is at least 0.55' in verdict(frame, smallest=.01, gate=bad).why
+    assert 'accuracy of FT is 0.5499, but must be at least 0.55' in verdict(frame, smallest=.01, gate=bad).why
     with pytest.raises(ValueError, match='gate must be'): verdict(frame, smallest=.01, gate=[.7])
 
 def test_numbers_that_do_not_vary_have_no_verdict():
