@@ -581,10 +581,10 @@ def test_config_records_time_and_versions_unless_passed(tmp_path):
 
 def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
     for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; available: 0, 10, 20'),
-                       (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
+                       (lambda: run.snapshot(-4), 'available: 0, 10, 20'),
                        (lambda: run.snapshot(probe=2), 'no probe 2 in run; available: 0, 1'),
                        (lambda: run.snapshots(probe=9), 'there are 0, 1'),
-                       (lambda: run.snapshots(step=15), 'there are 0, 10, 20'),
+                       (lambda: run.snapshots(step=15), 'available: 0, 10, 20'),
                        (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
                        (lambda: run.load_arrays('x'), "no arrays 'x' in run; there are none"),
                        (lambda: run.snapshot().at('attention', 5), 'recorded layers: 0, 1'),
