@@ -226,8 +226,8 @@ def attention_agreement(snapshot:'Snapshot') -> float:
     tokens if there is none."""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
-        raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; record attention and '
-                       'saliency')
+        raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; '
+                       'record attention and saliency')
     row, counts = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special, dtype=bool)
     if row is not None and not 0 <= row < len(counts):
         raise ValueError(f'pooled_row must be one of the {len(counts)} tokens (0 to {len(counts) - 1}), got {row}')

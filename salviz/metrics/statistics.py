@@ -257,8 +257,8 @@ def compare_run_predictions(
         return {name: values[order] for name, values in arrays.items()}
     x, y = by_example(a), by_example(b)
     if not all(np.array_equal(x[k], y[k]) for k in ('example_id', 'labels')):
-        raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; compare runs on the '
-                         'same data')
+        raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; '
+                         'compare runs on the same data')
     return compare_predictions(x['labels'], x['predictions'], y['predictions'], score, **options)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #038

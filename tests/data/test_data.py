@@ -758,7 +758,7 @@ def test_numbered_tags_keep_their_names():
     (tagged(), dict(labels=['O', 'B-PER']), r"tag 'B-LOC' is not one of the tags .O, B-PER. in 20 rows of train"),
     (dict(train=tagged(), test=tagged(tags=['O', 'B-PER'])), {},
      r"tag 'B-PER' is not one of the tags .O, B-LOC. in 20 rows of test"),
-    (tagged(), dict(words='tokens'), "words='tokens': train has no such column; it has words, tags"),
+    (tagged(), dict(words='tokens'), "words='tokens': train has no such column; available: words, tags"),
     (dict(train='f.csv'), {},
      "f.csv has the extension '.csv'; supported extensions: .conll, .txt, .jsonl, .parquet")])
 def test_inconsistent_tags_raise(source, arguments, reason):
@@ -836,7 +836,7 @@ def test_custom_pairs_load_from_every_source(kind, tmp_path):
     (dict(source=pd.DataFrame(dict(text=['a', 'b'], target_text=['c', ' ']))), ValueError,
      r"column 'target_text' is empty in 1 row of train .first: row 1"),
     (dict(source=pd.DataFrame(dict(t=[dict(en='a'), dict(de='b')])), text='t.en', target_text='t.en'), ValueError,
-     r"column 't' holds no 'en' in 1 row of train .first: row 1"),
+     r"column 't' has no 'en' in 1 row of train .first: row 1"),
     (dict(source='help-en-xx'), FileNotFoundError,
      "'help-en-xx' is read from Debian packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
 def test_invalid_pairs_raise(arguments, error, reason, monkeypatch, tmp_path):

@@ -56,7 +56,7 @@ def test_text_contains_all_recorded_facts(tmp_path):
                  'batches of 16', 'a learning rate of 0.0003', 'AdamW', 'best validation accuracy',
                  'accuracy on the test split', '“own”, a custom metric', 'Some CPU (1 thread)',
                  'Python 3.11, torch 2.13',
-                 'of 4 runs took 4.0 minutes in all'): assert part in text, part
+                 'of 4 runs took 4.0 minutes in total'): assert part in text, part
     assert 'test by' not in text and 'max length' not in text and 'None' not in text and 'missing' not in text
 
 def test_text_omits_facts_that_are_not_recorded(tmp_path):

@@ -210,7 +210,8 @@ HAND = [
 @pytest.mark.parametrize('gold, predicted, hits, many, found', HAND)
 def test_entities_match_manual_examples(gold, predicted, hits, many, found):
     names = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-MISC', 'I-MISC']
-    labels, predictions = ([[names.index(t) for t in sentence.split()] for sentence in side] for side in (gold, predicted))
+    def numbered(side): return [[names.index(t) for t in sentence.split()] for sentence in side]
+    labels, predictions = numbered(gold), numbered(predicted)
     want = 2*hits/(many + found) if many + found else 0.
     assert token_metrics(labels, predictions, names)['f1'] == pytest.approx(want)
     # with special tokens, padding and later tokens of words, in one array

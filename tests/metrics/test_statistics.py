@@ -242,7 +242,8 @@ def test_misspelt_direction_raises(wrong):
         result_table(tidy(), better=dict(test_accuracy=wrong))
 
 @pytest.mark.parametrize('options,message', [
-    (dict(better=dict(acc='higher')), "better has 'acc', which is not a metric; available: test_accuracy, average_loss"),
+    (dict(better=dict(acc='higher')),
+     "better has 'acc', which is not a metric; available: test_accuracy, average_loss"),
     (dict(percent='acc'), "percent has 'acc', which is not a metric"),
     (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
