@@ -110,7 +110,7 @@ class CustomSentence {
       });
       return field;
     });
-    const names = this.fields.length > 1 ? ['first text', 'second text'] : ['sentence'];
+    const names = this.fields.length > 1 ? ['First text', 'Second text'] : ['Sentence'];
     this.inputs.replaceChildren(...this.fields.map((field, i) => labelled(names[i], field, 'sv-field sv-own-label')));
   }
 
