@@ -13,7 +13,7 @@ import {pairOf} from './sentencepair.js';
 export const lateAfter = 4000;
 const customCached = 8;
 const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const customNoKernel = 'A custom sentence needs a model in a running kernel. In a notebook, use '
+const customNoKernel = 'This needs a model in a running kernel. In a notebook, use '
   + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer).';
 export const lateWords = 'No answer yet. The kernel may be busy; if it has stopped, run the cell again.';
 
@@ -42,7 +42,7 @@ class CustomSentence {
     this.beside = choiceOf([], () => this.ask());
     this.choiceField = labelled('model', this.choice);
     this.attributionField = labelled('saliency by', this.attribution);
-    this.besideField = labelled('compare with', this.beside);
+    this.besideField = labelled('Compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
     this.words.setAttribute('aria-label', 'words: Enter or Delete removes a word, arrow keys move');
