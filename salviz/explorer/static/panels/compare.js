@@ -19,7 +19,7 @@ class Compare {
     this.title = elementOf('h3', 'sv-title');
     this.run = choiceOf([], v => this.chooseRun(v));
     this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
-    this.stepField = labelled('at step', this.step);
+    this.stepField = labelled('At step', this.step);
     const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('Compare with', this.run), this.stepField);
     this.note = elementOf('p', 'sv-note');

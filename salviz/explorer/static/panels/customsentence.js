@@ -40,8 +40,8 @@ class CustomSentence {
     this.choice = choiceOf([], () => this.ask());
     this.attribution = choiceOf([], () => this.ask());
     this.beside = choiceOf([], () => this.ask());
-    this.choiceField = labelled('model', this.choice);
-    this.attributionField = labelled('saliency by', this.attribution);
+    this.choiceField = labelled('Model', this.choice);
+    this.attributionField = labelled('Saliency by', this.attribution);
     this.besideField = labelled('Compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
