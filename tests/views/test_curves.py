@@ -216,7 +216,8 @@ def test_a_grid_holds_means_over_seeds_with_missing_cells_and_all_best_ones():
     assert not view.values.flags.writeable and 'p = 0.3, q = 0.5; p = 0.1, q = 0.2' in view.subtitle
     loss = sensitivity_grid(frame.rename(columns=dict(accuracy='loss')), value='loss')
     assert loss.best.tolist() == [[True, False], [False, False]] and loss.subtitle.startswith('lowest: 0.7')
-    with pytest.raises(ValueError, match="no column 'r'; available: p, q, seed, accuracy"): sensitivity_grid(frame, y='r')
+    with pytest.raises(ValueError, match="no column 'r'; available: p, q, seed, accuracy"):
+        sensitivity_grid(frame, y='r')
 
 def test_settings_that_are_names_keep_their_order():
     frame = pd.DataFrame([dict(region=r, target=t, accuracy=.5) for r in ('high', 'low') for t in ('pseudo', 'gold')])

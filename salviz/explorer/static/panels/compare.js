@@ -19,9 +19,9 @@ class Compare {
     this.title = elementOf('h3', 'sv-title');
     this.run = choiceOf([], v => this.chooseRun(v));
     this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
-    this.stepField = labelled('at step', this.step);
+    this.stepField = labelled('At step', this.step);
     const head = this.head = elementOf('div', 'sv-head');
-    head.append(this.title, labelled('compare with', this.run), this.stepField);
+    head.append(this.title, labelled('Compare with', this.run), this.stepField);
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
     this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r),

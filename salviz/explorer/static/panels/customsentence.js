@@ -13,7 +13,7 @@ import {pairOf} from './sentencepair.js';
 export const lateAfter = 4000;
 const customCached = 8;
 const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const customNoKernel = 'A custom sentence needs a model in a running kernel. In a notebook, use '
+const customNoKernel = 'This needs a model in a running kernel. In a notebook, use '
   + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer).';
 export const lateWords = 'No answer yet. The kernel may be busy; if it has stopped, run the cell again.';
 
@@ -40,9 +40,9 @@ class CustomSentence {
     this.choice = choiceOf([], () => this.ask());
     this.attribution = choiceOf([], () => this.ask());
     this.beside = choiceOf([], () => this.ask());
-    this.choiceField = labelled('model', this.choice);
-    this.attributionField = labelled('saliency by', this.attribution);
-    this.besideField = labelled('compare with', this.beside);
+    this.choiceField = labelled('Model', this.choice);
+    this.attributionField = labelled('Saliency by', this.attribution);
+    this.besideField = labelled('Compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
     this.words.setAttribute('aria-label', 'words: Enter or Delete removes a word, arrow keys move');
@@ -110,7 +110,7 @@ class CustomSentence {
       });
       return field;
     });
-    const names = this.fields.length > 1 ? ['first text', 'second text'] : ['sentence'];
+    const names = this.fields.length > 1 ? ['First text', 'Second text'] : ['Sentence'];
     this.inputs.replaceChildren(...this.fields.map((field, i) => labelled(names[i], field, 'sv-field sv-own-label')));
   }
 
