@@ -14,15 +14,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
+from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, grey, in_lines, ink,
+                                    ink_on, legend, legend_height, middle, patch, power_of_ten, raised, sequential,
+                                    signed, spaced, text_width, vermilion, weight_of, widened, wrapped)
 from ..metrics.statistics import result_table
-from ..views.curves import (
-    accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table, number_over_steps, perturbation_curves,
-    sensitivity_grid, styles_of)
-from salviz.figures.drawing import (
-    Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink, ink_on, legend, legend_height,
-    middle, patch, power_of_ten, raised, sequential, signed, spaced, text_width, vermilion, weight_of, widened,
-    wrapped)
 from ..views.base import is_negative
+
+# %% ../../nbs/11_figures/03_charts.ipynb #003b
+from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
+                                 number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
 from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off
 
@@ -39,6 +39,7 @@ def _round_ticks(low, high, most=5, whole=False):
     ticks = MaxNLocator(most, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return ticks[(ticks >= low - 1e-9*(high - low)) & (ticks <= high + 1e-9*(high - low))]
 
+# %% ../../nbs/11_figures/03_charts.ipynb #006b
 def _decade_ticks(low, high, most=6):
     "Return powers of ten from `low` to `high` and their texts, or 1, 2 and 5 times them if there are fewer than two"
     exponents = np.arange(np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9) + 1)
@@ -72,6 +73,7 @@ def line_sample(style):
     "Return the legend sample of a line of `style`"
     return lambda ax: ax.plot([0, 7, 14], [4.5]*3, markevery=[1], **line_properties(style))
 
+# %% ../../nbs/11_figures/03_charts.ipynb #011b
 def with_margin(low, high, fraction, log=False):
     "Return `low` and `high` with a margin of a `fraction` of their distance"
     if log: return low/(high/low)**fraction, high*(high/low)**fraction
@@ -85,6 +87,7 @@ def _range(view):
     below, above = with_margin(low, high, .05)
     return low if low >= 0 > below else below, above
 
+# %% ../../nbs/11_figures/03_charts.ipynb #011c
 def _x_range(view):
     "Return the lowest and highest x, with a margin"
     x = view.frame[view.x].to_numpy(float)
@@ -108,6 +111,7 @@ def _draw_line(ax, view, i, part, style):
     ax.plot(x, part.value.to_numpy(float), markevery=(0 if view.few else (i*every//3) % every, every), zorder=3,
             **line_properties(style))
 
+# %% ../../nbs/11_figures/03_charts.ipynb #012b
 def _x_ticks(view, low, high, length):
     """Return the ticks of an axis of `length` points and their texts: the measured positions if there are few, else
     round numbers"""
@@ -180,6 +184,7 @@ def _cell_texts(
         shown = [text for row in rows for pair in row for text in pair if text]
         if max(text_width(text, size, 'bold') for text in shown) <= cell_width - 2: return rows, size
 
+# %% ../../nbs/11_figures/03_charts.ipynb #023b
 def _bar_ticks(norm, height):
     "Return the values to print on a colour bar of `height` points, their distinct texts, and their common factor"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
@@ -192,6 +197,7 @@ def _bar_width(norm, label, height):
     lines = wrapped(label + unit, height, 6.5)
     return 8 + 7 + 6 + max(text_width(text, 6) for text in texts) + 8.5*len(lines) + 6, lines
 
+# %% ../../nbs/11_figures/03_charts.ipynb #023c
 def _scale_bar(sheet, x, y, height, norm, cmap, lines):
     "Draw a vertical colour bar over the range of `norm`, with a label of `lines`"
     ticks, texts, _ = _bar_ticks(norm, height)
@@ -208,6 +214,7 @@ def _negative_cells(view, texts):
     "Return the cells without numbers that need a minus sign, because the two colours look the same in greyscale"
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
+# %% ../../nbs/11_figures/03_charts.ipynb #024b
 def _draw_cells(ax, view, texts, norm, cmap, cell_height):
     "Draw the colours, numbers and marks of the cells"
     ax.imshow(view.values, cmap=cmap, norm=norm)
@@ -305,6 +312,7 @@ def _draw_points(ax, y, values):
     ax.plot(values, at, marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0, alpha=.7,
             zorder=4.5)
 
+# %% ../../nbs/11_figures/03_charts.ipynb #029b
 def _draw_box(ax, y, row):
     "Draw one box at height `y`"
     ax.plot([row.low, row.q1], [y, y], color=ink, linewidth=.7)
@@ -322,6 +330,7 @@ def _draw_box(ax, y, row):
 def _cross(ax): ax.plot([7], [4.5], marker='x', color=vermilion, markersize=3.6, markeredgewidth=1)
 def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, markeredgewidth=0)
 
+# %% ../../nbs/11_figures/03_charts.ipynb #030b
 @figure_kind('distribution', distribution,
              'a metric over all settings and seeds, with one box and its points per method',
              'columns method and the metric, one row per run', 'frame')
@@ -376,6 +385,7 @@ def _column(size, head, means, deviations, stars, best):
     return dict(lines=lines, means=means, tails=tails, best=best, left=left,
                 width=max(left + right, *(text_width(word, size, 'bold') for word in lines)), numbers=left + right)
 
+# %% ../../nbs/11_figures/03_charts.ipynb #033b
 def _split(columns, space, gap):
     "Split columns into blocks that fit into `space` points"
     blocks, x = [[]], 0
@@ -428,8 +438,10 @@ def _table_layout(view, space, size, gap):
     widths = [max(text_width(head, size, 'bold'), widest(texts)) for head, texts in zip(heads, zip(*names))]
     return names, heads, widths, _split(columns, space - sum(w + gap for w in widths) + gap, gap), gap, size
 
+# %% ../../nbs/11_figures/03_charts.ipynb #034b
 _of_results = dict.fromkeys(list(inspect.signature(result_table).parameters)[3:], result_table) # options passed on
 
+# %% ../../nbs/11_figures/03_charts.ipynb #034c
 @figure_kind('metric_table', metric_table, 'methods x metrics with deviations, best in bold, significance',
              'a table of results', 'results', further=_of_results)
 def _table(view, width):
@@ -462,6 +474,7 @@ def _point(ax, x, y, standing, size=4.6):
     ax.plot([x], [y], marker='o', markersize=size, markerfacecolor=colours['fill'], markeredgecolor=colours['color'],
             markeredgewidth=.9, linestyle='none', zorder=4 if standing == 'front' else 3)
 
+# %% ../../nbs/11_figures/03_charts.ipynb #pf002b
 def _knee_mark(ax, x, y, size=9.):
     ax.plot([x], [y], marker='D', markersize=size, markerfacecolor='none', markeredgecolor=vermilion,
             markeredgewidth=1.1, linestyle='none', zorder=5)
@@ -477,6 +490,7 @@ def _dominated_outline(view, x_range, y_range):
 # %% ../../nbs/11_figures/03_charts.ipynb #pf003
 def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
+# %% ../../nbs/11_figures/03_charts.ipynb #pf003b
 def _named_places(points, names, width, height):
     """Return positions for `names` next to `points` [points, 2]
 
@@ -497,6 +511,7 @@ def _named_places(points, names, width, height):
         taken += free[:1]
     return places
 
+# %% ../../nbs/11_figures/03_charts.ipynb #pf003c
 def _point_names(view, x_range, y_range, width, height):
     "Return (x, y, text, whether it is the knee) of the labels of points, and how many points have no space for one"
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
@@ -522,6 +537,7 @@ def _front_entries(view):
     has_knee = bool(view.frame['is_knee'].any())
     return [*((sample(s), words[s]) for s in kinds), *knee*has_knee, *area*bool(len(view.stairs))]
 
+# %% ../../nbs/11_figures/03_charts.ipynb #pf004b
 def _draw_front(ax, view, x_range, y_range):
     "Draw area, staircase, intervals and points"
     if len(view.stairs):

@@ -28,6 +28,8 @@ from base64 import b64encode
 from bisect import bisect_left
 from collections import namedtuple
 from contextlib import contextmanager
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #003b
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -41,27 +43,32 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #003c
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, LineCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontPath, FontProperties, fontManager, get_font, weight_dict
+from matplotlib import font_manager
+from matplotlib.font_manager import FontProperties, fontManager, get_font, weight_dict
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import Normal
 from matplotlib.text import Annotation, Text
 from matplotlib.textpath import text_to_path
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #003d
 from PIL import Image
 
 from ..core.bibliography import cited, papers
 from ..core.docstrings import comments_of
-from ..core.validation import validated
 from ..core.provenance import in_metadata, stamp
 from ..core.run_files import write_whole
-from ..views.base import View, is_negative, row_boxes
+from ..core.validation import validated
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
+from ..views.base import View, is_negative, row_boxes
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #006
 ink, grey, faint = '#1a1a1a', '#707070', '#e6e6e6'
@@ -76,6 +83,7 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
           'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2, 'ytick.major.size': 2,
           'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5} # points
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #006b
 @contextmanager
 def figure_style(
     # names of fonts, in the order in which they are tried for a character; DejaVu Sans, which has all signs of the
@@ -111,8 +119,10 @@ def lightness(colour):
 
 def ink_on(fill):
     "Return the colour of text on `fill`"
-    return 'white' if lightness(fill) < .5 else ink
+    if lightness(fill) < .5: return 'white'
+    return ink
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #009b
 panel_title = dict(fontsize=7, weight='bold', va='baseline') # title of a panel
 
 def weight_of(is_bold): return 'bold' if is_bold else 'normal'
@@ -128,11 +138,13 @@ def _file_of(family, installed):
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((font for font in fontManager.ttflist if font.name == family),
-               key=lambda font: (font.style != 'normal', heavy(font), font.fname, font.index))
-    return FontPath(best.fname, best.index)
+               key=lambda font: (font.style != 'normal', heavy(font), font.fname, getattr(font, 'index', 0)))
+    if not hasattr(font_manager, 'FontPath'): return best.fname # before matplotlib 3.11: the first face of a collection
+    return font_manager.FontPath(best.fname, best.index)
 
 def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #012b
 @lru_cache
 def _is_postscript(family:str) -> bool:
     "Return whether the installed font `family` has PostScript (CFF) outlines, in a single file or in a collection"
@@ -141,6 +153,7 @@ def _is_postscript(family:str) -> bool:
     start = int.from_bytes(data[at:at + 4], 'big') if data[:4] == b'ttcf' else 0
     return data[start:start + 4] == b'OTTO'
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #012c
 def font_named(name:str) -> str: # its family
     "Return the font for `name`: 'sans', 'serif', an installed family, or a .ttf file"
     if str(name).lower().endswith('.ttf') and Path(name).is_file():
@@ -165,6 +178,7 @@ def _codes(family):
     try: return frozenset(_face(family).get_charmap())
     except (ValueError, RuntimeError, OSError): return frozenset()
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #015b
 def _outlines(family, char):
     "Return whether `family` draws `char` with outlines"
     face = _face(family)
@@ -174,6 +188,7 @@ def _outlines(family, char):
         return len(face.get_path()[0]) > 0
     except RuntimeError: return False
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #015c
 @lru_cache
 def _helper(char, installed): # `installed`: number of fonts, so that the cache notices new ones
     "Return the first installed font that has `char`, or None"
@@ -182,6 +197,7 @@ def _helper(char, installed): # `installed`: number of fonts, so that the cache 
                                              not name.startswith('Noto'), name))
     return next((name for name in ranked if ord(char) in _codes(name) and _outlines(name, char)), None)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #015d
 def _can_draw(char:str) -> bool:
     "Return whether a current font has a glyph for `char`; inside `figure_style`, add another font if necessary"
     if unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Co', 'Cn'): return False
@@ -200,6 +216,7 @@ def _is_spelling(text, i):
     if text[i] not in '\u200c\u200d' or not 0 < i < len(text) - 1: return False
     return all(unicodedata.category(text[j])[0] in 'LM' and 0x0590 <= ord(text[j]) < 0x1b00 for j in (i - 1, i + 1))
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #018b
 def drawable(
     text:str,
     without:set, # characters without a glyph are added to it
@@ -226,6 +243,7 @@ def _drawable_value(value, without, inside=True):
         return {_drawable_value(k, without): _drawable_value(part, without) for k, part in value.items()}
     return value
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #018sb
 def drawable_view(view):
     "Return `view` with drawable texts; warn once if characters were replaced"
     without = set()
@@ -240,7 +258,8 @@ def drawable_view(view):
 # %% ../../nbs/11_figures/00_drawing.ipynb #021
 def text_width(text, size, weight='normal'):
     "Return the width of `text` in points, in the current fonts"
-    return _width(text, size, weight, tuple(_in_force.get()), isinstance(text, Math)) if text else 0.
+    if text: return _width(text, size, weight, tuple(_in_force.get()), isinstance(text, Math))
+    return 0.
 
 @lru_cache(4096)
 def _width(text, size, weight, families, math):
@@ -249,6 +268,7 @@ def _width(text, size, weight, families, math):
     face = FontProperties(family=list(families), size=size, weight=weight)
     return 1.04*text_to_path.get_text_width_height_descent(text, face, math)[0]
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #021b
 def fitted(text, width, size, weight='normal'):
     "Return `text`, or as much of its start as fits into `width` points, with '…'"
     def too_wide(n): return text_width(text[:n] + '…', size, weight) > width
@@ -270,6 +290,7 @@ def cut_texts():
     try: yield _cut_texts.get()
     finally: _cut_texts.reset(token)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #021sb
 def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
     "Break `text` into lines of `width` points; parts that match `unit` stay together if they fit into a line"
     if isinstance(text, Math): return [text] # formulas are not broken
@@ -280,10 +301,12 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
             lines[-1] += fitted(word.rstrip(), width, size, weight) + word[len(word.rstrip()):]
     return [line.rstrip() for line in lines if line.strip()]
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
     "Break `text` into at most `most` lines of `width` points; the last line is shortened if necessary"
     lines = wrapped(text, width, size, weight)
-    return lines if len(lines) <= most else [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
+    if len(lines) <= most: return lines
+    return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
 
 def cut_labels(fig, cut) -> list: # of texts
     "Return the texts in `cut` ({shortened text: text}) whose shortened form occurs in `fig`"
@@ -308,10 +331,13 @@ def power_of_ten(limit):
     if -1 <= exponent <= 2: return 0, ''
     return exponent, f' (×10{str(exponent).translate(raised)})'
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #024b
 def widened(low, high):
     "Return `low` and `high`; if they are equal, a range around them"
-    return (low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)) if low == high else (low, high)
+    if low == high: return (low - (abs(low)/2 or 1), high + (abs(high)/2 or 1))
+    return (low, high)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #024c
 def spaced(
     at,        # positions in points, ascending
     texts,
@@ -361,6 +387,7 @@ def token_ticks(
     return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
                       reach if upright or not along else size*line)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #027sb
 def label_width(labels, most):
     "Return the width of token labels in points, with at most `most` per label"
     return max(text_width(fitted(label, most, 7), 7) for label in labels)
@@ -391,6 +418,7 @@ class Picture(Figure):
         display({'image/png': b64encode(data).decode(), 'text/plain': str(self)}, metadata={'image/png': size},
                 raw=True)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #030b
 def small_png(
     png:bytes,
     method=None, # how colours are selected, one of `PIL.Image.Quantize`
@@ -425,6 +453,7 @@ def rendered(
             for drawn in outlined: drawn.set_path_effects(None)
     return buffer.getvalue()
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #030sb
 def _outlined(fig):
     "Return the texts of `fig` with characters from a font that a PDF cannot embed as Type 42"
     families = list(getattr(fig, 'families', (_font,)))
@@ -448,7 +477,8 @@ def _tilde_above(text):
 def _latex_label(text, is_math):
     "Return a label of a figure as LaTeX source"
     if not is_math: return latex_text(text)
-    return _tilde.join(latex_text(part.replace(r'\$', '$')) for part in text.split(_tilde)) if _tilde in text else text
+    if _tilde in text: return _tilde.join(latex_text(part.replace(r'\$', '$')) for part in text.split(_tilde))
+    return text
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #032
 class Sheet:
@@ -522,6 +552,7 @@ def page_of_sheets(
         top += height_of(row)
     return fig
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #034b
 def _unclipped(fig):
     "Yield the artists of `fig` that can extend beyond their axes, with a name for messages"
     texts = [*fig.texts]
@@ -553,6 +584,7 @@ def beyond_page(
     finally: fig.set_dpi(dpi)
     return sorted(beyond, key=lambda item: -item[0])
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #034sb
 def _drawn(view, body, width):
     "Return a figure of one `view`"
     with figure_style():
@@ -574,6 +606,7 @@ def _enlarge_ticks(axis, s):
         for text, size in zip((text for t in ticks for text in (t.label1, t.label2)), sizes): text.set_fontsize(s*size)
     axis.labelpad *= s
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #038b
 def _enlarge(artist, s):
     "Enlarge the sizes of one artist that are in points"
     if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
@@ -588,6 +621,7 @@ def _enlarge(artist, s):
         if hasattr(artist, 'set_sizes') and artist.get_sizes() is not None and len(artist.get_sizes()):
             artist.set_sizes(s*s*np.asarray(artist.get_sizes()))
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #038c
 def enlarged(fig, s):
     "Enlarge the page of `fig` and everything on it by the factor `s`, and return it"
     if s == 1: return fig
@@ -608,6 +642,7 @@ def _numbered(ticks):
     exponent, unit = power_of_ten(max(abs(t) for t in ticks))
     return [digits_of(t/10.**exponent, 2) for t in ticks], unit
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #040b
 def colour_bar(
     sheet, x, y, width, height, # position and size in points
     norm, cmap,
@@ -627,6 +662,7 @@ def colour_bar(
     bar.outline.set_linewidth(.5)
     return bar
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #040c
 # the label may be longer than a low bar
 def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
@@ -647,6 +683,7 @@ def attention_scale(limit):
 
 ends = ('neither', 'min', 'max', 'both')
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #040sb
 def beyond(values, limit):
     "Return which ends of a scale from -`limit` to `limit` the `values` exceed, as `extend` of a colour bar"
     below, above = (bool((s*values > limit*(1 + 1e-6)).any()) for s in (-1, 1))
@@ -681,6 +718,7 @@ def filled_box(ax, x, y, width, box, text, size, fill, colour):
     ax.add_patch(Rectangle((x, y), width, box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False))
     ax.text(x + width/2, y + box/2, text, size=size, color=colour, **middle)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #044b
 def word_boxes(ax, view, words, places, widths, box, line, size):
     "Draw the `words` of `view` in boxes at `places`, in lines `line` points apart"
     for i, (k, x) in enumerate(places):
@@ -690,7 +728,8 @@ def word_boxes(ax, view, words, places, widths, box, line, size):
 def arrow_to(source, place):
     "Return an arrow to the word at `source` that replaces the one at `place`; '' without a source"
     if source < 0: return ''
-    return '← ' if source < place else '→ '
+    if source < place: return '← '
+    return '→ '
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #045
 def _legend_places(entries, space):
@@ -706,6 +745,7 @@ def _legend_places(entries, space):
     tops = np.cumsum([0, *high])
     return [(float(tops[line]), left) for line, left in flowed], float(tops[-1])
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #045b
 def legend_height(entries, space): return _legend_places(entries, space)[1]
 
 def _legend_lines(text, space): return wrapped(text, space - 18 - Sheet.margin, 6.5)
@@ -736,6 +776,7 @@ def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=Tru
     ax.set(xlim=(-.5, n - .5), ylim=(n - .5, -.5))
     return ax
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #047b
 least_cell = 2.2 # points; in smaller cells, boxes and crosses merge into a grey mesh
 
 def mark_cells(ax, x, y, pitch):
@@ -776,6 +817,7 @@ def mark_inside(ax, region, pitch):
     if roomy: draw(colors='white', linewidths=2*w, capstyle='projecting') # legible on any colour
     draw(colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))] if roomy else '-')
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #048sb
 def _inner_border(
     region,   # bool [rows, columns]
     inset=.2, # distance from the border, as a fraction of a cell
@@ -791,7 +833,6 @@ def _inner_border(
             ends = [(a - far, i + shift), (b - 1 + far, i + shift)]
             lines.append([(y, x) for x, y in ends] if upright else ends)
     return np.array(lines, dtype=float).reshape(-1, 2, 2)
-
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #0481
 def region_sample(pitch):
@@ -810,6 +851,7 @@ def ties_sample(ax):
     "Draw the legend sample for `mark_ties`"
     patch(facecolor='white', edgecolor=grey, linewidth=0, hatch='//////')(ax)
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #0481b
 no_regions = 'At this width, the cells are too small to draw the regions.'
 unmarked = 'At this width, the cells are too small for minus signs, so greyscale print does not show the sign.'
 
@@ -830,6 +872,7 @@ def _tex_engine(fig):
                       'a font with these characters', stacklevel=4)
     return engine
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #054b
 def _save_pgf(fig, path):
     "Write `fig` as PGF"
     from matplotlib.backends import backend_pgf
@@ -863,6 +906,7 @@ def caption_files(
              path.with_name(f'{path.stem}-caption.tex'): latex, path.with_suffix('.bib'): citations}
     return {file: for_file(words and words.rstrip('\n') + '\n') for file, words in files.items()}
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #056b
 def stamped(
     fig,
     path,         # ends in .pdf, .svg or .png
@@ -922,6 +966,7 @@ _run_options = ('names', 'headings', 'span')
 # %% ../../nbs/11_figures/00_drawing.ipynb #059k
 Option = namedtuple('Option', 'name default about') # default: as source code, '' if the option is required
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #059kb
 class Kind(namedtuple('Kind', 'name about needs make takes cites lists further asks example module')):
     "A kind of figure: what it shows, what it needs, and the function that creates its view"
     @property
@@ -948,6 +993,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     def __repr__(self): return '\n'.join(_kind_lines(self))
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 class Kinds(dict):
     "Kinds of figures by name; the printed form describes each, with an example call and its options"
     def __repr__(self): return '\n\n'.join(map(repr, self.values()))
@@ -973,6 +1019,7 @@ def _option_of(kind, name) -> Option:
     written = '' if default is inspect.Parameter.empty else repr(default)
     return Option(name, written, comments_of(function).get(name, ''))
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #059db
 def _kind_lines(kind, width=110) -> list:
     "Return the description of a kind as lines: content, source, example and options"
     source = _sources[kind.takes]
@@ -998,6 +1045,7 @@ def _view_class_of(make):
                          f'(...) -> HeadGrid`, got {view_class!r}')
     return view_class
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #05bb
 def _check_kind(name, make, takes, asks, cites):
     "Raise an error if `figure` cannot draw the kind"
     if not str(name).isidentifier():
@@ -1039,6 +1087,7 @@ def figure_kind(
         return draw
     return register
 
+# %% ../../nbs/11_figures/00_drawing.ipynb #05bsb
 def _forget_kind(name):
     "Remove a registered kind"
     view = _view_class_of(_kinds.pop(name).make)

@@ -11,9 +11,8 @@ from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
 from .charts import axis_ticks, with_margin
-from .drawing import (
-    Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend, legend_height, patch, spaced,
-    text_width, vermilion, weight_of, widened, wrapped)
+from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend,
+                                    legend_height, patch, spaced, text_width, vermilion, weight_of, widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 
@@ -28,14 +27,17 @@ def _dot_colours(row, scaled):
     is_small = row.word == 'supported' and row.rule != 'no harm' and row.high < smallest
     return line, _small_fill if is_small else fill
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-6b
 def _forest_numbers(row):
     "Return the mean and the interval of a row as text, in the units of the axis"
     if not np.isfinite(row['mean']): return '–'
     ends = [abs(x) for x in (row['mean'], row.low, row.high) if np.isfinite(x)]
     decimals = int(np.clip(1 - np.floor(np.log10(max(ends))), 0, 4)) if max(ends) > 0 else 1
     mean, low, high = (number_words(x, decimals) for x in (row['mean'], row.low, row.high))
-    return f'{mean} [{low}, {high}]' if np.isfinite(row.low) else mean
+    if np.isfinite(row.low): return f'{mean} [{low}, {high}]'
+    return mean
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-6c
 def _clipped(ax, x, y, colour, limits):
     "Draw an arrow at the edge if `x` lies outside `limits`"
     if not np.isfinite(x) or limits[0] <= x <= limits[1]: return
@@ -60,6 +62,7 @@ def _draw_effect(ax, y, row, view, below=4.):
         ax.plot([row['mean']], [y], marker='o', markersize=4, markerfacecolor=fill, markeredgecolor=colour,
                 markeredgewidth=.9, linestyle='none', zorder=4)
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
     "Write names, each a list of lines, along the left edge at `at`; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
@@ -71,6 +74,7 @@ def _name_rows(ax, at, names):
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-7
 _stacked_high = 23.
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-7b
 def _forest_places(view, claims, high_row, stacked):
     """Return the layout of the groups and their total height in points
 
@@ -105,6 +109,7 @@ def _forest_entries(view):
     other = [(point(*_undecided), 'inconclusive or no verdict')]*bool(undecided.any())
     return [*kinds, *small, *other, *[(bracket, 'detectable effect')]*bool(view.frame['detectable'].notna().any())]
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-7sb
 def _guides(ax, view, rows):
     "Draw a line at zero and dotted lines at the smallest effects of interest, along `rows` but not through headings"
     at = {0.: dict(color=ink, linewidth=.6)}
@@ -130,11 +135,13 @@ def _forest_columns(view, width):
     words = min(words, .2*full)
     return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-8b1
 def _stacked_claim(row, full):
     "Return the lines of the claim above its interval, on a sheet `full` points wide"
     word = fitted(row.word, .4*full, 6, 'bold')
     return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-8c
 def _write_effect(write, y, row, lines, columns, full):
     "Write the claim, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
     words, right = columns[2], full - Sheet.margin
@@ -195,6 +202,7 @@ def _pairs_range(view):
     values = view.frame[columns].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
     "Return heights of `texts` close to `at`, in the same order and at least `least` points apart"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
@@ -275,6 +283,7 @@ def _slopes(view, width):
     notes = ('Solid lines: higher on the right; dashed: equal or lower.',)
     return Body(high + 16, draw, notes)
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-14b
 @figure_kind('pairs', pairs, 'a baseline and a method per task, as dots or slopes',
              'columns method, task and the metric', 'frame')
 def _pairs(view, width):
@@ -284,6 +293,7 @@ def _pairs(view, width):
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-18
 _hatches = '', '////', '....', 'xxxx', '----', 'oooo', '++++'
 
+# %% ../../nbs/11_figures/07_effects.ipynb #fe-18b
 @figure_kind('bars', bars, 'a metric as grouped bars from zero with intervals',
              'columns method, task, seed and the metric', 'frame')
 def _bars(view, width):

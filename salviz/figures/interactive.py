@@ -17,9 +17,9 @@ import plotly.graph_objects as go
 from matplotlib.colors import to_hex, to_rgb
 
 from ..core.words import digits_of, number_words
-from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
 from .drawing import blue, ink, lightness, sequential, signed, vermilion, widened
 from .sheet import draw_figure
+from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #006
 def _safe(text) -> str:
@@ -45,6 +45,7 @@ class Interactive(go.Figure):
         from IPython.display import display
         display(self._repr_mimebundle_(), raw=True)
 
+# %% ../../nbs/11_figures/06_interactive.ipynb #009b
 _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legible on white and on black
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #009s
@@ -61,6 +62,7 @@ def _figure(view, height, traces, **layout):
     fig._view = view
     return fig
 
+# %% ../../nbs/11_figures/06_interactive.ipynb #009sb
 def _axis(label, **more):
     return dict(title=dict(text=_safe(label), font=dict(size=12)), gridcolor=_line, zeroline=False, linecolor=_text,
                 ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
@@ -111,6 +113,7 @@ def _curve(view, i, part, style):
         hovertemplate=f'{_safe(view.x)} %{{x:.6~g}}<br>%{{y:.6~g}}%{{customdata}}<extra>%{{fullData.name}}</extra>',
         **group)
 
+# %% ../../nbs/11_figures/06_interactive.ipynb #011sb
 def _curves(view):
     "Draw lines with bands"
     styles = view.styles or styles_of(view.names)
@@ -170,6 +173,7 @@ def _boxes(view):
                    xaxis=_axis(view.y_label, type='log' if view.log else 'linear'),
                    yaxis=_axis('', autorange='reversed', **_named_ticks(view.names)))
 
+# %% ../../nbs/11_figures/06_interactive.ipynb #015b
 def _table(view):
     "Draw a table with the best value of each column in bold"
     def cell(mean, deviation, star, best):

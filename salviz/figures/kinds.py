@@ -19,18 +19,20 @@ from itertools import compress, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #003b
+from ..core.bibliography import bibtex, papers
+from ..core.description import (_Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
+                                     snapshot_config)
+from ..core.names import folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of
+from ..core.provenance import recipe_of
+from ..core.runs import Run, open_run
+from ..core.snapshots import Snapshot
+from ..core.validation import validated
 from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
-from ..core.bibliography import bibtex, papers
-from ..core.description import (
-    _Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
-from ..core.validation import validated
-from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
-from ..core.provenance import recipe_of
-from ..core.snapshots import Snapshot
-from ..core.runs import Run, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #003c
 if TYPE_CHECKING:
     from salviz.figures.drawing import Picture
     from salviz.figures.interactive import Interactive
@@ -44,6 +46,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
               acm=Venue(241.14749/72.27, 506.295/72.27, 9, 8.4),
               lncs=Venue(12.2/2.54, 12.2/2.54, 9, 19.3/2.54), nature=Venue(89/25.4, 183/25.4, 7, 247/25.4))
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
     "Return the `Venue` in `width`, or None for inches, and whether it is the width of the page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
@@ -54,6 +57,7 @@ def _venue_of(width):
                          f"the width of the page, got {width!r}")
     return venues[name], venue != name
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #006c
 def _width_of(
     width, # inches, name of a venue for one column, or 'NAME-two-column' for the page
 ) -> tuple: # (inches, font size of the captions of the venue or None)
@@ -88,6 +92,7 @@ def _checked_options(name, kind, options):
         raise ValueError(f'figure: {name} needs the option {", ".join(lacking)} (on the command line: '
                          f'--set {lacking[0]}=VALUE); available: {", ".join(kind.options)}')
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #016b
 def _each(options, kind) -> list: # of dicts
     "Return `options` for each combination of the listed layers and heads"
     several = [k for k in ('layer', 'head') if isinstance(options.get(k), (list, tuple)) and k not in kind.lists]
@@ -107,6 +112,7 @@ def _opened(source):
     if (Path(source)/'study.json').is_file(): return import_module('salviz.studies.study').Study.open(source)
     return open_run(source)
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #019b
 def _of_study(study, kind, options): # (source, options)
     "Return the source for `kind` in a study, its table or its runs, and the options that the table did not use"
     takes, left = kind and kind.takes, {k: v for k, v in options.items() if k in ('title', 'about')}
@@ -123,6 +129,7 @@ def _listed(x): return list(x) if isinstance(x, (list, tuple)) else [x]
 
 def _runs_of(seen): return list(dict.fromkeys(one.run for one in seen if one and one.run))
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #019sb
 def _seen(sources, step, probe) -> list: # of `Seen`
     "Return the selected snapshots: of each run at each step of each probe"
     out = []
@@ -150,6 +157,7 @@ def _about_run(run, name) -> dict: # {what: a line}
     if versions: lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
     return lines
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #023b
 def _about_runs(runs) -> list: # of lines
     "Describe what all `runs` share, and then each run in a line"
     names = folder_names(runs)
@@ -171,6 +179,7 @@ def _origin_lines(s):
     lines = [f'{what.capitalize()}: {facts[what]}' for what in ('model', 'data', 'method') if what in facts]
     return lines + ([facts['seed'].capitalize().replace(' ', ': ', 1)] if 'seed' in facts else [])
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #024b
 def _about_snapshots(seen, runs) -> list: # of lines
     "Describe steps, probes, texts and explanations of `seen`, with their runs if there are several"
     groups, names = {}, folder_names(runs)
@@ -197,6 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 # views; list of `Seen` of each view; runs; `Kind`; text that distinguishes each view from the others; sentences about
 # a table
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
     "Return what distinguishes the panels, with layer and head if the view has them"
     def place_of(view):
@@ -208,6 +218,7 @@ def _places(content) -> list: # of lines
              for t, place in zip(content.distinctions or ['']*len(places), places)]
     return [f'({mark}) {place}' for mark, place in zip(sheet._marks(content.views), named) if place]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #025c
 def _facts_of(content, tool='matplotlib') -> tuple: # of lines
     "Describe how the figure of `content`, drawn with `tool`, was made"
     seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
@@ -216,6 +227,7 @@ def _facts_of(content, tool='matplotlib') -> tuple: # of lines
     return (*_about_runs(content.runs), *about, *_about_snapshots(seen, content.runs), *_places(content),
             f'Drawn with: salviz {version("salviz")}, {tool} {version(tool)}')
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #025d
 def _named_in(source) -> list:
     "Return the names of methods, explanations, data and models in a table of numbers"
     frame = getattr(source, 'frame', source)
@@ -233,6 +245,7 @@ def _configs_of(content) -> list:
     alone = [snapshot_config(one.snapshot) for panel in content.seen for one in panel if one.run is None]
     return [*(run.config for run in content.runs), *different(alone)]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #025xb
 def _citations_of(content, options={}, named=()) -> tuple: # of BibTeX entries
     "Return the known papers behind the methods, explanations, metrics, data and weights of a figure"
     kind, snapshots = content.kind, [one.snapshot for panel in content.seen for one in panel]
@@ -256,7 +269,8 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
     if not kind.asks or not runs or options.get(option) is not None: return {}
     if option == 'span':
         span = scores_of(runs[0].config)
-        return {} if span is None else dict(span=span)
+        if span is None: return {}
+        return dict(span=span)
     if len({(tuple(methods_of(s)), s.info.get('seed')) for s, _ in panel}) >= len(runs): return {}
     run_titles, steps, probes = run_names(runs), {s.step for s, _ in panel}, {s.probe for s, _ in panel}
     def name_of(s, run):
@@ -279,6 +293,7 @@ def _distinctions(shown, options) -> list: # of words
     differ = [len(set(column)) > 1 for column in zip(*rows)]
     return [', '.join(filter(None, compress(row, differ))) for row in rows]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #028b
 def _prefixed(views, distinctions):
     "Return `views` whose captions start with their `distinctions`, except layer and head, which they already have"
     if len(views) == 1: return views
@@ -286,6 +301,7 @@ def _prefixed(views, distinctions):
     heads = [heading(words) for words in distinctions]
     return [replace(v, caption=f'{h[0].upper() + h[1:]}: {v.caption}') if h else v for v, h in zip(views, heads)]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
     "Return `error` about missing evidence, with the recorded steps that have it"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
@@ -307,6 +323,7 @@ def _make_view(kind, seen, options):
     try: return kind.make(*([snapshots] if kind.takes == 'snapshots' else snapshots), **options)
     except ValueError as e: raise _holding(e, seen) from None
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #028xb
 def _content_of_snapshots(name, kind, sources, step, probe, options):
     "Return the `Content` for a kind that is drawn from snapshots"
     sets = [_seen(sources, step, one) for one in (_listed(probe) if kind.takes == 'pair' else [probe])]
@@ -325,6 +342,7 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
             views_and_seen.append((view, panel))
     return _finished(kind, views_and_seen, runs, each*len(sets))
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #028xc
 def _finished(kind, views_and_seen, runs, options):
     "Return the `Content` of [(view, list of `Seen`)], with what distinguishes the views"
     views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
@@ -335,7 +353,8 @@ def _runs_in(source):
     "Return the runs in `source`; [] if it contains anything else"
     parts = source.values() if isinstance(source, dict) else _listed(source)
     items = [item for part in parts for item in _listed(part)]
-    return items if all(isinstance(item, Run) for item in items) else []
+    if all(isinstance(item, Run) for item in items): return items
+    return []
 
 def _without(name, kind, needs, **options):
     "Raise an error if `options` that do not apply are set"
@@ -344,6 +363,7 @@ def _without(name, kind, needs, **options):
                          f'it needs {needs}'
                          + (' of all steps' if kind and kind.takes == 'runs' else ''))
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #029b
 def _check_table(name, kind, source):
     "Raise an error if `kind` draws a table and `source` is not one"
     if kind.is_of_table and isinstance(source, (Run, Snapshot, list, dict)):
@@ -373,6 +393,7 @@ def _content_of_runs(name, kind, source, step, probe, options):
     views_and_seen = [_over_steps(kind, run, p, steps, chosen) for run, p, chosen in product(runs, probes, each)]
     return _finished(kind, views_and_seen, runs, each*len(runs)*len(probes))
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #029sb
 def _over_steps(kind, run, probe, steps, options):
     "Return a view of `probe` over the `steps` of `run`, with the probe in its caption, and the list of `Seen`"
     view = kind.make(run, probe=probe, steps=steps, **options)
@@ -421,17 +442,20 @@ def _smaller_words(points, fig, inches, view):
     return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
             f'the captions; drawn at {7*fig.scale:.3g}')
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031b1
 def _knowledge_note(runs) -> str: # '' if all of them learned
     "Return a sentence for captions that names `runs` whose model is hardly better than the largest class"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
     if len(runs) == 1 and few: return f' The model {knowledge[few[0]][0]}.'
-    return f' The models of {listed(names[path] for path in few)} barely learned.' if few else ''
+    if few: return f' The models of {listed(names[path] for path in few)} barely learned.'
+    return ''
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031d
 _most_sentences = 4 # in a caption; the facts have all of them
 _Described = namedtuple('_Described', 'config')
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
     "Return methods, step and sentences that `caption` does not contain, for figures without a heading"
     seen = [one.snapshot for panel in content.seen for one in panel]
@@ -445,6 +469,7 @@ def _without_heading(content, caption) -> list: # of sentences
                  if words and words.strip('“”') not in caption]
     return [*[f'{", ".join(left)}.']*bool(left), *(sentences if len(texts) <= _most_sentences else [])]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031dc
 def _description(content, heading, caption) -> str: # '' or sentences
     "Return the end of a `caption`: what a missing heading would say, and model, data and seeds"
     sentences = _without_heading(content, caption) if heading == 'none' else []
@@ -472,6 +497,7 @@ def _printed(content, width, font_size, drawing):
     fig.facts, fig.caption = (*facts, *fig.facts, tools), fig.caption + _knowledge_note(content.runs)
     return fig
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
 def _pointed_at(content, **options):
     "Return the plotly figure of `content` for a notebook"
     from salviz.figures.interactive import plotly_figures # the only one that needs plotly
@@ -497,6 +523,7 @@ def _views_to_draw(source, kind, step, probe, options): # (`Content`, the source
         source, options = _of_study(source, chosen, options)
     return _views_of(source, kind, step, probe, **options), source
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031bb
 def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, probe, options)]
     "Return the selection in each of `explorers` as arguments of `figure`; `options` take precedence"
     for name, value in (('step', step), ('probe', probe)):
@@ -516,6 +543,7 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
     runs = [run for call in calls for run in call['source']]
     return [calls[0] | dict(source=[run for i, run in enumerate(runs) if run not in runs[:i]])]
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031bc
 def _of_calls(calls):
     "Return one `Content` with a panel for each of several explorers"
     contents = [_views_to_draw(call['source'], call['kind'], None, call['probe'], dict(call['options']))[0]
@@ -533,6 +561,7 @@ def _custom_code(kind):
     try: return (inspect.getsourcefile(inspect.unwrap(kind.make)),)
     except (OSError, TypeError): return ()
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #031fb
 def figure(
     # a view, snapshot, run, folder of a run, or a list of these; a study or its folder; a table (pandas) of numbers; an
     # `Explorer`, or a list of them, whose selection is drawn

@@ -13,16 +13,17 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from ..core.words import panel_letters
-from salviz.figures.drawing import (
-    Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, faint, figure_kind, fitted, flow, grey, ink, ink_on,
-    label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
-    middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample, replaced_style,
-    attention_scale, signed, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermilion, word_box,
-    wrapped)
-from ..views.maps import (
-    attention_map, coloured_sentences, compared, continuation, evolution, head_grid, masked_pairs, patch_attention,
-    pattern_residual, triptych)
+from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, colour_bar, cross_sample, faint,
+                                    figure_kind, fitted, flow, grey, ink, ink_on, label_width, least_cell, legend,
+                                    legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
+                                    middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten,
+                                    region_sample, replaced_style, signed, signed_scale, text_width, thinned_note,
+                                    ties_sample, unmarked, vermilion, word_box, wrapped)
 from ..views.base import is_negative
+
+# %% ../../nbs/11_figures/02_maps.ipynb #003b
+from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
+                               masked_pairs, patch_attention, pattern_residual, triptych)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008
 def _scale_of(kind, limit):
@@ -31,6 +32,7 @@ def _scale_of(kind, limit):
     norm, cmap, ticks = attention_scale(limit)
     return norm, cmap, ticks if np.isclose(ticks[-1], limit) else [*ticks, limit] # the upper end is always printed
 
+# %% ../../nbs/11_figures/02_maps.ipynb #008b
 def _bars(view):
     "Return the colour bars of panels, one per scale: (norm, colours, values to print, label, exceeded ends)"
     bars = {}
@@ -49,14 +51,17 @@ def _columns(count, width):
     if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # avoids a row of two above a single map
     if width < 5: return min(count, 2 if count <= 4 else 3)
     if count <= 4: return count
-    return 3 if count in (5, 6, 9) else 4
+    if count in (5, 6, 9): return 3
+    return 4
 
 def _printed(ticks): return max(text_width(text, ticks.size) for text in ticks.texts[::ticks.every])
 
+# %% ../../nbs/11_figures/02_maps.ipynb #010b
 def _panel_names(view):
     "Return the heading of each panel: its letter, if there are several, and its name"
     return [' '.join(filter(None, parts)) for parts in zip(panel_letters(len(view.names)), view.names)]
 
+# %% ../../nbs/11_figures/02_maps.ipynb #010c
 def _grid(view, width, across, right):
     "Return the layout of the panels of `view`, with `right` points of free space at the side"
     n, count, names = len(view.labels), len(view.values), _panel_names(view)
@@ -79,6 +84,7 @@ def _grid(view, width, across, right):
         y += side + (below + 18 if any(i + across >= count for i in at) else 8)
     return _Grid(across, side, left, gap + band, ticks, tops, y)
 
+# %% ../../nbs/11_figures/02_maps.ipynb #010d
 def _name_lines(name, space): return wrapped(name, space - 4, 7, 'bold')
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012
@@ -89,6 +95,7 @@ def _edge_bands(sheet, x, y, side, saliency, limit):
         ax.imshow(image, cmap=signed, norm=Normalize(-limit, limit))
         ax.set(xticks=[], yticks=[])
 
+# %% ../../nbs/11_figures/02_maps.ipynb #012b
 def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     "Draw panel `i` of `view` at (`x`, `y`)"
     pitch, (norm, cmap, _) = grid.side/len(view.labels), _scale_of(view.kinds[i], view.limits[i])
@@ -110,11 +117,13 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
 def _tied_in(view, i):
     "Return which rows of panel `i` have no ranks, bool [n]; None if all have ranks"
     tied = getattr(view, 'tied', None)
-    return tied if tied is not None and tied.any() and i == len(view.values) - 1 else None
+    if tied is not None and tied.any() and i == len(view.values) - 1: return tied
+    return None
 
 def _has_negative(view):
     return any(k == 'signed' and is_negative(v, l).any() for k, v, l in zip(view.kinds, view.values, view.limits))
 
+# %% ../../nbs/11_figures/02_maps.ipynb #012sb
 def _entries(view, pitch):
     "Return the entries of the legend"
     last, missing = len(view.values) - 1, np.isnan(view.values)
@@ -127,12 +136,12 @@ def _entries(view, pitch):
     if tied is not None: missing[last, tied] = False # tied rows are not missing values
     return entries + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
-
 # %% ../../nbs/11_figures/02_maps.ipynb #013
 def _label_lines(label, ticks, length):
     "Return the lines of the `label` of a colour bar of `length` points that prints `ticks`"
     return wrapped(label, length + 10 - text_width(power_of_ten(max(abs(t) for t in ticks))[1], 6.5), 6.5)
 
+# %% ../../nbs/11_figures/02_maps.ipynb #013b
 def _lying_bars(bars, grid, width, from_left):
     """Return (x, y, length, label) of each of the horizontal `bars` below the maps, and their total height in
     points"""
@@ -191,6 +200,7 @@ def _tiled(maps):
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
     return tiles.transpose(0, 2, 1, 3).reshape(len(maps)*step, -1), step
 
+# %% ../../nbs/11_figures/02_maps.ipynb #020b
 @figure_kind('head_grid', head_grid, 'all heads as small maps, layers x heads', 'attention')
 def _head_grid(view, width):
     "Draw all heads on one scale, with layers as rows and heads as columns"
@@ -263,14 +273,17 @@ def underline(ax, x, y, width, box, value, limit):
 _underlined = (lambda ax: (patch(facecolor='#b3d3e8', edgecolor='#b0b0b0', linewidth=.4)(ax),
                            ax.plot([3, 11], [6.6, 6.6], color=ink, linewidth=.7)), 'clearly negative')
 
+# %% ../../nbs/11_figures/02_maps.ipynb #023sb
 def _heading(name, space):
     "Return the lines of the heading of a sentence"
-    return wrapped(name, space, 6.5, unit=r'.+?(?: {3}|$)') if name else []
+    if name: return wrapped(name, space, 6.5, unit=r'.+?(?: {3}|$)')
+    return []
 
 def _write_heading(sheet, lines, x, y):
     "Write the `lines` of a heading, 9 points each"
     for k, line in enumerate(lines): sheet.text(x, y + 4 + 9*k, line, fontsize=6.5, color=grey, va='center_baseline')
 
+# %% ../../nbs/11_figures/02_maps.ipynb #023sc
 def _sentences(view, width):
     "Return (positions, texts, widths, places, lines) of each sentence, and the font size"
     size, space = 8 if len(view.labels) <= 120 else 7, width*72 - 16
@@ -366,6 +379,7 @@ def _mixed(view, colours, grey_fraction=.4):
     down, across = np.arange(height)*rows//height, np.arange(width)*columns//width
     return (1 - grey_fraction)*colours[down][:, across] + grey_fraction*view.image.mean(-1, keepdims=True)
 
+# %% ../../nbs/11_figures/02_maps.ipynb #pch2b
 def _draw_patches(sheet, view, i, x, y, wide, high):
     "Draw the image (`i` is 0) or map `i` - 1 of `view` at (`x`, `y`), with the grid of its patches"
     rows, columns = view.maps.shape[1:]

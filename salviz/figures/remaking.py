@@ -11,8 +11,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from ..core.examples import example_names
-from ..core.provenance import (
-    carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts, unpacked_metadata)
+from ..core.provenance import (carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts,
+                                    unpacked_metadata)
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
@@ -35,6 +35,7 @@ def _run_in(folder):
     try: return Run(folder)
     except (FileNotFoundError, ValueError): return None
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
     "Return the run that a file describes with `facts`"
     near = [folder/facts['path']] if facts.get('path') else []
@@ -52,6 +53,7 @@ def _not_found(what, facts):
     return (f"remake: the {what} {facts['name']!r} was not found; pass its folder with runs='FOLDER' (--runs FOLDER on "
             'the command line)')
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
     "Return the study that a file describes with `facts`"
     near = [folder/facts['path']] if facts.get('path') else []
@@ -72,8 +74,10 @@ def _table_of(x):
                          'runs=TABLE')
     frame = unpacked_metadata(x['table'])
     frame.attrs = {k: unpacked_metadata(v) for k, v in x.get('about', {}).items()}
-    return ResultTable(frame, **{k: unpacked_metadata(v) for k, v in x['look'].items()}) if 'look' in x else frame
+    if 'look' in x: return ResultTable(frame, **{k: unpacked_metadata(v) for k, v in x['look'].items()})
+    return frame
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
     "Find runs and studies near a file (in `folder`) or below `folders`, each run once"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
@@ -85,6 +89,7 @@ class _Finder:
 
     def study(self, facts): return _found_study(facts, self.folder, self.folders)
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-7c
 def _restored(x, find):
     "Return the source that a file describes as `x`; `find` is a `_Finder`"
     form = x['form']
@@ -96,7 +101,8 @@ def _restored(x, find):
     if form == 'dict': return {unpacked_metadata(k): _restored(one, find) for k, one in x['items']}
     if form == 'snapshot':
         run = find.run(x['run'])
-        return Seen(run.snapshot(x['step'], x['probe']), run) if x.get('seen') else run.snapshot(x['step'], x['probe'])
+        if x.get('seen'): return Seen(run.snapshot(x['step'], x['probe']), run)
+        return run.snapshot(x['step'], x['probe'])
     raise ValueError(f'unknown source {form!r:.40}')
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9
@@ -107,6 +113,7 @@ def _entries(x, within):
     inside = x.values() if isinstance(x, dict) else x
     return [entry for one in inside for entry in _entries(one, within)]
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-9b
 def _changed(was, now, what):
     "Return a sentence about a run or study that has changed; '' if it is the same"
     name, other_data = was.get('name'), was.get('data_fingerprint') != now.get('data_fingerprint')
@@ -114,12 +121,15 @@ def _changed(was, now, what):
     if was['id'] != now['id']: return f'{recreated}, with other data' if other_data else recreated
     written = was.get('contents') != now.get('contents')
     if written: return f'the files of {what} {name} have changed since'
-    return f'{what} {name} is now called {now.get("name")}' if name != now.get('name') else ''
+    if name != now.get('name'): return f'{what} {name} is now called {now.get("name")}'
+    return ''
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-9c
 def _tables(x):
     if isinstance(x, list): return [one for item in x for one in _tables(item)]
     if not isinstance(x, dict): return []
-    return [x['sha256']] if x.get('form') == 'table' else [one for item in x.values() for one in _tables(item)]
+    if x.get('form') == 'table': return [x['sha256']]
+    return [one for item in x.values() for one in _tables(item)]
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9s
 def _differences(
@@ -147,6 +157,7 @@ def _differences(
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11
 _unexplained = 'the metadata is the same: the figure may have been changed after it was drawn'
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-11b
 class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
     """A remade figure: `path` of the new file, None if its bytes are those of the existing one; `figure`; whether all
     bytes are the `same`, or at least the image (`same_picture`); what `differs`, as sentences"""
@@ -160,6 +171,7 @@ class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
         words = f' ({"; ".join(reasons)})' if reasons and not self.same else ''
         return f'{self.path or "figure"}: {head}{words}'
 
+# %% ../../nbs/11_figures/08_remaking.ipynb #rm-11c
 def _called_again(recipe, path, runs, changes):
     "Return (source, kind, arguments) of the call that a file describes"
     if 'cannot' in recipe: raise ValueError(f'remake: {path.name} cannot be remade: {recipe["cannot"]}')

@@ -9,9 +9,8 @@ __all__ = []
 import numpy as np
 from matplotlib.colors import Normalize
 
-from .drawing import (
-    Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink_on, filled_box, sequential,
-    signed_scale, text_width, unmarked, vermilion, wrapped)
+from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow, grey,
+                                    ink_on, sequential, signed_scale, text_width, unmarked, vermilion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid
@@ -26,8 +25,10 @@ def _beyond(view):
     "Return which ends of the scale are exceeded"
     values = np.concatenate([np.nan_to_num(m).ravel() for row in view.maps for m in row if m is not None])
     if view.is_signed: return beyond(values, view.limit)
-    return 'max' if (values > view.limit*(1 + 1e-6)).any() else 'neither'
+    if (values > view.limit*(1 + 1e-6)).any(): return 'max'
+    return 'neither'
 
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5b
 def _runs_of(columns):
     "Return [(training, first column, number of columns)] of adjacent columns with the same training"
     out = []
@@ -39,8 +40,10 @@ def _runs_of(columns):
 def _shape(view, i):
     "Return height divided by width of item `i`"
     shown = view.inputs[i]
-    return len(shown)/shown.shape[1] if view.modality == 'image' else None
+    if view.modality == 'image': return len(shown)/shown.shape[1]
+    return None
 
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5c
 def _bar_below(sheet, view, y, width):
     "Draw the colour bar `y` points below the top"
     length = min(160., width*72 - 2*Sheet.margin - 14)
@@ -105,6 +108,7 @@ def _line_boxes(words, space, size):
     widths = [text_width(text, size) + 5 for text in texts]
     return texts, widths, flow(widths, space, 1.5)
 
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7b
 def _lines(view, width):
     "Draw a line of coloured words for each training and method, below the name of each sentence"
     full, size, box = width*72, 7, 11
@@ -140,6 +144,7 @@ def _lines(view, width):
     high = y + 32 + 8*(len(wrapped(view.unit, min(160., full - 24), 6.5)) - 1)
     return Body(high, draw, ('Underlined words are clearly negative.',)*underlined)
 
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7c
 @figure_kind('saliency_grid', saliency_grid, 'the same inputs by training and saliency method, on one colour scale',
              'saliency of images, series or texts', 'snapshots', cites=('SaliencyGuided',), asks='names',
              lists=('trainings', 'methods', 'items'))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import to_hex
 
-from .drawing import grey, lightness, power_of_ten, signed_scale
-from ..views.maps import coloured_sentences
-from ..views.base import is_negative
-from ..core.words import boxed_by_pdflatex, digits_of, latex_text
 from ..core.validation import PositiveFloat
+from ..core.words import boxed_by_pdflatex, digits_of, latex_text
+from .drawing import grey, lightness, power_of_ten, signed_scale
+from ..views.base import is_negative
+from ..views.maps import coloured_sentences
 
 if TYPE_CHECKING:
     from salviz.core.snapshots import Snapshot
@@ -50,6 +50,7 @@ def _word_latex(text, value, limit, is_special=False) -> str:
     return _box(f'\\underline{{{_token_latex(text)}}}' if is_negative(value, limit) else _token_latex(text), value,
                 limit)
 
+# %% ../../nbs/11_figures/04_sentences.ipynb #012b
 def _legend_latex(
     limit, unit,
     underlined=True, # explain the underlines
@@ -72,6 +73,7 @@ def _sentence(view, k):
     heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{name}}}\\par}}'] if view.names[k] else []
     return '\n'.join([*heading, ''.join(words) + '\\par\\smallskip'])
 
+# %% ../../nbs/11_figures/04_sentences.ipynb #015b
 def _sentences_latex(
     view,            # `ColouredSentences`
     standalone=True, # True: a complete document; False: a fragment
@@ -113,6 +115,7 @@ def coloured_sentence_latex(
     labels = tuple(label[2:] if is_piece else label for label, is_piece in zip(view.labels, pieces))
     return _sentences_latex(replace(view, continues=pieces, labels=labels), standalone, caption)
 
+# %% ../../nbs/11_figures/04_sentences.ipynb #016b
 def sentence_latex(
     snapshot:'Snapshot|Sequence[Snapshot]', # one snapshot or several
     words:bool=True,                        # True: colour words (sum over their pieces); False: tokens

@@ -19,22 +19,25 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, colour_bar,
-                      cross_sample, cut_labels, cut_texts, denser, drawable_view, ends, enlarged, faint, figure_kind,
-                      figure_kinds, filled_box, fitted, flow, font_named, grey, ink, ink_on,
-                      label_width, least_cell, legend, legend_height, lightness, map_axes,
-                      map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample,
-                      narrowest, nice_below, no_regions, of_words, orange, figure_style,
-                      page_of_sheets, panel_title, patch, power_of_ten, region_sample,
-                      replaced_style, attention_scale, sequential, signed_number, signed_scale,
-                      upright_bar_width, text_width, thinned_note, ties_sample, token_ticks, unmarked,
-                      vermilion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
-from ..views.maps import attention_limit, same_scale
+
+# %% ../../nbs/11_figures/01_sheet.ipynb #003b
+from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies,
+                                    colour_bar, cross_sample, cut_labels, cut_texts, denser, drawable_view, ends,
+                                    enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box, fitted, flow,
+                                    font_named, grey, ink, ink_on, label_width, least_cell, legend, legend_height,
+                                    lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
+                                    middle, minus_sample, narrowest, nice_below, no_regions, of_words, orange,
+                                    page_of_sheets, panel_title, patch, power_of_ten, region_sample, replaced_style,
+                                    sequential, signed_number, signed_scale, text_width, thinned_note, ties_sample,
+                                    token_ticks, unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
+
+# %% ../../nbs/11_figures/01_sheet.ipynb #003c
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
                                guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
-                               pattern_shares,
-                               saliency_distribution, scored_sentence, signal_view, token_labels, translation)
+                               pattern_shares, saliency_distribution, scored_sentence, signal_view, token_labels,
+                               translation)
+from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
@@ -44,6 +47,7 @@ def _strips(view, high=46):
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
     return rows
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #006b
 def _strip(sheet, x, y, width, height, values, name, colour, low, high):
     "Draw bars of `values` on a numbered scale from `low` to `high`"
     ax = sheet.axes(x, y, width, height, xlim=(-.5, len(values) - .5), ylim=(1.1*low, 1.1*high))
@@ -95,6 +99,7 @@ def _attention_beside_saliency(view, width, high=46):
     flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
     return _aligned_strips(view, _strips(view, high), flagged, width)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #008sb
 @figure_kind('explanation_beside_rationale', explanation_beside_rationale,
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
@@ -116,6 +121,7 @@ def _columns(view, numbers, space, size):
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     return words, widths, flow(widths, space, 3)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #011b
 def _write_numbers(ax, numbers, places, widths, box, line):
     "Write `numbers` below boxes `box` points high"
     for number, w, (k, x) in zip(numbers, widths, places):
@@ -127,6 +133,7 @@ def _name_rows(sheet, x, tops, names):
         for y, name in names.items():
             sheet.text(x - 5, top + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #011c
 def _replacements(view, space, size):
     "Return the words of the masked copy, with arrows"
     return [fitted(arrow_to(s, i)*bool(r) + label, space/3, size, weight_of(r))
@@ -152,6 +159,7 @@ def _shown_classes(view, most=8):
 
 _threshold = dict(color=grey, linewidth=.8, linestyle=(0, (3, 2))) # above it a class is predicted (multi-label)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #014b
 def _draw_probabilities(sheet, view, x, y, width, shown):
     "Draw bars of the class probabilities, before masking above after masking"
     names = [fitted(view.classes[c] + ' (label)'*(c in view.right), 100, 6.5, weight_of(c in view.right))
@@ -216,6 +224,7 @@ def _square(view, width, right, label_space=62):
     side = min(width*72 - left - right, max(26*len(view.labels), 78))
     return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), label_space)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #018b
 @figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
 def _discard_region(view, width):
@@ -341,6 +350,7 @@ def _pattern_tables(view, width):
 # %% ../../nbs/11_figures/01_sheet.ipynb #028
 _Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend is_copy', defaults=(False,))
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #028b
 def _panels(view):
     "Return the panels of a signal view: input, saliency, the method's saliency, masked copy"
     image, grown = view.modality == 'image', np.nan_to_num(view.limit) or 1.
@@ -361,6 +371,7 @@ def _panels(view):
     below, above = (view.masked < span[0]).any(), (view.masked > span[1]).any()
     return [*out, shown('masked copy X̃', view.masked, ends[below + 2*above])._replace(is_copy=True)]
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #028c
 _roomy = 3 # points; smaller cells cannot contain a dot
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028s
@@ -377,6 +388,7 @@ def _pitch(view, width, height):
     rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
     return min(width/columns, height/rows)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #028sb
 def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     "Draw one panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
@@ -403,6 +415,7 @@ def _feature_axis(ax, names, count, height):
     ax.set_yticks(np.arange(0, count, every), texts[::every])
     ax.tick_params(length=1.5)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #029b
 def _series_layout(view, panels, width):
     "Lay out the panels of a long series one below the other: (height, draw, points between cells)"
     steps, features = view.saliency.shape
@@ -422,6 +435,7 @@ def _series_layout(view, panels, width):
                        panel.extend)
     return 13 + len(panels)*(high + 20) + 8, draw, _pitch(view, wide, high)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #029c
 def _time_axis(ax, steps, wide):
     "Label the time steps below a series"
     at = range(0, steps, _every(steps, wide, 22))
@@ -432,6 +446,7 @@ def _time_axis(ax, steps, wide):
 # titles for narrow panels
 _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
     """Lay out the panels of an image or a short series side by side: (height, draw, points between cells).
     If `dense`, all are in one row if each has 40 points, and those of a long series are low"""
@@ -476,6 +491,7 @@ def _signal_legend(view, count, pitch):
     if pitch >= _roomy: return [*out, (lambda ax: ax.scatter([7], [4.5], s=6, color=ink, linewidth=0), 'masked')]
     return [*out, (patch(facecolor='#dcdcdc', linewidth=0), 'pale: not masked')]
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #031b
 @figure_kind('signal', signal_view, 'an image or series, its saliency, its masked copy', 'input, saliency_map',
              least=2.8, dense=dict(dense=True))
 def _signal_view(view, width, dense=False):
@@ -534,6 +550,7 @@ def _answers(rows, space, size):
         wide.append([text_width(text, size, weight) for text, weight in zip(texts[-1], weights)])
     return texts, [max(*column, 11) + 6 for column in zip(*wide)]
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #038b
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
     "Write labels, predictions (framed where `wrong`) and their probabilities below each line of words"
     for i, (k, x) in enumerate(places):
@@ -696,6 +713,7 @@ def _evidence_entries(view):
              (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'false')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #07efb355b
 def _evidence_map(view, width):
     "Draw one map with its colour bar"
     bar, space = 62*(view.kind != 'region'), width*72 - 2*Sheet.margin
@@ -775,6 +793,7 @@ def _evidence_table(view, width):
         f'The cells for {view.values.size} numbers are too small for digits.',)
     return Body(above + tall + 6 + legend_height(entries, space), draw, notes)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #aa64bacfb
 @figure_kind('evidence', evidence_view, "evidence of a custom method as a map, words or a table",
              'evidence that no other kind draws', example=dict(name='pull', head=1))
 def _evidence_view(view, width):
@@ -798,6 +817,7 @@ def _fitting(views, width, most_height):
     if len(views) == 1 and is_too_high(): drawn = [_narrowed(views[0], drawn[0], width, most_height - 40)]
     return list(zip(views, drawn))
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #048b
 def _narrowed(view, body, width, most_height):
     """Return `body` of `view`, or if possible a centred, narrower one that is at most `most_height` points high"""
     for wide in np.arange(width - .25, _least([view]), -.25):
@@ -824,6 +844,7 @@ def _checked(view):
 
 def _least(views): return max(narrowest[type(view)] for view in views)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #051b
 def _side_by_side(views, columns, width):
     "Return the number of panels per row: `columns`, or as many of one kind as fit into `width` inches"
     # panels are legible at their minimum width, and easy to read from 2.6 inches; three stay together if possible
@@ -850,6 +871,7 @@ def _on_one_scale(views):
     largest = max(view.limit for view in views)
     return [replace(view, limit=largest) for view in views]
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
     """Return `views` with `titles` in place of their own, with the parts that `heading` selects, and with letters if
     there are several"""
@@ -878,8 +900,10 @@ def _without_repeats(drawn):
         later.update(new_notes)
         out.insert(0, (replace(view, notes=tuple(note for note in view.notes if note in new_notes)),
                        body._replace(notes=tuple(note for note in body.notes if note in new_notes))))
-    return out if len(drawn) > 1 else drawn
+    if len(drawn) > 1: return out
+    return drawn
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #053b
 def _left_to_the_caption(drawn, views):
     "Return (view, body) as in `drawn` without notes, the notes for the caption, and the notes for the author"
     notes = list(dict.fromkeys(note for view, body in drawn for note in (*view.notes, *body.notes)))
@@ -901,11 +925,13 @@ def _laid_out(shown, views, width, columns, heading, most_height):
     sheets = [Sheet(view, width/across, body.height, body.notes) for view, body in drawn]
     return sheets, [body for _, body in drawn], across, to_caption, for_author
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #053sb
 def _row_height(row):
     "Return the height in points of the sheets of a row, with their headings aligned"
     heads = [sheet.head for sheet in row]
     return max(sheet.height for sheet in row) + max(heads) - min(heads)
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #053sc
 def _first_that_fits(scales, lay_out, page_height):
     """Return the first of `scales` at which the result of `lay_out(scale)` is at most `page_height` inches high, else
     the last one, and the result"""
@@ -926,6 +952,7 @@ def _cut_words(cut, scale):
     return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; choose a larger width{smaller} '
             'or shorter names')
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #05ab
 def _tall_words(fig, page_height, views, width, scale, across):
     "Return the warning about a figure that is higher than its page"
     several = len(views) > 1 or len(getattr(views[0], 'names', ()) or ()) > 1
@@ -937,6 +964,7 @@ def _tall_words(fig, page_height, views, width, scale, across):
     return (f'figure: {fig.get_figheight():.1f} inches high, more than the text area of a page ({page_height:.3g}); '
             f'choose {" or ".join(ways)}')
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #05ac
 def _shortened_words(labels, scale):
     "Return the warning about `labels` that were shortened"
     few = ', '.join(f'“{label if len(label) <= 60 else label[:59] + "…"}”' for label in labels[:2])
@@ -992,6 +1020,7 @@ def draw_figure(
     fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), for_author
     return fig
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #054b
 draw_figure.__qualname__ = 'figure' # messages name the public function
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054c
@@ -1007,6 +1036,7 @@ def _contains(part, words):
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 
+# %% ../../nbs/11_figures/01_sheet.ipynb #054cb
 def _as_sentence(parts, between):
     "Join `parts` of a heading into a sentence"
     words = between.join(parts)

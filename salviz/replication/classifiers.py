@@ -18,6 +18,7 @@ from .plans import plan
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-6
 _domains = dict(movie='movie-sentences', amazon='amazon-reviews', tweets='tweets')
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-6b
 @functools.cache
 def _sentence_pools(
     task,                # 'movie', 'amazon' or 'tweets' with two classes; 'movie5' with five
@@ -49,6 +50,7 @@ def _glue_pools(task): # DatasetDict
     else: raw, columns = from_hub('nyu-mll/glue', task, here='none of GLUE but sts-b'), _glue[task]
     return load_text(dict(train=raw['train'], test=raw['validation']), name=task, **columns)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-10b
 @functools.cache
 def _sst5_pools(task='sst-5'): # DatasetDict
     "Return SST-5 with its original splits"
@@ -90,6 +92,7 @@ def _pools_of(
         hint = f'connect to the Hub, cache a copy, or pass data={{{task!r}: DatasetDict}}'
         raise FileNotFoundError(f'{task} is not on this machine; {hint}: {e}') from e
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-13b
 def _drawn(
     load,        # function(task) -> DatasetDict
     sizes,       # numbers of rows of train, validation and test, or 'full'
@@ -101,7 +104,8 @@ def _drawn(
         from salviz.data.texts import subset
         pools = _pools_of(task, load, data)
         def fitting(split, n):
-            return round(smaller*len(pools[split])) if smaller and n != 'full' and n > len(pools[split]) else n
+            if smaller and n != 'full' and n > len(pools[split]): return round(smaller*len(pools[split]))
+            return n
         train, validation, test = map(fitting, ('train', 'validation', 'test'), sizes)
         return subset(pools, train, seed, validation, test)
     return rows
@@ -122,12 +126,14 @@ def _transformer_for(
         return load_model_for(data_task(pools), base, labels=data_classes(pools), seed=seed, **cut)
     return make
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-16b
 @functools.cache
 def _word_table(base='minilm'): # (embeddings [vocabulary, size], tokenizer)
     from salviz.models.loading import load_classifier
     model, tokenizer = load_classifier(base)
     return model.get_input_embeddings().weight.detach()[:len(tokenizer)].clone(), tokenizer
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-16c
 def _text_lstm_for(
     load,           # function(task) -> DatasetDict
     data=None,      # {task: DatasetDict}
@@ -159,6 +165,7 @@ def _test_accuracy(run) -> float: # NaN for regression
     "Return the accuracy on the test split"
     return run.scores('test').get('accuracy', math.nan)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-19b
 def _validation_score(run) -> float:
     "Return the validation score of the best checkpoint"
     return run.scores('validation')[run.best_metric[0]]
@@ -169,6 +176,7 @@ def _constant_score(run) -> float:
     labels = run.load_arrays('test_predictions')['labels']
     return float(np.bincount(labels).max()/len(labels))
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-19c
 def _class_probabilities(model, tokenizer, data, max_length=None): # float64 array [rows, classes], labels [rows]
     "Return the class probabilities of `model` for the rows of a split, and the labels"
     import torch
@@ -183,10 +191,12 @@ def _class_probabilities(model, tokenizer, data, max_length=None): # float64 arr
         labels += batch['labels'].tolist()
     return np.concatenate(parts), np.array(labels)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-19d
 def _confidence(model, tokenizer, data) -> float: # NaN for regression
     "Return the mean probability of the predicted class on the test split"
     p, _ = _class_probabilities(model, tokenizer, data['test'])
-    return float(p.max(-1).mean()) if p.shape[1] > 1 else math.nan
+    if p.shape[1] > 1: return float(p.max(-1).mean())
+    return math.nan
 
 _confidence.version = '1'
 
@@ -219,6 +229,7 @@ def _ad_methods(p=.3, q=.3) -> dict: # {name: method}
                 AA=ADDrop(attribution='attention', **shared), RD=ADDrop(attribution='random', **shared),
                 gold=ADDrop(target='gold', **shared), noCT=ADDrop(cross_tuning=False, **shared))
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-25b
 def _ood(run, model, tokenizer, rows=400, max_length=32) -> dict: # {domain: accuracy}, mean, majority
     "Return the accuracy of a run on test rows of the packaged domains that it was not trained on"
     from salviz.data.texts import subset
@@ -232,6 +243,7 @@ def _ood(run, model, tokenizer, rows=400, max_length=32) -> dict: # {domain: acc
         largest.append(np.bincount(labels).max()/len(labels))
     return dict(scores, mean=float(np.mean([*scores.values()])), majority=float(np.mean(largest)))
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-25c
 _ood.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-26
@@ -247,6 +259,7 @@ def _ad(folder, seeds, tasks, rows, epochs, learning_rate, names, measures, laye
                   _chosen(_ad_methods(), names), seeds, settings, {**_losses, **measures}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-26b
 @plan('AD', 'AD-DROP and its ablations', dict(quick=2.5, small=53, full=60*24*4),
       needs=dict(full=_full_needs.format('CoLA, MRPC and RTE (GLUE), BERT and RoBERTa')),
       quick=dict(seeds=(0, 1, 2), tasks=('movie',), arms=('FT', 'GA', 'noCT'), rows=(192, 96, 400), layers=2, epochs=5,
@@ -258,6 +271,7 @@ def ad(folder, after, seeds, tasks, rows, epochs, learning_rate, arms, layers, *
     "Return the study of AD-DROP, its ablations of attribution, labels and cross-tuning, and fine-tuning"
     return _ad(folder, seeds, tasks, rows, epochs, learning_rate, arms, dict(ood=_ood), layers, **more)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-26c
 @plan('AD64', 'AD-DROP with few examples', dict(small=9, full=60*3),
       needs=dict(full=_full_needs.format('CoLA, MRPC and RTE (GLUE), BERT and RoBERTa')),
       small=dict(seeds=range(100, 106), tasks=tuple(_domains), rows=(64, 128, 400), layers=3, epochs=12,
@@ -280,6 +294,7 @@ def _prior_methods(rate=.3, layers=0) -> dict: # {name: method}
 
 _prior = dict(tasks=('movie',), layers=2, rows=(192, 96, 400), epochs=5, learning_rate=5e-4)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-28b
 @plan('PRIOR', 'which attributions to drop', dict(quick=1, small=10, full=60*12),
       needs=dict(full=_full_needs.format('MRPC (GLUE), RoBERTa')),
       quick=dict(_prior, seeds=(0,), arms=('none', 'random', 'high', 'low')),
@@ -328,8 +343,10 @@ _attention_kl.version = '1'
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-33
 def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, seed); None for the teacher itself
     "Return the run that a trial of SALLM starts from"
-    return None if method == 'FT' else ('SALLM', 'FT', settings, seed)
+    if method == 'FT': return None
+    return ('SALLM', 'FT', settings, seed)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-33b
 @plan('SALLM', 'SalLM and the variants of its poster', dict(quick=1.4, small=36, full=60*10), starts=_teacher_first,
       needs=dict(full=_full_needs.format('SST-5, BERT')),
       quick=dict(seeds=(0,), tasks=('movie',), arms=('FT', 'SalLM'), layers=2, rows=(192, 96, 400), epochs=5,
@@ -359,6 +376,7 @@ def _faithfulness(run, model, tokenizer, data, rows=300, steps=20) -> dict:
 
 _faithfulness.version = '1'
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-35b
 def _guided_methods(fraction, **how) -> dict: # {name: method}
     "Return plain training, and saliency guided training that masks `fraction`"
     from salviz.methods import FineTuning, SaliencyGuided
@@ -370,6 +388,7 @@ def _larger_pools(task): # DatasetDict
     "Return `_sentence_pools` with a larger training pool"
     return _sentence_pools(task, splits=(.6, .15, .25))
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-36b
 @plan('TEXT', 'saliency guided training on sentences', dict(small=23, full=60*20),
       needs=dict(full=_full_needs.format('movie reviews and e-SNLI with rationales')),
       small=dict(seeds=range(100, 106), tasks=('movie', 'tweets'), rows=(4000, 'full', 600), epochs=5,
@@ -398,6 +417,7 @@ def _below_random(model, test, ways) -> dict:
     below = {f'{way}_below': areas['random'] - areas[way] for way in ways}
     return out | {f'{way}_area': x for way, x in areas.items()} | below
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-38b
 def _drop(model, data, rows=500, fewer=150) -> dict:
     "Return `_below_random` of the gradient on `rows` test images, of the slower saliencies on `fewer`"
     def first(n): return data['test'].select(range(min(n, len(data['test']))))
@@ -428,6 +448,7 @@ def _tenth_at(optimizer, steps):
     from torch.optim.lr_scheduler import MultiStepLR
     return MultiStepLR(optimizer, [steps//2, 3*steps//4])
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-39b
 def _images(folder, seeds, tasks, rows, net, fraction, measures, model, data, **train):
     def make(seed, task):
         from salviz.models.nets import small_net
@@ -451,6 +472,7 @@ def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=
                    model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)
 
+# %% ../../nbs/15_replication/04_classifiers.ipynb #cc-40b
 @plan('CIFAR', 'saliency guided training on colour images', dict(full=60*24*5),
       needs=dict(full=_full_needs.format('CIFAR-10')),
       full=dict(seeds=range(100, 105), tasks=('cifar10',), rows=('full',)*3, epochs=200, batch_size=128,

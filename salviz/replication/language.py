@@ -26,6 +26,7 @@ def _needs_gpu(
         raise ValueError(f"{study}: the budget 'full' needs a GPU and {what}, and no GPU was found; choose 'small', or "
                          'pass your own model= and data=')
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-6b
 @lru_cache(2)
 def _packed_sentences(
     vocab_size=600,
@@ -48,6 +49,7 @@ def _packed_sentences(
 # %% ../../nbs/15_replication/05_language.ipynb #lang-7
 _splits = (.7, .1, .2)
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-7b
 @lru_cache(2)
 def _rated_sentences(
     sign=True, # only sentences with clear ratings, labelled by their sign; False: all sentences
@@ -78,6 +80,7 @@ def _wikipedia_pools(
     tokenizer = AutoTokenizer.from_pretrained('FacebookAI/roberta-base', trust_remote_code=False)
     return tokenizer, pack_texts(data, tokenizer, block)
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-10b
 _pools = {'movie-sentences': _packed_sentences, 'wikipedia': _wikipedia_pools}
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-10d
@@ -103,6 +106,7 @@ def _unigram_entropy(data, tokenizer) -> float:
     p = (train + 1)[ordinary]/(train + 1)[ordinary].sum()
     return float(-(validation[ordinary]*np.log(p)).sum()/validation.sum())
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-16b
 def commonest_class_accuracy(data) -> float:
     "Return the test accuracy of always predicting the most frequent class of train"
     first = np.bincount(data['train']['label']).argmax()
@@ -122,6 +126,7 @@ def _antecedents(
     rules = {k: by_answer[k] for k in by_answer if k not in named.values()}
     return {k: float(by_answer[v]) for k, v in named.items()} | dict(chance=float(rules['chance']))
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-19b
 def _exact_match(model, tokenizer, data) -> float:
     "Return the fraction of the test sentences that are translated without an error"
     from salviz.analysis.generation import translation_scores
@@ -141,6 +146,7 @@ _full = dict(rows=(2_000_000, 10_000, 1000), epochs=1, batch_size=32, learning_r
              source='wikipedia')
 _needs = dict(full='a GPU, English Wikipedia and the tokenizer of RoBERTa from the Hub')
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-21b
 def _guided(
     **arguments, # arguments of `AttentionGuidance`
 ):
@@ -153,6 +159,7 @@ def unguided():
     from salviz.methods.base import FineTuning
     return FineTuning()
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-21c
 def _new_model(
     task, tokenizer,
     seed, layers,
@@ -180,6 +187,7 @@ def quiet_study(
     quiet = dict(weights='none', progress=False, snapshots=0, probes=1, keep=1)
     return Study(folder, model, data, methods, seeds=list(seeds), measures=measures, **{**quiet, **more})
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-22b
 def _pretraining(
     folder, name, seeds, methods, measures,
     rows, source, heads, hidden,
@@ -209,6 +217,7 @@ def _masked_lm(folder, after, seeds, layers, **sizes):
     return _pretraining(folder, 'MLM', seeds, methods, _with_line, settings=dict(layers=list(layers)), weights='best',
                        **sizes)
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-23b
 @plan('MLM1', 'All heads guided', dict(small=5, full=30_000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), layers=(6,)),
       full=dict(_full, seeds=range(100, 105), layers=(12,)))
@@ -243,6 +252,7 @@ def _without(
 
 def _omissions(alpha): return {name: partial(_without, left_out, alpha) for name, left_out in _left_out.items()}
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-28b
 @plan('PAT', 'Two of five patterns omitted', dict(small=18, full=100_000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
@@ -250,6 +260,7 @@ def _patterns(folder, after, seeds, alpha=10, **sizes):
     "Return the study of omitted patterns; all conditions share one loss weight, which omissions would change (G5)"
     return _pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-28c
 @plan('RTD', 'Replaced-token detection', dict(small=8, full=30_000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), layers=6),
       full=dict(_full, seeds=range(100, 105), layers=12) | dict(heads=4, hidden=256))
@@ -274,6 +285,7 @@ def _reorder_pools(
     texts = [*data['train']['text'], *data['train']['target_text']]
     return train_tokenizer(texts, 400, form='seq2seq', max_length=block), data
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-31b
 @lru_cache(1)
 def _iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation and test)
     "Return English and German talks from the Hub"
@@ -287,6 +299,7 @@ def _iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation a
 # %% ../../nbs/15_replication/05_language.ipynb #lang-32
 _pairs = {'copy-reorder': _reorder_pools, 'iwslt': _iwslt_pools}
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-32b
 @plan('MT', 'Translation', dict(small=10, full=10_000),
       needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
       small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=14, batch_size=32,
@@ -324,6 +337,7 @@ def _take_body(
     new = [k for k in (*left.missing_keys, *left.unexpected_keys) if not k.startswith('pooler.')]
     if new: raise ValueError(f'DOWN: the body of MLM does not fit the classifier; first mismatch: {new[0]}')
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-34b
 def _started(study, start, layers, seed):
     "Return fine-tuning that first loads the body of a language model"
     method = unguided()
@@ -338,6 +352,7 @@ def _new_classifier(labels, tokenizer, seed, layers, heads, hidden):
     for name, value in class_config(labels=labels).items(): setattr(config, name, value)
     with forked_random(seed): return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 
+# %% ../../nbs/15_replication/05_language.ipynb #lang-34c
 def _large_glue_pools(task):
     "Return a task of GLUE from the Hub, with its validation split as test split, whose labels are not public"
     from datasets import DatasetDict

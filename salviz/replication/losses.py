@@ -16,7 +16,8 @@ def _loss(row): return row.get('loss', row.get('eval_loss', math.nan))
 
 def last_validation_loss(run) -> float:
     "Return the validation loss at the end of training, which need not be that of the best checkpoint"
-    return float(_loss(run.eval_rows[-1])) if run.eval_rows else math.nan
+    if run.eval_rows: return float(_loss(run.eval_rows[-1]))
+    return math.nan
 
 def best_validation_loss(run) -> float:
     "Return the lowest validation loss of all evaluations"
@@ -37,6 +38,7 @@ def epoch_train_curve(run) -> dict: # {epoch: loss}
     for row in run.train_rows: by_epoch.setdefault(math.ceil(row['epoch'] - 1e-5), []).append(row['task'])
     return {epoch: float(np.mean(losses)) for epoch, losses in by_epoch.items()}
 
+# %% ../../nbs/15_replication/03_losses.ipynb #lo-8b
 def train_curve(
     run,
     parts=10,

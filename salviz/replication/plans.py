@@ -15,6 +15,7 @@ from ..core.validation import check_choice
 budgets = ('quick', 'small', 'full')
 plans = {} # {name: StudyPlan}, in the order in which they are trained
 
+# %% ../../nbs/15_replication/01_plans.ipynb #pl-5b
 @dataclass(frozen=True)
 class StudyPlan:
     "A study that claims can refer to"

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from .plans import plans
-from . import verdicts
-from .verdicts import verdict, verdict_table
-from ..core.validation import check_choice
 from ..core.renamed import first_settings, first_title
+from ..core.validation import check_choice
+from . import verdicts
+from .plans import plans
+from .verdicts import verdict, verdict_table
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6a
 _margin = .05
@@ -31,7 +31,8 @@ constants = { # {study: (metric, its value for a constant prediction, name of th
 
 def _constant_words(study) -> str:
     "Return the name of the prediction that ignores its input in `study`"
-    return constants[study][2] if study in constants else 'token frequencies'
+    if study in constants: return constants[study][2]
+    return 'token frequencies'
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class EffectTerm:
     measure:str      # name of the metric
     where:tuple = () # of (setting, value or {budget: value})
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-6b
 @dataclass(frozen=True)
 class Gate:
     "What runs must reach before the difference between them is interpreted"
@@ -69,6 +71,7 @@ class Gate:
         if self.each: return f'{self.measure} of {of} at least {level}, otherwise the pair is dropped'
         return f'mean {self.measure} of {of} at least {level}'
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-6c
 @dataclass(frozen=True)
 class Effect:
     "One difference, and the rule for its verdict"
@@ -98,6 +101,7 @@ class Shown:
     across:str = '' # setting whose values are the columns of a table, for one metric
     reach:bool = False # show the steps until the last condition reaches the final loss of the first
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-7b
 @dataclass(frozen=True, repr=False)
 class Claim:
     "A claim of a paper, and how it is tested"
@@ -142,6 +146,7 @@ def _claim(name:str, paper:str, title:str, **more) -> Claim:
     claims[name] = Claim(name, paper, title, **{k: tuple(v) if isinstance(v, list) else v for k, v in more.items()})
     return claims[name]
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-7ab
 def _minus(
     study, better, worse, measure, # d = `measure` of the condition `better` minus that of `worse`
     **where,                       # {setting: value}
@@ -155,6 +160,7 @@ _learnt = dict(over_majority=.05, measure='test_score') # `majority` is on the s
 _ad_gate = (Gate('AD', ('FT',), **_learnt),)
 _prior_gate = (Gate('PRIOR', ('none',), **_learnt),)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-9b
 _claim('D1', 'ad_drop', 'Dropping low attributions fits fast and generalises badly; dropping high attributions fits '
       'slowly and overfits less', quick=True,
     short='how dropping changes the losses',
@@ -175,6 +181,7 @@ _claim('D1', 'ad_drop', 'Dropping low attributions fits fast and generalises bad
         Effect('D1c', 'best validation loss, none - high', _minus('PRIOR', 'none', 'high', 'best_validation_loss'), .02,
                gates=_prior_gate)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-9c
 _claim('D2', 'ad_drop', 'AD-DROP is more accurate than fine-tuning', quick=True,
     short='more accurate than fine-tuning',
     paper_says='Table 3, mean and standard deviation of five seeds', unit='score on the development set',
@@ -204,6 +211,7 @@ _claim('D3', 'ad_drop', 'Dropping in regions of high gradient attribution beats 
     ours='AD, conditions GA and RD, which drops as many positions among random candidates.',
     effects=[Effect('D3', 'test accuracy, GA - RD', _minus('AD', 'GA', 'RD', 'test_score'), .005, gates=_ad_gate)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-10b
 _claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
     short='cross-tuning helps',
     paper_says='Table 2, without and with cross-tuning', unit='score on the development set',
@@ -217,6 +225,7 @@ _claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
     effects=[Effect('D4', 'test accuracy, with - without cross-tuning', _minus('AD', 'GA', 'noCT', 'test_score'), .01,
                     gates=_ad_gate)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-10c
 _claim('D5', 'ad_drop', 'Results vary less (a) over p and q with cross-tuning, (b) over seeds with AD-DROP',
     short='results vary less',
     paper_says='(a) Figure 4 (RTE, 81 settings), no numbers. (b) Standard deviations in Table 3, lower in six of eight '
@@ -251,6 +260,7 @@ _claim('D6', 'ad_drop', 'Pseudo labels beat gold labels as the target of the att
     effects=[Effect('D6', 'test accuracy, pseudo - gold', _minus('AD', 'GA', 'gold', 'test_score'), .005,
                     gates=_ad_gate)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-11b
 _claim('D7', 'ad_drop', 'The gain is larger with less data',
     short='larger gain with less data',
     paper_says='Table 5, five seeds', unit='score on the development set',
@@ -263,6 +273,7 @@ _claim('D7', 'ad_drop', 'The gain is larger with less data',
                     (*_minus('AD64', 'GA', 'FT', 'test_score'), *_minus('AD', 'FT', 'GA', 'test_score')), .01,
                     gates=(*_ad_gate, Gate('AD64', ('FT',), **_learnt)))])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-11c
 _claim('D8', 'ad_drop', 'AD-DROP generalises better to other domains',
     short='better on other domains',
     paper_says='Table 6', unit='accuracy',
@@ -279,6 +290,7 @@ _middle, _deep, _shallow = dict(small=6, full=12), dict(small=12, full=16), dict
 
 def _plain_minus_guided(measure, **where): return _minus('MLM', 'plain', 'AG', measure, **where)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-13b
 _claim('G1', 'attention_guidance', 'The average training loss is lower', quick=True,
     short='lower training loss',
     paper_says='Table 3, average training loss', unit='masked-language-modelling loss, lower is better',
@@ -292,6 +304,7 @@ _claim('G1', 'attention_guidance', 'The average training loss is lower', quick=T
          'the heads are guided to the next and the previous token.',
     effects=[Effect('G1', 'average training loss, plain - guided', _plain_minus_guided('average_loss'), .05, **_depth)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-13c
 _claim('G2', 'attention_guidance', 'The final validation loss is lower', quick=True,
     short='lower validation loss',
     paper_says='Table 3, validation loss: lower in eight of nine cases',
@@ -310,6 +323,7 @@ _claim('G2', 'attention_guidance', 'The final validation loss is lower', quick=T
     effects=[Effect('G2', 'final validation loss, plain - guided', _plain_minus_guided('last_validation_loss'), .05,
                     **_depth)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-13d
 _claim('G3', 'attention_guidance', 'Deep models stall without guidance, and guidance prevents it',
     short='deep models no longer stall',
     paper_says='English, 16 layers: final training loss; after a day the baseline is at 6.5, the guided model at 2.5',
@@ -332,6 +346,7 @@ def _over_rates(sign, condition): # MLM trains with the rate in the middle
 _why_rates = ('the range only measures how good the middle rate is if neither condition learns at an outer rate, and '
               'so penalises the condition that is better there')
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-14b
 _claim('G4', 'attention_guidance', 'Training is less sensitive to the learning rate',
     short='less sensitive to the learning rate',
     paper_says='Section 4.5, without numbers',
@@ -344,6 +359,7 @@ _claim('G4', 'attention_guidance', 'Training is less sensitive to the learning r
 
 _other_pairs = ('first+period', 'first+delim', 'period+delim')
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-14c
 _claim('G5', 'attention_guidance', 'The next and the previous token are the patterns that matter most',
     short='the next and the previous token matter most',
     paper_says='Table 5, loss after 100,000 steps without one of the patterns (all: 2.99)',
@@ -358,6 +374,7 @@ _claim('G5', 'attention_guidance', 'The next and the previous token are the patt
                      *(EffectTerm(-1/3, 'PAT', f'no {x}', 'last_validation_loss') for x in _other_pairs)),
                     .1)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-14d
 _claim('G6', 'attention_guidance', 'Guidance helps on downstream tasks',
     short='helps on downstream tasks',
     paper_says='Table 4: higher in 11 of 12 English results, and in all Filipino and Oromo results',
@@ -384,6 +401,7 @@ _claim('G6', 'attention_guidance', 'Guidance helps on downstream tasks',
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-15
 _knows = (Gate('COREF', ('plain',), least=.5, measure='antecedent_accuracy'),)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-15b
 _claim('G7', 'attention_guidance', 'Language modelling does not need heads that find antecedents',
     short='heads that find antecedents are not needed',
     paper_says='Table 8: accuracy of the best head on CoNLL and on invented sentences, and validation loss, with half '
@@ -409,6 +427,7 @@ _claim('G7', 'attention_guidance', 'Language modelling does not need heads that 
         Effect('G7b', 'final validation loss, plain - guided', _minus('COREF', 'plain', 'AG1', 'last_validation_loss'),
                .05, 'no harm', gates=_knows)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-15c
 _claim('G8', 'attention_guidance', 'Replaced-token detection is learned faster',
     short='replaced-token detection is learned faster',
     paper_says='Table 6', unit='loss, lower is better',
@@ -421,6 +440,7 @@ _claim('G8', 'attention_guidance', 'Replaced-token detection is learned faster',
                                 after_run='no condition learned anything: the same prediction for every token has a '
                                           'lower loss than both, so neither could be faster'),))])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-15d
 _claim('G9', 'attention_guidance', 'Translation: lower loss, and no worse translations',
     short='translation: lower loss, no worse output',
     paper_says='Table 7, validation loss, and BLEU, which the paper calls comparable',
@@ -450,6 +470,7 @@ def _no_harm_effect(name, study, margin, **more):
 _both_solve = dict(arms=('FT', 'SGT'), least=.9, each=True)
 _tcn, _input_cell = (('net', 'tcn'),), (('net', 'input-cell-lstm'),)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-17b
 _claim('S1', 'saliency_guided', 'Accuracy is maintained',
     short='accuracy is maintained',
     paper_says='Abstract, no numbers', weak='No numbers.',
@@ -463,8 +484,10 @@ _claim('S1', 'saliency_guided', 'Accuracy is maintained',
                     _minus('SERIES', 'SGT', 'FT', 'test_accuracy', net='tcn'), .02, 'no harm',
                     gates=(Gate('SERIES', ('FT',), over_majority=.05, where=_tcn),))])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-17c
 _saliencies = 'gradient', 'IG', 'SmoothGrad', 'DeepLIFT', 'GradientSHAP'
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-17d
 _claim('S2', 'saliency_guided', 'Accuracy falls faster when salient pixels are removed, for every saliency method',
     quick=True,
     short='accuracy falls faster without salient pixels',
@@ -484,6 +507,7 @@ _claim('S2', 'saliency_guided', 'Accuracy falls faster when salient pixels are r
                     _minus('DIGITS', 'SGT', 'FT', 'drop_gradient_below'), .01,
                     gates=(Gate('DIGITS', ('FT',), **_learnt),))])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-17e
 _claim('S3', 'saliency_guided', 'Gradients concentrate near zero',
     short='gradients concentrate near zero',
     paper_says='Figure 2 A and C, no numbers', weak='Images of one run.',
@@ -495,6 +519,7 @@ _claim('S3', 'saliency_guided', 'Gradients concentrate near zero',
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-18
 _sure = (Gate('TEXT', ('FT',), least=.7),)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-18b
 _claim('S4', 'saliency_guided', 'Explanations are (a) more comprehensive and (b) more sufficient',
     short='more faithful explanations',
     paper_says='Table 1, gradient and integrated gradients (IG), without subtracting random explanations (.056, .001, '
@@ -520,11 +545,13 @@ _claim('S4', 'saliency_guided', 'Explanations are (a) more comprehensive and (b)
         Effect('S4b', 'sufficiency over random, FT - SGT',
                _minus('TEXT', 'FT', 'SGT', 'faithfulness_gradient_sufficiency_above'), .01, gates=_sure)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-18c
 def _finds(name, model, where):
     return Effect(name, f'AUP over random, SGT - FT ({model})',
                   _minus('SERIES', 'SGT', 'FT', 'IG_aup_difference', **dict(where)), .01,
                   gates=(Gate('SERIES', where=where, **_both_solve),))
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-18d
 _claim('S5', 'saliency_guided', 'Saliency finds informative cells more precisely', quick=True,
     short='informative cells found more precisely',
     paper_says='Table 2, gradient and integrated gradients (IG); the paper has four further saliency methods',
@@ -564,6 +591,7 @@ _claim('S6', 'saliency_guided', 'The late bias of an LSTM\'s saliency vanishes',
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-20
 _sallm_gate = (Gate('SALLM', ('FT',), **_learnt),)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-20b
 _claim('L1', 'sallm', 'SalLM is more accurate than fine-tuning',
     short='more accurate than fine-tuning',
     paper_says='Test and validation accuracy on SST-5, three seeds', unit='accuracy',
@@ -580,6 +608,7 @@ _claim('L1', 'sallm', 'SalLM is more accurate than fine-tuning',
              Effect('L1 no harm', 'test accuracy, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'test_score'), .015,
                     'no harm', gates=_sallm_gate, primary=False)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-20c
 _claim('L2', 'sallm', 'Starting from the teacher, or updating its explanations, is worse',
     short='other starts and updated targets are worse',
     paper_says='Test accuracy on SST-5: Fine-Tuned and Iterative against SalLM', unit='accuracy',
@@ -592,6 +621,7 @@ _claim('L2', 'sallm', 'Starting from the teacher, or updating its explanations, 
                      EffectTerm(-.5, 'SALLM', 'FineTuned', 'test_score'),
                      EffectTerm(-.5, 'SALLM', 'Iterative', 'test_score')), .005, gates=_sallm_gate)])
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-20d
 _claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
     short='attention follows the explanation',
     paper_says='Section 3, no numbers', weak='No numbers.',
@@ -614,6 +644,7 @@ def bare(rows:pd.DataFrame) -> pd.DataFrame:
     out.attrs = {}
     return out
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-23b
 def rows_where(
     rows:pd.DataFrame, # of one budget
     study, condition,
@@ -626,6 +657,7 @@ def rows_where(
         chosen &= rows[name] == (value.get(rows.budget.iloc[0]) if isinstance(value, dict) else value)
     return rows[chosen]
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-23c
 def _values(rows, effect, term) -> pd.Series: # by (task, pair)
     runs = rows_where(rows, term.study, term.arm, term.where)
     has_task = effect.task in runs and effect.task not in dict(term.where) and runs[effect.task].notna().any()
@@ -640,11 +672,13 @@ def _values(rows, effect, term) -> pd.Series: # by (task, pair)
         raise ValueError(f'{effect.name}: duplicate rows of {term.study}, {term.arm} for {twice}; expected one')
     return out
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-23d
 def _combined(terms, values, how) -> np.ndarray:
     weights = np.array([t.weight for t in terms])
     if how == 'sum': return values @ weights
     return np.ptp(values[:, weights > 0], axis=1) - np.ptp(values[:, weights < 0], axis=1)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-23e
 def differences(
     effect:Effect,
     rows:pd.DataFrame, # see `salviz.replication.rows.read_rows`
@@ -675,6 +709,7 @@ def _reached(gate, rows, effect) -> set: # of (task, pair)
         reached.append(set(enough.index[enough]))
     return set.intersection(*reached)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-26b
 def _below(gate, rows):
     "Check a gate of losses: how far the better condition is below a constant prediction; None if unknown"
     budget = rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
@@ -690,6 +725,7 @@ def _below(gate, rows):
     name = f'the distance of the better of {" and ".join(gate.arms)} ({place}) below the loss of {words}'
     return verdicts.GateCheck(name, max(reached, default=math.nan), _margin)
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-26c
 def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None
     "Check a gate on the mean of its conditions"
     if gate.below is not None: return _below(gate, rows)
@@ -700,6 +736,7 @@ def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None
     return verdicts.GateCheck(f'mean {gate.measure} of {" and ".join(gate.arms)} ({gate.study})',
                          float(runs[gate.measure].mean()) if has_measure else math.nan, float(level))
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-26d
 def gated(
     effect:Effect,
     rows:pd.DataFrame,
@@ -728,6 +765,7 @@ def judged(
         out[effect.name] = verdict(d, effect.rule, effect.smallest, gates, dropped)
     return out
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-28b
 def primary(
     verdicts:dict, # see `judged`
 ) -> pd.DataFrame: # see `verdict_table`
@@ -748,6 +786,8 @@ def _omits(*names): return _guides(patterns={k: v for k, v in _heads.items() if 
 
 _half = dict(plain=_plain_training, AG=_guides(head_fraction=.5))
 _series = dict(FT=_plain_training, SGT=_masks(mask_fraction=.5))
+
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-30bb
 _conditions = { # {study: {condition: (method, settings)}} of the small budget; other settings are defaults
     'AD': dict(FT=_plain_training, GA=_drops(), AA=_drops(attribution='attention'), RD=_drops(attribution='random'),
                gold=_drops(target='gold'), noCT=_drops(cross_tuning=False)),
@@ -766,6 +806,8 @@ _conditions = { # {study: {condition: (method, settings)}} of the small budget; 
             'no first+delim': _omits('first', 'delim'), 'no period+delim': _omits('period', 'delim')},
     'DOWN': dict(FT=_plain_training), 'VANISH': _series, 'SERIES': _series, 'SERIES_LSTM': _series,
     'SERIES_TRANSFORMER': _series}
+
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-30bc
 _pools = { # fractions of train, validation and test from which seeds draw
     'sentences of two and five classes': (.5, .2, .3), 'sentences of TEXT': (.6, .15, .25), 'digits': (.7, .1, .2),
     'sentences of language models': (.7, .1, .2),
@@ -778,6 +820,7 @@ def _plain(effect) -> dict:
     def used(gate): return {k: x for k, x in asdict(gate).items() if k not in later or x != later[k]}
     return {**asdict(effect), 'title': first_title(effect.title), 'gates': list(map(used, effect.gates))}
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-31b
 def registry_description(
     budget:str='small',
 ) -> dict:
@@ -789,10 +832,12 @@ def registry_description(
     return json.loads(json.dumps(dict(budget=budget, effects=effects, studies=sizes, arms=trained, pools=_pools),
                                  default=list))
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-31c
 def fingerprint_of(registry:dict) -> str:
     "Return a short hash of a `registry_description`"
     return hashlib.sha256(json.dumps(registry, sort_keys=True).encode()).hexdigest()[:16]
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-31d
 def _registry_changes(
     was:dict, # an earlier `registry_description`
     now:dict,
@@ -802,8 +847,10 @@ def _registry_changes(
     if isinstance(was, dict) and isinstance(now, dict):
         return [phrase for k in dict.fromkeys([*was, *now])
                 for phrase in _registry_changes(was.get(k, 'absent'), now.get(k, 'absent'), f'{at}.{k}'.lstrip('.'))]
-    return [] if was == now else [f'{at} was {was} and is {now}']
+    if was == now: return []
+    return [f'{at} was {was} and is {now}']
 
+# %% ../../nbs/15_replication/02_registry.ipynb #rg-31e
 def unannounced(
     was:dict, # the `registry_description` at the first row
     now:dict,

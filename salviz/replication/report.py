@@ -20,19 +20,19 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from .losses import steps_to_reach
-from .plans import plans
-from .registry import (bare, claims, constants, registry_description, differences, fingerprint_of,
-                                         gated, judged,
-                                         paper_titles, primary, rows_where, unannounced)
-from .verdicts import word_of_claim
+# %% ../../nbs/15_replication/09_report.ipynb #rt-3b
 from ..core.bibliography import papers as bibliography
-from .reproduce import registered
-from .rows import read_rows
 from ..core.run_files import write_whole
 from ..core.untrusted import csv_text
 from ..core.words import digits_of, latex_text, number_words
 from ..explorer.page import page_policy
+from .losses import steps_to_reach
+from .plans import plans
+from .registry import (bare, claims, constants, differences, fingerprint_of, gated, judged,
+                                         paper_titles, primary, registry_description, rows_where, unannounced)
+from .reproduce import registered
+from .rows import read_rows
+from .verdicts import word_of_claim
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-3t
 _templates = Environment(loader=PackageLoader('salviz.replication'), autoescape=True, undefined=StrictUndefined,
@@ -54,6 +54,7 @@ groups = { # in the order of the report: {verdict: (heading, meaning)}
     'no verdict': ('No verdict', 'fewer than four pairs, or a budget without verdicts'),
     'not run': ('Not run', 'no rows')}
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-6b
 @dataclass(frozen=True)
 class Finding:
     "An effect and its result"
@@ -69,10 +70,13 @@ class Finding:
     def has_interval(self): # may it be interpreted?
         return self.word not in ('not testable', 'no verdict', 'not run')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-6c
 def _word(verdict, d, budget):
     if not len(d) and not verdict.dropped: return 'not run'
-    return 'no verdict' if budget == 'quick' else verdict.word
+    if budget == 'quick': return 'no verdict'
+    return verdict.word
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-6d
 def find_all(
     rows:pd.DataFrame, # rows of one budget, see `salviz.replication.rows`
     budget='small',
@@ -89,6 +93,7 @@ def find_all(
             out.append(Finding(claim, effect, verdict, d, word, p, first if first != word else ''))
     return out
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-6e
 def _claim_words(
     findings, # see `find_all`
 ) -> dict: # {name of the claim: a key of `groups`}
@@ -103,7 +108,8 @@ def _number(x, digits=3): return number_words(x, digits, '–')
 
 def _places(width) -> int:
     "Return the number of decimals, two to four, that shows two significant digits of `width`"
-    return max(2, min(4, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 3
+    if 0 < width < math.inf: return max(2, min(4, 1 - math.floor(math.log10(width))))
+    return 3
 
 def _interval_words(v, to='[{}, {}]') -> str:
     "Return the mean and the 95 % interval of a verdict as text"
@@ -124,6 +130,7 @@ _measures = [ # (pattern of a column of the rows, its name in the report)
     (r'(\w+)_aup', r'AUP of \1'), (r'faithfulness_random_(\w+)', r'\1 of random words'),
     (r'faithfulness_([^_]+)_([^_]+)_above', r'\2 of \1, minus random')]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-8mb
 def _measure_words(column) -> str: # 'last validation loss'
     "Return the name of a column of the rows in the report"
     for pattern, words in _measures:
@@ -134,10 +141,12 @@ def _in_words(text): # with names of columns replaced, and a minus sign for '-' 
     text = re.sub(r'\b[a-z]\w*_\w+', lambda m: _measure_words(m[0]), text)
     return text.replace(' - ', ' − ').replace(' -', ' −')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-8mc
 def _setting_words(name, value) -> str: # '2 layers', 'learning rate 0.0005', 'movie'
     value = _plain_number(value)
     if name in ('task', 'net', 'study'): return value
-    return f'{value} {name}' if name.endswith('s') else f'{name.replace("_", " ")} {value}'
+    if name.endswith('s'): return f'{value} {name}'
+    return f'{name.replace("_", " ")} {value}'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8r
 def _rule_words(effect) -> str:
@@ -153,6 +162,7 @@ def _rule_words(effect) -> str:
 
 def _pairs_words(n): return f'{n} pair' if n == 1 else f'{n} pairs'
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-8rb
 def _reason(finding) -> str:
     "Return the reason for a verdict, with the numbers that it follows from"
     v, word = finding.verdict, finding.word
@@ -167,9 +177,11 @@ def _reason(finding) -> str:
     ends = _interval_words(v, '|{} to {}').partition('|')[2]
     return f'Mean {mean} of {pairs}, 95 % interval {ends}: {v.why.replace("-", "−")}.'
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-8rc
 def _ratio_words(v):
     mean, low, high = (_number(math.exp(x), 2) for x in (v.mean, v.low, v.high))
-    return f'{mean}, {low} to {high}' if math.isfinite(v.low) else mean
+    if math.isfinite(v.low): return f'{mean}, {low} to {high}'
+    return mean
 
 def _first_words(finding) -> str:
     "Return the verdict by the rules before the first row and why it changed; '' if it did not change"
@@ -177,6 +189,7 @@ def _first_words(finding) -> str:
     why = '; '.join(dict.fromkeys(g.after_run for g in finding.effect.gates if g.after_run))
     return f'By the original rules: {finding.first}. The gate was added after the run because {why}.'
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-8rd
 def _detectable_words(finding) -> str:
     "Return which effect the runs could have detected"
     v, e = finding.verdict, finding.effect
@@ -207,6 +220,7 @@ class Axis:
         fraction = (self.squash(x) - low)/(high - low)
         return round(3 + 94*min(max(fraction, 0), 1), 2)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-11b
 def _line(x1, x2, kind, y=50): return dict(shape='line', kind=kind, x1=x1, x2=x2, y1=y, y2=y)
 
 def _upright(x, kind, y1=0, y2=100): return dict(shape='line', kind=kind, x1=x, x2=x, y1=y1, y2=y2)
@@ -218,6 +232,7 @@ def _text(x, text, kind='', y=14): return dict(shape='text', kind=kind, x=x, y=y
 def _lane(name, marks, kind='', is_heading=False): # a row of a drawing
     return dict(name=name, marks=marks, kind=kind, is_heading=is_heading)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-11c
 def _axis_lane(axis, digits=3):
     "Return a lane with ticks and their numbers, with enough digits to distinguish them"
     while digits < 9 and len({digits_of(t, digits) for t in axis.ticks}) < len(axis.ticks): digits += 1
@@ -245,8 +260,10 @@ def _task_words(effect, task) -> str: # '2 layers', 'seed 100', 'movie'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-14
 def _edge(effect): # threshold of the effect, with its sign
-    return -effect.smallest if effect.rule == 'no harm' else effect.smallest
+    if effect.rule == 'no harm': return -effect.smallest
+    return effect.smallest
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-14b
 def _interval_marks(axis, finding, scale=1.):
     "Return the marks of an interval, its mean and the detectable effect, divided by `scale`"
     v, edge = finding.verdict, _edge(finding.effect)
@@ -261,12 +278,14 @@ def _interval_marks(axis, finding, scale=1.):
     if math.isfinite(v.mean): out.append(_dot(axis.at(v.mean/scale), kind, r=4.5))
     return out
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-14c
 def _dots(axis, values, names, kind='seed'):
     "Return dots at different heights, so that ties remain visible"
     heights = [50, 30, 70, 40, 60, 25, 75]
     return [_dot(axis.at(x), kind, heights[i % 7], title=f'{name}: {_number(x, 4)}')
             for i, (x, name) in enumerate(zip(values, names))]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-14d
 def _spread_lanes(finding):
     d = finding.d
     centred = {k: d[k] - d.groupby('task')[k].transform('mean') for k in ('first', 'second')}
@@ -276,6 +295,7 @@ def _spread_lanes(finding):
     lanes = [_lane(name, [zero, *_dots(axis, x, d.pair)]) for name, x in zip(names, centred.values())]
     return [*lanes, _axis_lane(axis)]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-14e
 def _pair_lanes(finding, axis):
     "Return one lane per task, with a dot per pair"
     zero, lanes = _upright(axis.at(0), 'zero'), []
@@ -285,6 +305,7 @@ def _pair_lanes(finding, axis):
         lanes.append(_lane(name, [zero, *_dots(axis, pairs.d, pairs.pair)]))
     return lanes
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-14f
 def _strip(finding) -> Markup:
     "Draw the differences of a finding, pair by pair"
     v, e, d = finding.verdict, finding.effect, finding.d
@@ -311,6 +332,7 @@ def _ways_lane(axis):
     return _lane('', [_text(axis.at(0) - 2, '← against the claim', 'before'),
                       _text(axis.at(0) + 2, 'in favour of the claim →', 'after')], 'axis')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-17b
 def _forest(
     findings,
     idle=(), # names of effects with a condition that barely learned
@@ -328,6 +350,7 @@ def _forest(
     has_idle = any(f.effect.name in idle for f in shown)
     return _html('drawings.html', 'forest', len(shown), _ways_lane(axis), groups, _axis_lane(axis), closed, has_idle)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-17c
 def _chip(word) -> Markup:
     "Return a verdict as a coloured label"
     return _html('tables.html', 'chip', word)
@@ -342,11 +365,13 @@ def _table(
     "Return a table that scrolls sideways on a narrow page"
     return _html('tables.html', 'table', heads, rows, kind, first)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-20b
 def _spread(mean, std, digits=None):
     "Return mean ± standard deviation as text"
     if mean is None: return '–'
     if digits is None: digits = 3 if abs(mean) < 10 else 1
-    return _number(mean, digits) if std is None else f'{_number(mean, digits)} ± {_number(std, digits)}'
+    if std is None: return _number(mean, digits)
+    return f'{_number(mean, digits)} ± {_number(std, digits)}'
 
 def _mean_and_std(values): # None if there are too few values
     values = np.asarray(values, dtype=float)
@@ -370,6 +395,7 @@ def _printed(unit, numbers, sides):
     return dict(heads=['', *sides, 'difference'], rows=rows, unit=unit,
                 drawing=_dumbbells(numbers, 'as printed', sides))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-20ab
 def _dumbbells(
     pairs, # of (label, baseline, its deviation or None, method, its deviation or None)
     what,
@@ -403,6 +429,7 @@ def _condition_names(terms, budget='small') -> list:
         names.append(', '.join([term.arm, *(words(k, part[k]) for k in varied if k in part)]))
     return names
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22b1
 def _condition_values(
     effect,
     rows:pd.DataFrame,
@@ -420,6 +447,7 @@ def _condition_values(
             if len(values): out[task, i] = values.to_numpy(float)
     return out
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22c1
 def _our_numbers(finding, rows) -> Markup:
     "Return means and standard deviations of the conditions for each task, as a table and a drawing"
     effect, terms, values = finding.effect, finding.effect.terms, _condition_values(finding.effect, rows)
@@ -459,6 +487,7 @@ _alone = ( # (column with the value of a constant prediction, metrics to compare
 
 def _has(rows, column): return column in rows and rows[column].notna().any()
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22bb
 def _held_against(runs, study, target):
     "Yield (metric, level or its column, its name, sign) for the runs of a condition whose metric is `target`"
     if study in constants:
@@ -469,6 +498,7 @@ def _held_against(runs, study, target):
         measure = next((k for k in measures if _has(runs, k)), None)
         if measure and _has(runs, level): yield measure, level, words, sign
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22bc
 def _reached_above(part, measure, level, sign) -> dict:
     "Return how far the mean of `measure` is above `level`, a number or a column"
     alone = float(pd.to_numeric(part[level]).mean()) if isinstance(level, str) else level
@@ -477,6 +507,7 @@ def _reached_above(part, measure, level, sign) -> dict:
     error = float(scores.std(ddof=1))/math.sqrt(len(scores)) if len(scores) > 1 else 0.
     return dict(reached=float(scores.mean()), alone=alone, above=above, error=error, little=above < max(.05, 2*error))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22bd
 def _learnt(
     effect,
     rows:pd.DataFrame,
@@ -501,13 +532,15 @@ def _hardly_learnt(effect, rows) -> list: # of phrases, one per condition and ta
     return [f'{", ".join(filter(None, [x.condition, x.task]))} ({_number(x.reached)}; {x.words} {_number(x.alone)})'
             for x in little]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-22yb
 def _learnt_words(effect, rows) -> str:
     "Describe how far each condition is above a prediction that ignores its input; '' if unknown"
     parts = []
     for (name, words), group in _learnt(effect, rows).groupby(['condition', 'words'], sort=False):
         ends = [f'{"+"*bool(x >= 0)}{_number(x)}' for x in (group.above.min(), group.above.max())]
         parts.append(f'{name} {" to ".join(dict.fromkeys(ends))} ({words})')
-    return f'Improvement over a prediction that ignores its input: {"; ".join(parts)}.' if parts else ''
+    if parts: return f'Improvement over a prediction that ignores its input: {"; ".join(parts)}.'
+    return ''
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24
 _curve_of = dict(average_loss='train_curve', train_loss='train_curve', last_validation_loss='validation_curve',
@@ -517,6 +550,7 @@ def _curve_columns(rows, base):
     numbered = [(int(k.rpartition('_')[2]), k) for k in rows if re.fullmatch(rf'{re.escape(base)}_\d+', str(k))]
     return [k for _, k in sorted(numbered)]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-24b1
 def _curve_panels(effect, runs): # rows of its study -> panels
     base = _curve_of.get(effect.terms[0].measure, effect.terms[0].measure.rpartition('_')[0])
     columns, conditions = _curve_columns(runs, base), list(dict.fromkeys(runs.method))
@@ -533,6 +567,7 @@ def _curve_panels(effect, runs): # rows of its study -> panels
         if cut: title += f' (scale of {" and ".join(compared)}; others are cut off)'
         yield _panel(title, means, conditions, ends=ends, level=level, along=(1, len(columns)))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-24c
 def _curves(
     findings, # of one claim
     rows,
@@ -560,19 +595,23 @@ class _Panel:
     high:str
     along:tuple # labels below
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-24bb
 def _ends(means, *more): # (low, high)
     finite = [x for x in [*means.to_numpy(float).ravel(), *more] if x is not None and math.isfinite(x)]
-    return (min(finite), max(finite)) if finite else None
+    if finite: return (min(finite), max(finite))
+    return None
 
 def _whole_or_compared(means, compared, level): # (ends of the scale, are lines cut?)
     "Return the scale of all lines, or that of the compared conditions if another one is far away"
     whole, near = _ends(means, level), _ends(means.reindex(compared), level)
     far = whole and near and whole[1] - whole[0] > 3*(near[1] - near[0])
-    return (near, True) if far else (whole, False)
+    if far: return (near, True)
+    return (whole, False)
 
 def _panels(panels, names, caption):
     return _html('drawings.html', 'panels', list(filter(None, panels)), names, caption)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
     """Return a panel with one line per condition. Columns are at the numbers `at`, or evenly spaced; `ends` are those
     of the scale, by default of the values; `level` is the height of a thin line, and `along` are the labels below"""
@@ -601,6 +640,7 @@ def _without_shared_end(names) -> tuple: # (names, shared part)
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25bb
 def _seed_lanes(part, conditions, measure, axis):
     "Return one lane per condition, with a dot per run"
     lanes = []
@@ -611,6 +651,7 @@ def _seed_lanes(part, conditions, measure, axis):
         lanes.append(_lane(name, [mean, *_dots(axis, values, part.loc[values.index, 'seed'])]))
     return lanes
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25bc
 def _removal(query, runs, conditions):
     "Draw one panel per removal method, all on one scale"
     columns = {base: _curve_columns(runs, base.removesuffix('_')) for base in query.measures}
@@ -631,6 +672,7 @@ def _beside_table(*parts): return _html('claim.html', 'beside_table', *parts)
 
 def _beside_figure(*parts): return _html('claim.html', 'beside_figure', *parts)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25rb
 def _reaching(query, runs, conditions):
     "Return a table of the steps until the last condition reaches the final training loss of the first"
     base, method = conditions[0], conditions[-1]
@@ -650,6 +692,7 @@ def _reaching(query, runs, conditions):
             'verdict')
     return _beside_table(query.title, heads, lines, note, 'many')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25rc
 def _crossed(query, runs, conditions):
     "Return a table of one metric over two settings"
     (measure,), columns, lines = query.measures, sorted(runs[query.across].dropna().unique()), []
@@ -672,6 +715,7 @@ def _seed_figure(query, runs, conditions, measure):
     caption = f'{words}; dots: runs, line: their mean; no verdict'
     return _beside_figure(query.title, _figure([*lanes, _axis_lane(axis)], f'{query.title}: {words}', caption, 'strip'))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25db
 def _measures_table(query, runs, conditions, measures):
     "Return a table with one row per condition and level and one column per metric"
     lines = []
@@ -685,6 +729,7 @@ def _measures_table(query, runs, conditions, measures):
     note = '; '.join(filter(None, [shared, 'mean ± standard deviation over runs; no verdict']))
     return _beside_table(query.title, ['', *heads], lines, note, 'many')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-25dc
 def _beside(
     query, # a `Shown`
     rows,
@@ -706,12 +751,14 @@ def _beside(
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27
 def _minutes(seconds) -> str:
     minutes = float(np.nansum(np.asarray(seconds, dtype=float)))/60
-    return f'{minutes:.0f} min' if minutes >= 1 else f'{60*minutes:.0f} s'
+    if minutes >= 1: return f'{minutes:.0f} min'
+    return f'{60*minutes:.0f} s'
 
 def _titled(study): # title of a study
     title = plans[study].title if study in plans else ''
     return title[:1].upper() + title[1:]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-27b1
 def _cost(claim, rows):
     "Return the runs, seeds and minutes of the studies of a claim"
     runs = rows[rows.study.isin(claim.studies)]
@@ -720,6 +767,7 @@ def _cost(claim, rows):
     return _html('claim.html', 'cost', studies, missing, len(runs), _ranges(sorted(set(runs.seed))),
                  _minutes(runs.seconds))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-27c
 def _ranges(numbers) -> str:
     "Return integers as ranges, such as '100 to 105, 110'"
     runs = []
@@ -735,6 +783,7 @@ def _lost_tasks(finding, rows) -> list:
     left, tasks = set(finding.d.task), _in_order(differences(finding.effect, rows).task)
     return [_task_words(finding.effect, task) for task in tasks if task not in left]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-27bb
 def _gate_words(effect):
     "Yield each gate in words, with its study if the terms use another one or several gates are alike"
     says, studies = [g.says for g in effect.gates], {t.study for t in effect.terms}
@@ -744,6 +793,7 @@ def _gate_words(effect):
             words += f' ({", ".join([g.study, *(str(v) for k, v in g.where if k == "task")])})'
         yield words
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-27bc
 def _effect_part(finding, rows) -> dict:
     "Return verdict, rule, drawing and numbers of one effect for the template"
     e, v = finding.effect, finding.verdict
@@ -757,6 +807,7 @@ def _effect_part(finding, rows) -> dict:
 
 def _p_words(p): return '< 0.001' if p < .001 else _number(p)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-27bd
 def _section(
     findings, # of one claim
     rows,     # rows of one budget
@@ -827,6 +878,7 @@ def _named(findings) -> dict: # {verdict: findings of primary effects}
         if f.effect.primary: named[f.word].append(f)
     return {word: group for word, group in named.items() if group}
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-33b1
 def headline(findings, budget) -> str:
     "Return the outcome in one sentence"
     if budget == 'quick':
@@ -847,6 +899,7 @@ def _by_word(findings) -> dict: # {verdict: {name of the claim: findings of its 
         if f.effect.primary: out[words[f.claim.name]].setdefault(f.claim.name, []).append(f)
     return {word: named for word, named in out.items() if named}
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-33cb
 def _outcome_table(findings):
     "Return a table of the verdicts, counted by paper"
     by_word = _by_word(findings)
@@ -860,6 +913,7 @@ def _shows_an_effect(finding): return finding.word in ('supported', 'contradicte
 
 def _first_sentence(text): return re.split(r'(?<=[.])\s+(?=[A-Z])', text, maxsplit=1)[0]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-33cc
 def _claim_item(findings, budget) -> dict: # of the primary findings of a claim
     claim, notes = findings[0].claim, []
     if claim.reads and budget == 'small': notes = [_first_sentence(claim.reads)]
@@ -876,6 +930,7 @@ def _claim_item(findings, budget) -> dict: # of the primary findings of a claim
     return dict(paper=paper_titles[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers,
                 notes=notes)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-33cd
 def _group(word, items, heading, meaning): return dict(word=word, claims=items, heading=heading, meaning=meaning)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33d
@@ -887,11 +942,14 @@ def _groups(findings, budget) -> list:
     ran = [f for f in findings if f.effect.primary and f.word != 'not run']
     items = [dict(paper=paper_titles[f.claim.paper], name=f.claim.name, title=f.claim.title, part=_part_of(f),
                   numbers=_outcome_numbers(f), notes=[]) for f in ran]
-    return [_group('no verdict', items, 'Numbers', 'means of paired differences')] if items else []
+    if items: return [_group('no verdict', items, 'Numbers', 'means of paired differences')]
+    return []
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-33db
 def _part_of(finding): # title of the effect, if the claim has several
     several = sum(e.primary for e in finding.claim.effects) > 1
-    return f' ({_in_words(finding.effect.title)})' if several else ''
+    if several: return f' ({_in_words(finding.effect.title)})'
+    return ''
 
 def _outcome_numbers(finding) -> dict:
     v, m = finding.verdict, digits_of(finding.effect.smallest)
@@ -919,6 +977,7 @@ def _chance_counts(findings) -> dict:
     decided = [f for f in tested if _shows_an_effect(f)]
     return dict(tested=len(tested), decided=len(decided), weak=[f.effect.name for f in decided if f.p_holm >= .05])
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-35b
 def _first_page(findings, rows, budget) -> Markup:
     "Return the first page: scope, results, strength of the evidence and limitations"
     idle = [f'{c.short} ({c.name}, {paper_titles[c.paper]})' for c in _idle_claims(findings, rows)]
@@ -943,6 +1002,7 @@ def _machine_line(name, machine, rows):
     versions = ', '.join(f'{k} {v}' for k, v in (machine.get('versions') or {}).items())
     return f'{name}: {", ".join(facts)}', int((rows.machine == name).sum()), versions or '–'
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-37b
 def _how_it_ran(
     rows,
     machines:dict, # {name: description}
@@ -954,6 +1014,7 @@ def _how_it_ran(
     if lines: lines.append(('all', '', len(rows), '', '', _minutes(rows.seconds)))
     return _html('appendix.html', 'how_it_ran', lines, [_machine_line(k, v, rows) for k, v in machines.items()])
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-37c
 def _effects_frame(
     findings,
     rows=None, # None: without the conditions that barely learned
@@ -971,6 +1032,7 @@ def _effects_frame(
                         by_first_rules=_first_words(f), learnt_next_to_nothing=idle, reads=f.claim.reads))
     return pd.DataFrame(out)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-37d
 def _effects_table(findings, idle=()):
     lines = []
     for f in findings:
@@ -1006,6 +1068,7 @@ def _registry_part(budget, first, findings=()):
     if first is not None: changes, before = unannounced(first, now), fingerprint_of(first)
     return _html('appendix.html', 'registry', fingerprint_of(now), before, changes, _changed_later(findings))
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-41b
 def _changed_later(findings) -> list:
     "Return the gates that were added after the first row, and which verdicts they change"
     out = []
@@ -1054,6 +1117,7 @@ def _sections(findings, rows) -> list: # one `_section` per claim
     for f in findings: by_claim.setdefault(f.claim.name, []).append(f)
     return [_section(group, rows) for group in by_claim.values()]
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-47b
 def report_html(
     rows,       # rows of one budget
     budget='small',
@@ -1086,6 +1150,7 @@ def _cited(paper):
     names = unicodedata.normalize('NFC', re.sub(r"\{\\'(\w)\}", '\\1\u0301', fields['author']))
     return re.sub('[{}]', '', f'{names.replace(" and ", "; ")}: {fields["title"]} ({fields["year"]})')
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-48b
 def effects_figure(findings):
     "Return the forest plot of the primary effects as a matplotlib figure"
     from salviz.figures.kinds import figure
@@ -1099,6 +1164,7 @@ def effects_figure(findings):
                          smallest=f.effect.smallest, rule=rule, **numbers))
     return figure(pd.DataFrame(rows), 'forest', width=6.75)
 
+# %% ../../nbs/15_replication/09_report.ipynb #rt-48c
 def write_report(
     folder,      # folder of the replication
     rows,        # a frame or a file of rows, see `salviz.replication.rows.read_rows`

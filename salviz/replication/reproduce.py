@@ -16,11 +16,13 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
+from ..core.runs import Run
+from ..core.validation import check_choice
 from .plans import budgets, plans
 from .registry import claims, paper_titles
-from .rows import identity, recorded_cells, read_rows, row_of, write_row
-from ..core.validation import check_choice
-from ..core.runs import Run
+
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-3b
+from .rows import identity, read_rows, recorded_cells, row_of, write_row
 from ..studies.processes import end_with_parent
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-5
@@ -55,6 +57,7 @@ def selected_claims(
         raise ValueError(f'{", ".join(lacking)}: not in the budget {budget!r}; available: {available}')
     return [c for c in out if c.name not in lacking]
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-7b
 def _selected_plans(
     chosen:list, # of `Claim`
     budget='small',
@@ -64,12 +67,13 @@ def _selected_plans(
     wanted |= {before for s in wanted for before in plans[s].after}
     return [name for name in plans if name in wanted]
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-7c
 def list_claims(
     budget='small',
     rows=None,      # a frame of rows; None: the rows that ship with the package
 ) -> pd.DataFrame: # columns claim, paper, says, studies, rows, minutes
     "Return the claims with their studies, cost and number of rows; a shared study counts for each of its claims"
-    rows = read_rows(shipped_rows(budget), budget) if rows is None else rows
+    if rows is None: rows = read_rows(shipped_rows(budget), budget)
     def cost(c): return sum(plans[s].minutes.get(budget, 0) for s in _selected_plans([c], budget))
     return pd.DataFrame([dict(claim=c.name, paper=paper_titles[c.paper], says=c.title,
                               studies=', '.join(_selected_plans([c], budget)),
@@ -119,6 +123,7 @@ class _Worker:
                 busy |= state == 'busy'
         return busy
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10b
 def _work(modules, folder, budget, names, file):
     "Entry point of a worker process"
     end_with_parent()
@@ -140,12 +145,14 @@ def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
         cells |= {identity(dict(c, budget=budget, study=name)): (name, each) for c in listed}
     return cells
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12b
 def _left(cells, done, begun, since, processes) -> float: # minutes
     "Return the remaining time, from the estimates of the plans and the pace so far"
     estimated = sum(minutes for at, (_, minutes) in cells.items() if at in done - begun)
     pace = (time.monotonic() - since)/60*processes/estimated if estimated else 1.
     return pace*sum(minutes for at, (_, minutes) in cells.items() if at not in done)/processes
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12c
 def _watched(workers, cells, file, processes, progress):
     "Show the progress until all workers have ended; return the finished trials"
     begun, since = recorded_cells(file) & set(cells), time.monotonic()
@@ -157,6 +164,7 @@ def _watched(workers, cells, file, processes, progress):
             if not any(w.is_alive() for w in workers): return done
             time.sleep(1)
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12d
 def _errors(folder, names) -> list: # of phrases
     "Return the trials that failed, with their errors"
     from salviz.metrics.study_results import StudyResults
@@ -179,6 +187,7 @@ def _started(processes, *args) -> list:
         else: os.environ['OMP_NUM_THREADS'] = before
     return workers
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13b
 def reproduce(
     folder,          # folder of the studies; existing studies are continued
     names=(),        # names of claims; empty: all claims of the budget

@@ -14,13 +14,14 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from .registry import registry_description, fingerprint_of
 from ..core.run_files import append_line, to_json
 from ..core.runs import Run
+from .registry import fingerprint_of, registry_description
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6
 _kinds = ('registry', 'machine', 'row')
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-6b1
 def _lines(file) -> list: # of dict
     "Return the objects in `file`, without an incomplete last line"
     if not file.is_file(): return []
@@ -34,10 +35,12 @@ def _lines(file) -> list: # of dict
             raise ValueError(f'{file.name}: line {i + 1} is not a registry, machine or row; remove that line')
     return out
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-6c1
 def identity(row:dict) -> str:
     "Return what identifies the trial of a row, as a string"
     return to_json([row[k] for k in ('budget', 'study', 'method')] + [sorted(row['settings'].items()), row['seed']])
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-6d
 def read_rows(
     file,             # JSON lines
     budget:str=None,  # None: rows of all budgets
@@ -61,6 +64,7 @@ def read_rows(
     frame.attrs = dict(machines=machines, registries=[e['registry'] for e in entries if e['kind'] == 'registry'])
     return frame
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-6e
 def recorded_cells(
     file,
 ) -> set: # see `identity`
@@ -93,6 +97,7 @@ def study_table(
     out.attrs = dict(about=about)
     return out
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-6bb
 def unfolded(
     table:pd.DataFrame, # for example from `study_table`
     columns:str,        # pattern of column names, with parts in braces, such as 'drop_{ranking}_at_{percent}'
@@ -118,6 +123,7 @@ def _short(x, digits=7):
     if isinstance(x, float): return float(f'{x:.{digits}g}')
     return x
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-8b
 def row_of(
     study,       # a `Study`
     cell,        # one of its trials, finished
@@ -138,6 +144,7 @@ def row_of(
                seconds=_short(float(run.summary['train_seconds']), 4))
     return row, dict(run.config.get('hardware') or {}, versions=run.config['versions'])
 
+# %% ../../nbs/15_replication/07_rows.ipynb #rw-8c
 def write_row(
     file,
     row:dict,     # see `row_of`

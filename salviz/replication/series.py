@@ -17,6 +17,7 @@ _ten_layouts = (*_four_layouts, 'small-middle', 'moving-small-middle', 'moving-r
                'positional-time', 'positional-feature')
 _tasks = (*_ten_layouts, 'early', 'middle-time', 'late') # the index of a task is part of its random seed
 
+# %% ../../nbs/15_replication/06_series.ipynb #ser-6b
 def _benchmark_series(
     seed, task,           # task: name of a layout
     rows=(400, 50, 100),  # number of series in train, validation and test
@@ -45,6 +46,7 @@ _series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='s
                        majority=commonest_class_accuracy, IG=_found, gradient=_found_by_gradient,
                        GradientSHAP=_found_by_shap)
 
+# %% ../../nbs/15_replication/06_series.ipynb #ser-9b
 def _saliency_guided(**arguments):
     "Return the method of saliency guided training"
     from salviz.methods.saliency_guided import SaliencyGuided
@@ -70,6 +72,7 @@ def _series_study(
     return quiet_study(folder, seeds, methods, model or made, drawn, _series_measures,
                       settings=dict(net=list(nets), task=list(tasks)), **train)
 
+# %% ../../nbs/15_replication/06_series.ipynb #ser-11b
 _small = dict(rows=(400, 50, 100), normalise='z-score', epochs=5, batch_size=32, learning_rate=1e-2)
 _full = dict(seeds=range(100, 105), tasks=_ten_layouts, rows=(1000, 100, 100), normalise='min-max', epochs=500,
              early_stopping=20, batch_size=50, learning_rate=1e-3)
@@ -84,6 +87,7 @@ def series(folder, after, **sizes):
     "Return the study of a convolutional net and an LSTM with input-cell attention (S1, S5)"
     return _series_study(folder, **sizes)
 
+# %% ../../nbs/15_replication/06_series.ipynb #ser-12b
 @plan('SERIES_LSTM', 'Series of ten layouts, an LSTM', dict(small=8, full=3000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), tasks=_ten_layouts, nets=('lstm',)) | dict(epochs=12),
       full=dict(_full, nets=('lstm',)))
@@ -108,6 +112,7 @@ def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 2
     return _benchmark_series(seed, task, rows, normalise, Layout(*size, at, (features - size[1])//2), steps=steps,
                             features=features)
 
+# %% ../../nbs/15_replication/06_series.ipynb #ser-14b
 @plan('VANISH', 'Boxes early and late in time', dict(small=6, full=1000), needs=_needs,
       small=dict(_small, seeds=range(100, 106), rows=(400, 100, 100), nets=('lstm',), epochs=30,
                  net=dict(hidden_size=16, forget_bias=3.)),

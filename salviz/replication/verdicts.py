@@ -26,6 +26,7 @@ _words = { # {verdict: its reason}
     'not testable': '', # `_untestable` gives the reason of these two
     'no verdict': ''}
 
+# %% ../../nbs/15_replication/00_verdicts.ipynb #ve-6b
 def _word_of(
     low:float, high:float, # ends of the interval of the effect; positive: in the direction of the claim
     rule:str,
@@ -36,10 +37,12 @@ def _word_of(
     if not low <= high: raise ValueError(f'low must be a number and at most high, got {low!r} and {high!r}')
     if rule == 'no harm':
         if low > -smallest: return 'supported'
-        return 'not supported' if high < -smallest else 'inconclusive'
+        if high < -smallest: return 'not supported'
+        return 'inconclusive'
     if low > 0: return 'supported'
     if high < 0: return 'contradicted'
-    return 'not supported' if high < smallest else 'inconclusive'
+    if high < smallest: return 'not supported'
+    return 'inconclusive'
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-8b
 _weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # from the weakest
@@ -70,6 +73,7 @@ class GateCheck:
 
     def __str__(self): return f'{self.name} is {self.value:.4g}, but must be at least {self.least:.4g}'
 
+# %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9b
 def _failed(gate) -> list: # of phrases
     "Return the conditions of `gate` (None, a truth value, a `GateCheck` or several) that are not met"
     if gate is None or gate is True: return []
@@ -79,6 +83,7 @@ def _failed(gate) -> list: # of phrases
         raise ValueError(f'gate must be None, True, False, a GateCheck or a list of them, got {gate!r}')
     return [str(g) for g in gates if not g.passed]
 
+# %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9c
 def _untestable(gate, pairs, dropped) -> tuple: # (verdict, reason)
     "Return why the interval must not be interpreted; ('', '') if it may be"
     planned = pairs + dropped
@@ -123,6 +128,7 @@ class Verdict:
         pairs = f'{self.pairs} pairs' + (f' of {self.tasks} tasks' if self.tasks > 1 else '')
         return f'{self.word}: {self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], {pairs}'
 
+# %% ../../nbs/15_replication/00_verdicts.ipynb #ve-12b
 def _checked(frame, rule, smallest, dropped):
     "Return the frame with a column `task`; raise an error if an argument is wrong"
     check_choice('rule', rule, _rules)
@@ -157,6 +163,7 @@ def _estimate(frame, rule):
     could = detectable(effect.s, used.groupby('task').size()) if has_error else math.nan
     return effect, could, used
 
+# %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13b
 def verdict(
     frame,                 # one pair per row: task, pair, d; for 'spread' task, pair, first, second
     rule:str='better',     # 'better', 'no harm' or 'spread'
