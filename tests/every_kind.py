@@ -49,7 +49,7 @@ def of_texts(folder, shape):
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
             "info['continuation']": wrote(words),
             'prediction': scored(tokens), 'probabilities of a multi-label task': several_labels(tokens),
-            'evidence that no other kind knows': own_map(drop),
+            'evidence that no other kind draws': own_map(drop),
             'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
 
 
@@ -148,25 +148,26 @@ def of_numbers(shape):
              for z in range(1 if shape == 'three' else 3)]
     curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
-            'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
+            'columns of both settings and the metric': grid, 'columns method, gradient': sizes,
             'columns layer, head, and the number': numbers, 'a table of results': results,
-            'columns method, seed, a setting and two measures': front,
-            'columns method, seed, a setting and the measure': pd.DataFrame(over),
-            'columns method, p, q, seed and the measure, with the baseline': pd.DataFrame(both),
-            'columns method and the measure, a run a row': pd.DataFrame(over),
-            'columns method, task, and the measure': pd.DataFrame(tasks),
-            'columns method, task, seed and the measure': pd.DataFrame(tasks),
+            'columns method, seed, a setting and two metrics': front,
+            'columns method, seed, a setting and the metric': pd.DataFrame(over),
+            'columns method, p, q, seed and the metric, with the baseline': pd.DataFrame(both),
+            'columns method and the metric, one row per run': pd.DataFrame(over),
+            'columns method, task and the metric': pd.DataFrame(tasks),
+            'columns method, task, seed and the metric': pd.DataFrame(tasks),
             'columns name, mean, low, high, word': effects(shape)}
 
 
 def effects(shape):
-    "Invented effects with verdicts: told, not told, without an interval, without a number, beyond the axis"
+    "Return invented effects: decided, inconclusive, without an interval, without a number, beyond the axis"
     long = shape == 'long'
-    usual = [dict(name='A1', word='holds', mean=.03, low=.01, high=.05, smallest=.01, detectable=.02),
-             dict(name='A2', word='undecided', mean=.2, low=-.3, high=.7, smallest=.1, detectable=.6, rule='no harm'),
+    usual = [dict(name='A1', word='supported', mean=.03, low=.01, high=.05, smallest=.01, detectable=.02),
+             dict(name='A2', word='inconclusive', mean=.2, low=-.3, high=.7, smallest=.1, detectable=.6,
+                  rule='no harm'),
              dict(name='A3', word='no verdict', mean=-.1, smallest=.1),
-             dict(name='A4', word='not testable at this scale', smallest=.1),
-             dict(name='A5', word='reversed', mean=-90., low=-95., high=-85., smallest=.1)]
+             dict(name='A4', word='not testable', smallest=.1),
+             dict(name='A5', word='contradicted', mean=-90., low=-95., high=-85., smallest=.1)]
     rows = dict(three=usual[:1], sixty=usual*6).get(shape, usual)
     return pd.DataFrame([dict(low=np.nan, high=np.nan, mean=np.nan, title=address if long else 'a claim',
                               group=f'{compound} and others' if long else f'paper {i//8}') | row

@@ -18,12 +18,18 @@ from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6
-_of_word = {'holds': (blue, blue), 'holds, small': (blue, '#b3d3e8'), 'does not hold': (grey, grey),
-            'reversed': (vermillion, vermillion)}
-_untold = (grey, 'white')
+_of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradicted': (vermillion, vermillion)}
+_small_fill, _undecided = '#b3d3e8', (grey, 'white')
+
+def _dot_colours(row, scaled):
+    "Return the colours of the line and of the dot of an effect, by its verdict"
+    line, fill = _of_word.get(row.word, _undecided)
+    smallest = 1. if scaled and row.smallest > 0 else row.smallest
+    is_small = row.word == 'supported' and row.rule != 'no harm' and row.high < smallest
+    return line, _small_fill if is_small else fill
 
 def _forest_numbers(row):
-    "The numbers of a row, as its axis has them"
+    "Return the mean and the interval of a row as text, in the units of the axis"
     if not np.isfinite(row['mean']): return '–'
     ends = [abs(x) for x in (row['mean'], row.low, row.high) if np.isfinite(x)]
     decimals = int(np.clip(1 - np.floor(np.log10(max(ends))), 0, 4)) if max(ends) > 0 else 1
@@ -31,15 +37,15 @@ def _forest_numbers(row):
     return f'{mean} [{low}, {high}]' if np.isfinite(row.low) else mean
 
 def _clipped(ax, x, y, colour, limits):
-    "An arrow where `x` lies beyond `limits`"
+    "Draw an arrow at the edge if `x` lies outside `limits`"
     if not np.isfinite(x) or limits[0] <= x <= limits[1]: return
     at, mark = (limits[0], '<') if x < limits[0] else (limits[1], '>')
     ax.plot([at], [y], marker=mark, color=colour, markersize=3.2, markeredgewidth=0, linestyle='none', zorder=5)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
-def _draw_effect(ax, y, row, limits, below=4.):
-    "One effect `y` points down, with the bracket of what could have been detected so far `below`"
-    colour, fill = _of_word.get(row.word, _untold)
+def _draw_effect(ax, y, row, view, below=4.):
+    "Draw one effect at `y`, with the bracket of the detectable effect `below` points further down"
+    (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
         x = inside(row.detectable)
@@ -55,7 +61,7 @@ def _draw_effect(ax, y, row, limits, below=4.):
                 markeredgewidth=.9, linestyle='none', zorder=4)
 
 def _name_rows(ax, at, names):
-    "Names, each in lines, down the left edge at `at`, faint lines up from the numbers, no frame"
+    "Write names, each a list of lines, along the left edge at `at`; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x', color=faint, linewidth=.4)
@@ -66,11 +72,11 @@ def _name_rows(ax, at, names):
 _stacked_high = 23.
 
 def _forest_places(view, claims, high_row, stacked):
-    """[(heading or None, its y, [(row, y of its axis, points above and below)])] of the groups from the top, and the
-    points that they need; `claims`: lines of what was claimed, which stand above the interval if `stacked`, else
-    beside it in a row that is `high_row` points high"""
+    """Return the layout of the groups, [(heading or None, its y, [(row, y of its axis, points above, points below)])],
+    and their total height in points; `claims` has the lines of each claim, which are above the interval if `stacked`,
+    else beside it in a row that is `high_row` points high"""
     places, y = [], 0.
-    for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # no group: a title that says so
+    for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []
         for i in np.flatnonzero(view.frame['group'] == group):
             above = 7.5*(len(claims[i]) - 1)
@@ -83,7 +89,7 @@ def _forest_places(view, claims, high_row, stacked):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-7s
 def _forest_entries(view):
-    "What the legend explains"
+    "Return the entries of the legend"
     def point(colour, fill):
         return lambda ax: (ax.plot([1, 13], [4.5, 4.5], color=colour, linewidth=1.1),
                            ax.plot([7], [4.5], marker='o', markersize=4, markerfacecolor=fill, markeredgecolor=colour,
@@ -91,14 +97,15 @@ def _forest_entries(view):
     def bracket(ax):
         ax.plot([1, 13], [4.5, 4.5], color=grey, linewidth=.5)
         ax.plot([13, 13], [2.5, 6.5], color=grey, linewidth=.5)
-    words = set(view.frame['word'])
-    kinds = [(point(*colours), word) for word, colours in _of_word.items() if word in words]
-    untold = view.frame['mean'].notna() & ~view.frame['word'].isin(list(_of_word))
-    other = [(point(*_untold), 'not told')]*bool(untold.any())
-    return [*kinds, *other, *[(bracket, 'detectable effect')]*bool(view.frame['detectable'].notna().any())]
+    drawn = {(row.word, _dot_colours(row, view.scaled)[1]) for _, row in view.frame.iterrows()}
+    kinds = [(point(*colours), word) for word, colours in _of_word.items() if (word, colours[1]) in drawn]
+    small = [(point(blue, _small_fill), 'supported, but small')]*(('supported', _small_fill) in drawn)
+    undecided = view.frame['mean'].notna() & ~view.frame['word'].isin(list(_of_word))
+    other = [(point(*_undecided), 'inconclusive or no verdict')]*bool(undecided.any())
+    return [*kinds, *small, *other, *[(bracket, 'detectable effect')]*bool(view.frame['detectable'].notna().any())]
 
 def _guides(ax, view, rows):
-    "Zero and, dotted, where an effect begins to matter, beside `rows`; texts that stand between stay free"
+    "Draw a line at zero and dotted lines at the smallest effects of interest, along `rows` but not through headings"
     at = {0.: dict(color=ink, linewidth=.6)}
     scalable, dotted = view.frame[view.frame['smallest'] > 0], dict(color=ink, linewidth=.6, linestyle=(0, (1, 2)))
     if view.scaled: at |= {-1. if rule == 'no harm' else 1.: dotted for rule in set(scalable['rule'])}
@@ -113,7 +120,7 @@ def _guides(ax, view, rows):
 def _claim(row): return ' '.join(filter(None, (row['name'], row.title)))
 
 def _forest_columns(view, width):
-    "Widths of what stands to the left of the axis, the numbers and the words, in points; all 0 in a narrow figure"
+    "Return the widths of the claims, the numbers and the verdicts in points; all 0 in a narrow figure"
     if width < 5: return 0., 0., 0.
     full, rows = width*72, view.frame
     numbers = max(text_width(_forest_numbers(row), 6) for _, row in rows.iterrows())
@@ -123,12 +130,12 @@ def _forest_columns(view, width):
     return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
 def _stacked_claim(row, full):
-    "Lines of what was claimed, above its interval on a sheet `full` points wide"
+    "Return the lines of the claim above its interval, on a sheet `full` points wide"
     word = fitted(row.word, .4*full, 6, 'bold')
     return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
 def _write_effect(write, y, row, lines, columns, full):
-    "What was claimed, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
+    "Write the claim, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
     words, right = columns[2], full - Sheet.margin
     if lines:
         for k, line in enumerate(lines): write(Sheet.margin, y + 8*k - 4*(len(lines) - 1), line, fontsize=6.5)
@@ -140,10 +147,10 @@ def _write_effect(write, y, row, lines, columns, full):
     for k, line in enumerate(stacked): write(Sheet.margin, y - 11 - 7.5*(len(stacked) - 1 - k), line, fontsize=6)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8b
-@figure_kind('forest', forest, 'effects with intervals, what could have been detected, and verdicts',
+@figure_kind('forest', forest, 'effects with intervals, detectable effects and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
 def _forest(view, width, high_row=14., most=4):
-    "Rows below each other on one axis, under the headings of their groups; at most so many lines for a claim"
+    "Draw effects in rows on one axis, grouped under headings; a claim has at most `most` lines"
     columns, full = _forest_columns(view, width), width*72
     stacked = not columns[0]
     claims = [_stacked_claim(row, full) if stacked else in_lines(_claim(row), columns[0], 6.5, most)
@@ -165,7 +172,7 @@ def _forest(view, width, high_row=14., most=4):
             if heading: write(Sheet.margin, top, title, fontsize=7, weight='bold')
             _guides(ax, view, rows)
             for i, y, _, _ in rows:
-                _draw_effect(ax, y, view.frame.iloc[i], view.limits)
+                _draw_effect(ax, y, view.frame.iloc[i], view)
                 _write_effect(write, y, view.frame.iloc[i], [] if stacked else claims[i], columns, full)
         ax.set(xlim=view.limits, ylim=(high, 0), yticks=[])
         ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
@@ -182,13 +189,13 @@ def _side_sample(second):
                               markeredgecolor='white', **_side_style(second))
 
 def _pairs_range(view):
-    "Ends of the axis, with a margin"
+    "Return the ends of the axis, with a margin"
     columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
     values = view.frame[columns].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
 
 def _spread_names(at, texts, least):
-    "Heights of `texts` near `at`, at least so many points apart, in the order of `at`"
+    "Return heights of `texts` close to `at`, in the same order and at least `least` points apart"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])
@@ -201,7 +208,7 @@ def _spread_names(at, texts, least):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13s
 def _dots(view, width):
-    "A row for each pair on one axis"
+    "Draw pairs of dots in rows on one axis"
     full = width*72
     names = [in_lines(name, .4*full, 6.5) for name in view.names]
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
@@ -234,7 +241,7 @@ def _dots(view, width):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-14
 def _slopes(view, width):
-    "Two axes side by side with a line for each pair, named at its right end"
+    "Draw two axes with a line per pair, which is labelled at its right end"
     full, wide = width*72, min(width*72, 330.)
     names, (low, top) = [fitted(name, .38*wide, 6) for name in view.names], _pairs_range(view)
     high = float(np.clip(11*len(names), 120, 300))
@@ -264,22 +271,22 @@ def _slopes(view, width):
         ax.spines[['top', 'right']].set_visible(False)
         sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
                    multialignment='center')
-    notes = ('Solid: higher on the right; dashed: not.',)
+    notes = ('Solid lines: higher on the right; dashed: equal or lower.',)
     return Body(high + 16, draw, notes)
 
-@figure_kind('pairs', pairs, 'a baseline and a method, task by task, as dots or slopes',
-             'columns method, task, and the measure', 'frame')
+@figure_kind('pairs', pairs, 'a baseline and a method per task, as dots or slopes',
+             'columns method, task and the metric', 'frame')
 def _pairs(view, width):
-    "Dots on one axis, or slopes between two"
+    "Draw pairs as dots on one axis, or as slopes between two"
     return (_slopes if view.slopes else _dots)(view, width)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-18
 _hatches = '', '////', '....', 'xxxx', '----', 'oooo', '++++'
 
-@figure_kind('bars', bars, 'a measure as bars from zero with intervals, in groups',
-             'columns method, task, seed and the measure', 'frame')
+@figure_kind('bars', bars, 'a metric as grouped bars from zero with intervals',
+             'columns method, task, seed and the metric', 'frame')
 def _bars(view, width):
-    "Groups of bars below each other, from zero"
+    "Draw groups of horizontal bars from zero"
     full, thick, gap = width*72, 8., 5.
     names = [in_lines(name, .4*full, 6.5) for name in view.groups]
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5

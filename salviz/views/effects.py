@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..core.renamed import renamed_verdict
 from ..core.validation import check_choice
 from ..core.names import methods_words
 from .curves import Chart, about, bands, by_seed, ends_of, plain_series_name, spread
@@ -51,7 +52,7 @@ def _effect_rows(frame):
                          f'{", ".join(map(str, table.columns))}')
     if not len(table): raise ValueError('forest: the frame has no rows')
     out = pd.DataFrame({k: _texts(table, k) for k in ('name', 'title', 'group', 'word', 'rule')})
-    out['rule'] = out['rule'].replace('', 'better')
+    out['rule'], out['word'] = out['rule'].replace('', 'better'), out['word'].map(renamed_verdict)
     for rule in out['rule']: check_choice('forest: rule', rule, _rules)
     return out.assign(**{k: _numbers(table, k) for k in ('mean', 'low', 'high', 'smallest', 'detectable')})
 

@@ -59,8 +59,8 @@ def test_another_kind_takes_the_head_in_view_and_a_step_of_its_own_is_refused(ru
     explorer = Explorer(run, state=chosen)
     assert 'layer 1, head 2' in explorer.figure('evolution').caption.lower()
     assert explorer.figure('loss_curves').caption
-    with pytest.raises(ValueError, match='leave step= out, or give its run'): figure(explorer, step=0)
-    with pytest.raises(ValueError, match="there is no kind 'heat'"): explorer.figure('heat')
+    with pytest.raises(ValueError, match='drop step=, or pass its run'): figure(explorer, step=0)
+    with pytest.raises(ValueError, match="unknown kind 'heat'"): explorer.figure('heat')
 
 def test_an_image_has_its_own_figure_and_no_arrays_of_tokens():
     explorer = Explorer([an_image('short')])

@@ -1,4 +1,4 @@
-"Charts and their plotly twins: legible at any width, true to the frame, told apart without colours, and safe"
+"Charts and their interactive versions: legible at any width, true to the frame, distinct without colours, safe"
 import copy
 import json
 import re
@@ -52,7 +52,7 @@ def results(methods=('plain', 'AD-DROP', 'saliency guided training'), measures=(
 
 @pytest.fixture(scope='module')
 def losses(tmp_path_factory):
-    "Two methods of three runs of 80 steps, one of them with a spike"
+    "Return three runs of 80 steps for each of two methods, one of them with a spike"
     folder, rng = tmp_path_factory.mktemp('losses'), np.random.default_rng(5)
     return [run(folder/f'{m}{s}',
                 (2/(1 + np.arange(80)/20) + rng.normal(0, .2, 80) + (6*(np.arange(80) == 40) if s else 0)).tolist(), s,
@@ -130,7 +130,7 @@ def test_everything_measured_lies_within_the_axes(losses):
         assert (points[:, 1] >= bottom).all()
         assert (points[:, 1] <= top).all()
 
-def test_cells_carry_their_numbers_and_the_best_is_bold():
+def test_cells_contain_their_numbers_and_the_best_is_bold():
     view = sensitivity_grid(settings())
     texts = draw_figure(view).axes[0].texts
     at = {(round(o.get_position()[0]), round(o.get_position()[1]), o.get_text()): o for o in texts}
@@ -141,9 +141,9 @@ def test_cells_carry_their_numbers_and_the_best_is_bold():
             assert (at[j, i, f'{v:.3f}'].get_weight() == 'bold') == view.best[i, j]
     np.testing.assert_array_equal(np.ma.filled(draw_figure(view).axes[0].images[0].get_array(), np.nan), view.values)
 
-def test_a_grid_without_room_for_its_numbers_says_so():
+def test_a_grid_too_small_for_its_numbers_has_a_note():
     fig = draw_figure(sensitivity_grid(settings(20, 2, 1, gap=False)), 3.25)
-    assert any('no room for their numbers' in o.get_text() for o in fig.texts) and not fig.axes[0].texts
+    assert any('too small for their numbers' in o.get_text() for o in fig.texts) and not fig.axes[0].texts
 
 def test_boxes_are_drawn_from_the_quartiles_of_the_frame():
     view = gradient_boxes(gradients())
@@ -200,7 +200,7 @@ def test_plotly_grids_boxes_and_tables_have_the_numbers_of_their_views():
             for c in cells[1]] == [f'{m[0]} ± {d[0]}' for m, d in zip(table.means, table.deviations)]
     assert [c.startswith('<b>') for c in cells[1]] == table.best[:, 0].tolist()
 
-def test_a_plotly_figure_is_shown_as_small_data_with_a_picture_and_no_program(losses):
+def test_a_plotly_figure_is_shown_as_small_data_with_an_image_and_no_code(losses):
     fig = of_kind(loss_curves(losses), interactive=True)
     bundle = fig._repr_mimebundle_()
     shown = bundle['application/vnd.plotly.v1+json']
@@ -210,16 +210,16 @@ def test_a_plotly_figure_is_shown_as_small_data_with_a_picture_and_no_program(lo
     assert 'cdn' not in page and '<script src' not in fig.to_html()
     assert type(copy.deepcopy(fig)) is type(fig) and copy.deepcopy(fig).to_json() == fig.to_json()
 
-def test_what_cannot_be_pointed_at_is_refused_by_name():
+def test_views_without_an_interactive_figure_raise_an_error():
     view = masked_sentence(invented.invent(9, method='SaliencyGuided'))
-    for source, more, said in ((view, {}, 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; leave it out'),
+    for source, more, said in ((view, {}, 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; drop it'),
                                ([metric_table(results())]*2, {}, 'draws one view, got 2; choose one'),
-                               (drops(), {}, 'say which kind of figure'),
-                               (metric_table(results()), dict(width='acl'), 'takes no width=, which is about paper'),
-                               (metric_table(results()), dict(heading='none'), 'takes no heading=, which is about')):
+                               (drops(), {}, 'kind must be one of'),
+                               (metric_table(results()), dict(width='acl'), 'width= applies to printed figures only'),
+                               (metric_table(results()), dict(heading='none'), 'heading= applies to printed figures')):
         with pytest.raises(ValueError, match=said): of_kind(source, interactive=True, **more)
 
-def test_a_figure_to_point_at_has_the_words_of_the_printed_one():
+def test_an_interactive_figure_has_the_texts_of_the_printed_one():
     frame, options = drops(), dict(band='range')
     printed = of_kind(frame, 'accuracy_drop', **options)
     fig = of_kind(frame, 'accuracy_drop', interactive=True, **options)
@@ -227,8 +227,8 @@ def test_a_figure_to_point_at_has_the_words_of_the_printed_one():
     assert fig.facts[:-1] == printed.facts[:-1] and re.fullmatch(r'Drawn with: salviz .+, plotly .+', fig.facts[-1])
 
 @pytest.mark.slow
-def test_plotly_shows_every_name_as_it_stands(page):
-    "In a real browser: no element comes from a name, and the name is read whole"
+def test_plotly_shows_names_literally(page):
+    "In a real browser, no element comes from a name, and the name is complete"
     from plotly.offline import get_plotlyjs
     page.add_script_tag(content=get_plotlyjs())
     assert _safe('%{y}') == '&#37;&#123;y}'
@@ -257,7 +257,7 @@ def test_plotly_shows_every_name_as_it_stands(page):
                              "/javascript/.test(o.outerHTML)).length") == 0
 
 
-def test_a_map_of_heads_without_numbers_marks_what_is_below_zero():
+def test_a_map_of_heads_without_numbers_marks_negative_cells():
     values = np.where(np.random.default_rng(0).random((12, 40)) < .5, -1., 1.)
     frame = pd.DataFrame([dict(layer=i, head=j, value=v) for (i, j), v in np.ndenumerate(values)])
     found = []

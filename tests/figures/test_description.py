@@ -1,5 +1,5 @@
-"""What a heading says the caption says where there is no heading, how a head was chosen is said, and heading, caption,
-facts and citations of a figure agree, for they are made from one description"""
+"""Without a heading, the caption has its content; captions say how a head was selected; heading, caption, facts and
+citations of a figure agree, because they are generated from one description"""
 import re
 import warnings
 
@@ -19,7 +19,7 @@ from salviz.views.maps import coloured_sentences
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-    "What each kind is made of, and its options"
+    "Return the source of each kind, and its options"
     of = every_kind.everything(tmp_path_factory.mktemp('runs'))
     del of['series']
     return of
@@ -32,7 +32,7 @@ def draw(made, kind, **kw):
 
 
 def heading_of(fig):
-    "The clauses of the title of `fig`, and the numbers below it, as they are drawn"
+    "Return the drawn clauses of the title of `fig`, and the numbers below it"
     title, numbers = ([text.get_text() for text in fig.texts if text.get_fontsize() == size
                        and text.get_weight() == weight and text.get_verticalalignment() == 'top'
                        and text.get_color() == '#1a1a1a' and text.get_rotation() == 0]
@@ -72,7 +72,7 @@ def test_method_step_sentence_seed_model_and_data_are_in_the_caption_of_a_figure
     if isinstance(of[0], Run): assert 'tiny, invented; seed' in caption
 
 
-def test_facts_that_are_said_already_are_not_said_twice(made):
+def test_facts_are_not_repeated(made):
     caption = draw(made, 'triptych', heading='none').caption
     for words in ('Spearman', 'AD-DROP', 'step 30', 'Probe 0'): assert caption.lower().count(words.lower()) <= 2, words
     full = draw(made, 'triptych').caption
@@ -83,7 +83,7 @@ def test_facts_that_are_said_already_are_not_said_twice(made):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['attention_map', 'triptych', 'compared', 'evolution', 'discard_region'])
-def test_how_the_head_was_chosen_is_said_where_nobody_chose_it(kind, made):
+def test_captions_say_how_the_default_head_was_selected(kind, made):
     words = 'largest median row sum of |attribution|'
     assert re.search(rf'Head shown[^:.]*: {re.escape(words)}', figure(made[kind][0], kind).caption)
     source = made[kind][0]
@@ -94,7 +94,7 @@ def test_how_the_head_was_chosen_is_said_where_nobody_chose_it(kind, made):
         'shown, chosen at the last step:', 'shown:')
 
 
-def test_a_guided_head_and_the_last_layer_say_how_they_were_chosen(made, tmp_path):
+def test_captions_say_how_a_guided_head_or_the_last_layer_was_selected(made, tmp_path):
     assert 'Head shown: the guided one with the most attention on its pattern' in draw(made, 'pattern_residual').caption
     assert 'the first guided head of each pattern' in draw(made, 'pattern_target').caption
     plain = invented.run(tmp_path/'plain', 'FineTuning')
@@ -102,7 +102,7 @@ def test_a_guided_head_and_the_last_layer_say_how_they_were_chosen(made, tmp_pat
     for kind in ('attention_beside_saliency', 'translation'): assert 'Layer shown: the last' in draw(made, kind).caption
 
 
-def test_model_and_data_of_the_runs_that_come_with_the_library_are_cited():
+def test_model_and_data_of_the_bundled_runs_are_cited():
     run = Run.example('plain')
     for kind in ('attention_map', 'loss_curves'):
         fig = figure(run, kind)
@@ -129,7 +129,7 @@ def test_several_bibliographies_become_one_with_each_entry_once(made, tmp_path):
     with pytest.raises(ValueError, match='path must end in .bib'): write_bibliography(tmp_path/'x.txt', one)
 
 
-def test_no_path_is_printed_and_only_what_differs_from_the_defaults(tmp_path):
+def test_only_settings_that_differ_from_the_defaults_are_printed_and_no_paths(tmp_path):
     path = tmp_path/'secret/runs/teacher.seed=3'
     args = dict(default_arguments()['SalLM'], teacher=str(path), weight=2.)
     run = Run.create(tmp_path/'one', dict(method=dict(name='SalLM', args=args), data=dict(name=str(tmp_path/'d.csv')),
@@ -146,7 +146,7 @@ def test_no_path_is_printed_and_only_what_differs_from_the_defaults(tmp_path):
 
 # Labels
 
-def test_a_text_that_fits_is_not_cut_and_a_cut_is_warned_of(made):
+def test_a_text_that_fits_is_not_shortened_and_shortening_gives_a_warning(made):
     with figure_style():
         for word in ('holds', 'comprehensiveness', 'undecided', 'ill', 'a', 'W'):
             for weight in ('normal', 'bold'):
@@ -155,12 +155,12 @@ def test_a_text_that_fits_is_not_cut_and_a_cut_is_warned_of(made):
                 assert cut == {fitted(word*9, text_width(word, 7, weight), 7, weight): word*9}
     long = every_kind.of_numbers('long')['columns method, gradient'].replace(
         {'method': {every_kind.address: every_kind.address*3}})
-    with pytest.warns(UserWarning, match='labels cut for lack of space .*“https://example.org.*take a greater width'):
+    with pytest.warns(UserWarning, match='labels shortened to fit .*“https://example.org.*choose a larger width'):
         figure(long, 'gradient_boxes', width='acl')
 
 
 @pytest.mark.parametrize('kind', ['forest', 'pairs', 'bars', 'metric_table', 'loss_curves', 'gradient_boxes'])
-def test_no_label_is_cut_where_there_is_room(kind, made, tmp_path):
+def test_no_label_is_shortened_if_there_is_space(kind, made, tmp_path):
     source, options = made[kind]
     words = 'Attention guided by a linguist, on a fifth of the tweets, without stop words'
     if kind == 'forest': source = source.assign(title=[f'{i} {words} and at half the learning rate' for i in range(5)])
@@ -181,7 +181,7 @@ def test_no_label_is_cut_where_there_is_room(kind, made, tmp_path):
 # Explorers
 
 def looked_at(n=8):
-    "Snapshots as `explore` makes them"
+    "Return snapshots as from `explore`"
     out = []
     for probe in range(2):
         s = invented.snapshot(0, probe, tokens=['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]'])

@@ -1,5 +1,5 @@
-"""What a figure says of itself is so: ties are no ranks, names tell sides apart, scales are those of the numbers,
-captions name model and data."""
+"""Statements of figures are correct: ties have no ranks, sides have distinct names, scales fit the numbers, captions
+name model and data."""
 import warnings
 
 import numpy as np
@@ -19,7 +19,7 @@ from salviz.views.base import discard_region, saliency_distribution, tied_candid
 from invented import invent
 
 
-def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
+def test_ties_in_an_unused_row_are_no_difference_of_ranks():
     snap = invent(10, layers=3, heads=4, p=.3)
     view = triptych(snap, 2, 1)
     assert view.tied.tolist() == [False] + [True]*9
@@ -36,7 +36,7 @@ def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
 
 
 @pytest.mark.slow
-def test_a_region_says_how_much_of_it_is_tied():
+def test_a_region_states_its_fraction_of_ties():
     snap = invent(10, layers=3, heads=4, p=.3)
     for view in (discard_region(snap, 2, 1), attention_map(snap, 2, 1)):
         assert view.notes[0] == ('Tied: in 9 of 10 rows attributions are equal at the threshold, '
@@ -74,7 +74,7 @@ def test_one_sentence_of_five_runs_is_one_sentence(tmp_path):
     assert view.names[3].startswith('seed 1, probe 1')
 
 
-def test_two_runs_at_one_step_are_called_by_what_tells_them_apart(tmp_path):
+def test_two_runs_at_one_step_have_distinct_names(tmp_path):
     a, b = invented.image(32), invented.image(32, seed=1)
     b.info['seed'] = 1
     view = saliency_distribution(a, b)
@@ -90,7 +90,7 @@ def test_two_runs_at_one_step_are_called_by_what_tells_them_apart(tmp_path):
     assert 'A: AD-DROP, seed 0' in [o.get_text().removeprefix('(a) ') for o in figure(runs, 'compared').texts]
 
 
-def test_gradients_are_called_what_they_are():
+def test_gradients_have_the_right_names():
     frame = pd.DataFrame(dict(method=['a']*5 + ['b']*5, gradient=np.linspace(.1, 1, 10)))
     frame.attrs['labels'] = dict(gradient='|gradient|, over the largest of its example')
     for view in (gradient_boxes(frame), _gradient_histogram(frame)):
@@ -105,7 +105,7 @@ def settings(values):
                                                                          values)])
 
 
-def test_a_grid_frames_no_cell_where_all_tie_and_signs_have_a_scale_of_their_own():
+def test_a_grid_of_ties_has_no_frame_and_signed_values_have_a_signed_scale():
     tied = sensitivity_grid(settings([.5]*4))
     assert not tied.best.any()
     assert tied.subtitle.startswith('all 0.5')
@@ -131,7 +131,7 @@ def test_a_nested_grid_has_no_column_without_a_name():
     assert table.heads()[1] == ['q = 0.2', 'q = 0.4', 'without q']
 
 
-def test_scores_of_sts_b_go_to_five(tmp_path):
+def test_scores_of_sts_b_range_to_five(tmp_path):
     run = a_run(tmp_path, 'scores')
     run.save(invented.scored(10))
     invented.reconfigured(run, data=dict(name='sts-b'))
@@ -142,7 +142,7 @@ def test_scores_of_sts_b_go_to_five(tmp_path):
     assert '5' not in own and '4' in own
 
 
-def test_captions_name_model_data_and_seeds_once_as_people_do(tmp_path):
+def test_captions_name_model_data_and_seeds_once_in_words(tmp_path):
     runs = [a_run(tmp_path, f'run{i}', method, seed=i % 2)
             for i, method in enumerate(('ADDrop', 'ADDrop', 'SalLM', 'SalLM'))]
     said = dict(model=dict(name='minilm-b9a0018dff09', layers=6, heads=12),
@@ -155,14 +155,14 @@ def test_captions_name_model_data_and_seeds_once_as_people_do(tmp_path):
     assert 'Model: MiniLM-L6 (6 layers, 12 heads)' in single.facts
 
 
-def test_a_data_frame_gets_the_name_that_it_is_given():
+def test_a_data_frame_gets_its_custom_name():
     frame = pd.DataFrame(dict(text=[f'a film {i}' for i in range(20)], label=['good', 'bad']*10))
     assert load_text(frame, name='film reviews')['train'].info.dataset_name == 'film reviews'
     assert load_text(frame)['train'].info.dataset_name == 'DataFrame'
     with pytest.raises(ValueError, match='name must be what captions call the data'): load_text(frame, name=3)
 
 
-def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
+def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():
     rng = np.random.default_rng(0)
     names = ('accuracy', 'macro_f1', 'average_loss', 'sufficiency')
     frame = pd.DataFrame([dict(method=m, seed=z, **{k: rng.random() for k in names})

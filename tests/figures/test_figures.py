@@ -57,7 +57,7 @@ def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method
 
 
 @pytest.mark.parametrize('text', ['$x^2$', 'a_{b}$'])
-def test_classes_and_labels_are_no_formulas(text):
+def test_classes_and_labels_are_not_parsed_as_formulas(text):
     snap = invent(12, method='SaliencyGuided'); snap.classes[3] = text
     texts = [o for o in texts_of(draw_figure(masked_sentence(snap))) if text in o.get_text().replace(r'\$', '$')]
     assert len(texts) == 2
@@ -68,7 +68,7 @@ def test_classes_and_labels_are_no_formulas(text):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [3.25, 6.75])
-def test_the_drawn_map_holds_the_snapshots_numbers(width):
+def test_the_drawn_map_has_the_numbers_of_the_snapshot(width):
     snap = invent(20); view = discard_region(snap)
     image = draw_figure(view, width).axes[0].images[0]
     assert np.array_equal(np.asarray(image.get_array()), snap.arrays['attention_attribution'][view.layer, view.head])
@@ -102,7 +102,7 @@ def test_every_discarded_position_and_only_those_carries_a_cross():
 
 
 @pytest.mark.slow
-def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
+def test_long_sentences_keep_every_bar_and_note_omitted_labels():
     view = view_of('SalLM', 128); fig = draw_figure(view)
     heights = [p.get_height() for ax in fig.axes for p in ax.patches
                if p.get_facecolor()[:3] == matplotlib.colors.to_rgb(blue)]
@@ -110,7 +110,7 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     below = [t.get_text() for ax in fig.axes for t in ax.get_xticklabels()]
     assert tuple(below) == view.labels
     note = [t.get_text() for t in draw_figure(view_of('ADDrop', 128)).findobj(Text) if 'labelled' in t.get_text()]
-    assert note == ['For want of room, every third token is labelled (128 tokens).']
+    assert note == ['To save space, only every third of the 128 tokens is labelled.']
 
 
 @pytest.mark.sample(1)
@@ -127,16 +127,16 @@ def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
         assert {(int(x), int(y)) for y, x in np.argwhere(view.values < 0)} in at
         assert 'clearly negative' in [o.get_text() for o in fig.texts]
 
-def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
+def test_cells_too_small_for_marks_are_not_marked_and_noted():
     view = discard_region(invent(64, layers=1, heads=6))
     fig = draw_figure(view, 3.03)
     said = ' '.join(o.get_text() for o in fig.findobj(Text))
-    assert 'The regions are not drawn' in said
+    assert 'too small to draw the regions' in said
     assert 'candidate discard region' not in said
     assert not fig.axes[0].collections
     crosses = ' '.join(' '.join(o.get_text() for o in draw_figure(discard_region(invent(30, layers=1, heads=6)),
                                                              3.03).findobj(Text)).split())
-    assert 'bare crosses' in crosses and 'candidate discard region' in crosses
+    assert 'Crosses without circles' in crosses and 'candidate discard region' in crosses
 
 
 @pytest.mark.parametrize('width', [2.6, 3.03, 3.49])
@@ -205,12 +205,12 @@ def test_values_that_are_not_finite_are_noted_below_the_figure():
 
 
 @pytest.mark.slow
-def test_pictures_without_target_teacher_or_probabilities_are_drawn():
+def test_figures_without_target_teacher_or_probabilities_are_drawn():
     drop = ('saliency_target', 'method_saliency', 'probabilities', 'masked_probabilities')
     for make in makers.values(): check_legible(draw_figure(make(invent(12, drop=drop))))
 
 
-def test_with_many_classes_the_likeliest_and_the_label_are_shown():
+def test_with_many_classes_the_most_probable_and_the_label_are_shown():
     snap = invent(12, method='SaliencyGuided')
     snap.classes = [f'class number {i}' for i in range(30)]; snap.label = 29
     p = np.linspace(1, 2, 30)[::-1]; p[29] = .001
@@ -271,18 +271,18 @@ def test_fonts_are_embedded_as_type_42_and_text_stays_text(tmp_path):
 
 
 @pytest.mark.parametrize('path', ['a.jpg', 'a', 'a.eps'])
-def test_other_file_kinds_are_refused_by_name(path):
+def test_other_file_types_raise_an_error(path):
     with pytest.raises(ValueError, match=r'must end in .pdf, .svg, .png or .pgf'):
         save_figure(draw_figure(view_of('SalLM')), path)
 
 
 @pytest.mark.parametrize('kind', ['pdf', 'svg', 'png'])
-def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_path):
+def test_a_full_disk_leaves_the_old_files(kind, tmp_path):
     fig = draw_figure(view_of('SalLM'))
     for name in (f'a.{kind}', 'a.txt'): (tmp_path/name).write_text('old')
     with full_disk(), pytest.raises(OSError): save_figure(fig, tmp_path/f'a.{kind}', caption=True)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f'a.{kind}': 'old', 'a.txt': 'old'}
-    with pytest.raises(FileNotFoundError, match='save_figure: there is no folder .*none'):
+    with pytest.raises(FileNotFoundError, match='save_figure: the folder .*none does not exist'):
         save_figure(fig, tmp_path/'none'/f'a.{kind}')
 
 
@@ -292,7 +292,7 @@ def test_a_notebook_can_show_a_figure_without_pyplot():
 
 
 @pytest.mark.slow
-def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(monkeypatch):
+def test_the_image_in_a_notebook_is_small_and_looks_like_the_figure(monkeypatch):
     import IPython.display
     from PIL import Image
     fig = draw_figure(view_of('ADDrop'))
@@ -310,7 +310,7 @@ def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(mo
 # Other tasks and other kinds of input
 
 def long_tagged(n):
-    "A tagged sentence of `n` tokens of which every third is wrong"
+    "Return a tagged sentence of `n` tokens with every third prediction wrong"
     tokens = invent(n).tokens
     gold = [None if o in ('[CLS]', '[SEP]') or o.startswith('##') else ('B-ORGANISATION', 'O', 'I-PER')[i % 3]
             for i, o in enumerate(tokens)]
@@ -319,7 +319,7 @@ def long_tagged(n):
 
 
 def long_translated(n):
-    "A translation of a sentence of `n` tokens"
+    "Return a translation of a sentence of `n` tokens"
     snap, target = invent(n, layers=2, heads=3), [f'wort{i % 7}' for i in range(n)]
     snap.info.update(target_tokens=target, predicted_tokens=[o if i % 4 else 'other' for i, o in enumerate(target)])
     snap.arrays['target_probability'] = np.linspace(0, 1, n)
@@ -356,7 +356,7 @@ def test_figures_of_other_tasks_and_inputs_are_legible_at_both_widths(name, widt
     check_legible(fig)
 
 
-def test_drawn_signals_hold_the_views_numbers_on_common_scales():
+def test_drawn_signals_have_the_numbers_of_the_view_on_common_scales():
     view = signal_view(invented.image(step=10, channels=3))
     shown = [ax.images[0] for ax in draw_figure(view).axes if ax.images]
     for im, want in zip(shown, (view.input, view.saliency, view.method_saliency, view.masked)):
@@ -408,18 +408,18 @@ def test_colours_below_and_above_zero_are_equally_far_from_white():
     assert abs(np.dot(signed(0.)[:3], [.299, .587, .114]) - np.dot(signed(1.)[:3], [.299, .587, .114])) < .1
 
 
-def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
+def test_a_pattern_of_all_positions_has_an_undefined_fraction():
     view = pattern_shares(invented.both(), dict(half=np.eye(8)*.5 + .05, mine=np.eye(8)))
     assert np.isnan(view.fractions[0]).all()
     assert view.notes == ()
     assert 'No share is defined for half: every position belongs to it.' in view.caption
     texts = [o.get_text() for o in texts_of(draw_figure(view))]
-    assert 'half: no share' in texts
-    assert 'half: every position belongs to it, so no share is defined.' in texts
+    assert 'half: undefined' in texts
+    assert 'half: every position belongs to it, so the fraction is undefined.' in texts
     assert 'mine' in texts
 
 
-def test_drawn_histograms_and_tables_hold_the_views_numbers():
+def test_drawn_histograms_and_tables_have_the_numbers_of_the_view():
     view = saliency_distribution(invented.series(0), invented.series(30))
     before, after = [p for p in draw_figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
     assert np.array_equal(before.get_data().values, view.fractions[0])
@@ -434,7 +434,7 @@ def test_drawn_histograms_and_tables_hold_the_views_numbers():
     assert len(tables) == 2
 
 
-def test_wrong_answers_can_be_told_in_grey_print_and_nothing_is_said_of_tokens_that_were_not_asked():
+def test_wrong_predictions_are_visible_in_greyscale_and_unlabelled_tokens_have_no_prediction():
     view = token_labels(invented.tagged())
     texts = texts_of(draw_figure(view))
     assert [o.get_text() for o in texts if o.get_weight() == 'bold' and o.get_text() != view.title] == ['O']
@@ -477,7 +477,7 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
 
 
 @pytest.mark.slow
-def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
+def test_several_views_are_one_figure_with_lettered_headings(tmp_path):
     views = view_for(invented.both())
     fig = draw_figure(views)
     assert fig.get_figheight() <= 9.1   # what a page has room for
@@ -489,8 +489,8 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
             and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
     assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(draw_figure(views),
                                                                           tmp_path/'b.pdf').read_bytes()
-    with pytest.raises(ValueError, match='got list; make one with view_for'): draw_figure([])
-    with pytest.raises(ValueError, match='got str; make one with view_for'): draw_figure([views[0], 'map'])
+    with pytest.raises(ValueError, match='got list; create one with view_for'): draw_figure([])
+    with pytest.raises(ValueError, match='got str; create one with view_for'): draw_figure([views[0], 'map'])
 
 
 @pytest.mark.slow
@@ -518,11 +518,11 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
     assert own in texts
     assert 'Spearman' in texts
     assert ('attention of all heads' in texts) == (kind not in ('image', 'series'))
-    assert ('saliency over the largest magnitude' in texts) == (kind in ('image', 'series'))
+    assert ('saliency / largest magnitude' in texts) == (kind in ('image', 'series'))
 
 
 @pytest.mark.slow
-def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reason():
+def test_missing_panels_of_a_signal_or_a_text_raise_an_error_with_the_reason():
     image, text = Selection(invented.image(20)), Selection(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):
         with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
@@ -533,7 +533,7 @@ def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reaso
     for panel in ('heads', 'map', 'sentence', 'whatif'): check_legible(picture(text, panel))
 
 
-def test_the_notes_of_a_signal_stand_below_its_page():
+def test_the_notes_of_a_signal_are_below_its_page():
     snap = invented.image(20)
     snap.arrays['saliency_map'][0, 0] = np.nan
     for panel in (None, 'signal'):
@@ -547,7 +547,7 @@ def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by
                for o in picture(Selection(snap), 'sentence').texts)
 
 
-def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
+def test_a_head_with_uniform_attention_is_not_a_dark_block():
     s = invented.snapshot()
     s.arrays['attention'] = np.full((2, 3, 8, 8), 1/8)
     at = picture(Selection(s), 'map').axes[0].images[0]
@@ -560,7 +560,7 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
 
 
 @pytest.mark.slow
-def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_settings_alone():
+def test_24_threads_write_the_figures_of_one_and_keep_the_settings():
     """matplotlib's settings belong to the process: a figure that another thread's settings reached was another
     figure, or none"""
     views = [view_of(name, 4) for name in ('SaliencyGuided', 'SalLM')]
@@ -577,8 +577,8 @@ def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_s
     assert dict(matplotlib.rcParams) == before
 
 
-def test_half_of_a_surrogate_pair_is_a_box_in_the_figure_and_beside_it(tmp_path):
-    "It was an error after the figure had been written, so that a figure stood there without its caption"
+def test_half_of_a_surrogate_pair_is_a_box_in_the_figure_and_its_caption(tmp_path):
+    "It raised an error after the figure was written, which left a figure without its caption"
     snap = invent(tokens=['[CLS]', 'a\ud83db', 'film', '[SEP]'], layers=2, heads=6, method='SalLM')
     snap.texts = ('a\ud83db film',)
     with warnings.catch_warnings():
@@ -597,8 +597,8 @@ def test_nothing_is_written_if_one_of_the_files_cannot_be(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_text_of_100000_characters_is_cut_at_once(tmp_path):
-    "What does not fit by far is not measured whole: matplotlib's time grows with the square of the length"
+def test_a_text_of_100000_characters_is_shortened_fast(tmp_path):
+    "Very long texts are not measured as a whole, because matplotlib's time grows with the square of the length"
     long = 'x'*100_000
     snap = invent(tokens=['[CLS]', long, 'film', '[SEP]'], layers=2, heads=6, method='SalLM')
     began = time.process_time()

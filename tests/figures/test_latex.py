@@ -1,5 +1,4 @@
-"""LaTeX of a coloured sentence: literal text, the figure's colours, and a document that compiles wherever there is a
-LaTeX"""
+"""LaTeX of a coloured sentence: literal text, the colours of the figure, and a document that compiles"""
 import re
 import shutil
 import subprocess
@@ -30,7 +29,7 @@ textasciigrave textvisiblespace setmainfont underline tilde Umathchar fontencodi
 
 
 def check_structure(text):
-    "Braces that match, groups and environments that end, and no command that is not meant"
+    "Check that braces match, groups and environments end, and that there are no unexpected commands"
     bare = re.sub(r'\\[{}%&_#$]', '', re.sub(r'(?m)^%.*\n', '', text))
     depth = 0
     for c in bare:
@@ -45,7 +44,7 @@ def check_structure(text):
 
 
 def compiles(text, folder, engine='pdflatex'):
-    "Does `text` become a PDF? True where there is no LaTeX to ask"
+    "Return whether `text` compiles to a PDF; True without LaTeX"
     if not shutil.which(engine): return True
     (folder/'a.tex').write_text(text, encoding='utf-8')
     done = subprocess.run([engine, '-interaction=nonstopmode', '-halt-on-error', 'a.tex'], cwd=folder,
@@ -69,7 +68,7 @@ def test_every_colour_is_that_of_the_figure():
     assert 0 < len(dark) < 21
 
 
-def test_hostile_tokens_are_text_and_nothing_else(tmp_path):
+def test_hostile_tokens_are_literal_text(tmp_path):
     values = np.r_[np.nan, np.linspace(-1, 1, len(hostile) - 2), np.nan]
     for several in (False, True):
         text = coloured_sentence_latex([hostile]*2 if several else hostile, [values]*2 if several else values,
@@ -95,7 +94,7 @@ def test_sentences_of_snapshots_are_one_document_on_one_scale(tmp_path):
     assert text == sentence_latex(snaps, caption='Two sentences.')
 
 
-def test_pieces_of_a_word_follow_without_a_blank():
+def test_pieces_of_a_word_follow_without_a_space():
     snap = invent(12)
     text = sentence_latex(snap, words=False)
     assert len(re.findall(r'\{\\strut un\}\\colorbox\[HTML\]\{\w+\}\{\\strut '
@@ -106,9 +105,9 @@ def test_pieces_of_a_word_follow_without_a_blank():
     assert r'\strut \#\#x' in coloured_sentence_latex(['##x'], [.1], limit=1)  # nothing that it could continue
 
 
-def test_a_fragment_says_what_it_needs_and_compiles_in_a_document_that_has_it(tmp_path):
+def test_a_fragment_lists_its_packages_and_compiles_with_them(tmp_path):
     fragment = coloured_sentence_latex(['fine', 'é', '中'], [1., -.4, .2], standalone=False)
-    needs = [o[2:] for o in fragment.splitlines() if o.startswith('% ') and 'needs in the preamble' not in o]
+    needs = [o[2:] for o in fragment.splitlines() if o.startswith('% ') and 'requires in the preamble' not in o]
     assert 'documentclass' not in fragment and r'\usepackage{xcolor}' in needs and needs == _preamble('fineé中')
     assert compiles('\n'.join([r'\documentclass{article}', *needs, r'\begin{document}', 'Before. \\input{part} After.',
                                r'\end{document}'])
@@ -126,14 +125,14 @@ def test_the_scale_has_its_numbers_and_its_unit():
 
 @pytest.mark.parametrize('labels, values, said',
                          [(['a', 'b'], [1.], 'one number for each of 2 labels'),
-                                                  ([], [], 'at least one token a sentence'),
+                                                  ([], [], 'at least one token per sentence'),
                                                   ([['a'], []], [[1.], []], 'at least one token'),
-                                                  ([['a'], ['b']], [[1.]], 'one list for each of 2 sentences, got 1')])
-def test_what_is_no_sentence_is_refused(labels, values, said):
+                                                  ([['a'], ['b']], [[1.]], 'one list for each of the 2 sentences')])
+def test_invalid_sentences_raise_an_error(labels, values, said):
     with pytest.raises(ValueError, match=said): coloured_sentence_latex(labels, values)
 
 
-def test_special_tokens_and_numbers_that_are_missing_have_no_box():
+def test_special_tokens_and_missing_numbers_have_no_box():
     text = coloured_sentence_latex(['[CLS]', 'film'], [np.nan, .5])
     assert r'\textcolor[HTML]{707070}{[CLS]}' in text and text.count(r'\colorbox') == 1 + 5
     assert _token_latex('') == '' and _token_latex('a b') == 'a b'
@@ -165,7 +164,7 @@ strange = ['😀', '👩\u200d👩\u200d👧', 'مرحبا بك', 'שלום', '�
 
 
 def test_tables_captions_and_sentences_of_any_characters_compile_with_pdflatex(tmp_path):
-    "In a document that prepares nothing; captions stand in a list once more"
+    "In a document without preparations; captions occur a second time in a list"
     said = ' '.join(f'{i}: {o}.' for i, o in enumerate(strange))
     names = [f'{i} {o}' for i, o in enumerate(strange) if o != '\ud800'] # which pandas has no column for
     frame = pd.DataFrame([dict(method=o, seed=seed, accuracy=.5 + seed/10) for o in names for seed in range(2)])

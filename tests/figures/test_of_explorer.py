@@ -1,4 +1,4 @@
-"Figures of an explorer: whatever is in view is drawn, or refused in words, and nothing else is drawn in its place."
+"Figures of an explorer: its selection is drawn, or an error says why not, and nothing else is drawn instead."
 import pytest
 
 import invented
@@ -36,7 +36,7 @@ def signals(path, make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('view', entries)
-def test_every_kind_draws_the_heads_in_view_or_says_why_not(run, guided, view):
+def test_every_kind_draws_the_selected_heads_or_says_why_not(run, guided, view):
     for kind in of_a_map + of_one_head:
         source = guided if kind == 'pattern_residual' else run
         explorer = Explorer(source, state=dict(entry=entries[view]))
@@ -50,7 +50,7 @@ def test_every_kind_draws_the_heads_in_view_or_says_why_not(run, guided, view):
         assert kind in str(refused.value), kind
         if view == 'mean': assert 'choose one head in the explorer, or give layer= and head=' in str(refused.value)
 
-def test_options_come_before_what_is_in_view(run):
+def test_options_override_the_selection(run):
     explorer = Explorer(run, state=dict(entry=entries['mean']))
     for kind in ('attention_map', 'evolution', 'discard_region'):
         assert 'layer 0, head 2' in explorer.figure(kind, layer=0, head=2).caption, kind
@@ -61,11 +61,11 @@ def test_options_come_before_what_is_in_view(run):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('panel', panel_names)
-def test_every_panel_in_view_has_a_figure(run, panel):
+def test_every_visible_panel_has_a_figure(run, panel):
     fig = Explorer(run, state=dict(entry=entries['head'], tab=panel, compare=dict(run=0, step=0))).figure()
     assert 'layer 1, head 2' in fig.caption and 'step 30' in f'{fig.caption} {fig.facts}'.lower()
 
-def test_of_two_runs_the_figure_is_of_the_one_in_view_beside_the_other(run, guided):
+def test_two_runs_become_a_comparison_of_the_selected_one_with_the_other(run, guided):
     explorer = Explorer(run, compare=guided, state=dict(entry=entries['head'], tab='compare'))
     caption = explorer.figure().caption
     assert 'A is Attention guidance' in caption and 'B is AD-DROP' in caption
@@ -73,7 +73,7 @@ def test_of_two_runs_the_figure_is_of_the_one_in_view_beside_the_other(run, guid
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('make', [invented.image, invented.series])
-def test_images_and_series_have_figures_of_their_own_and_refuse_those_of_text(home, make):
+def test_images_and_series_have_their_own_figures_and_raise_an_error_for_those_of_text(home, make):
     explorer = Explorer(signals(home/make.__name__, make))
     for tab in ('map', 'compare', 'signal'):
         explorer.state = dict(tab=tab)
@@ -83,13 +83,13 @@ def test_images_and_series_have_figures_of_their_own_and_refuse_those_of_text(ho
         with pytest.raises(ValueError, match='holds no|info'): explorer.figure(kind)
 
 class Waiting:
-    "A training that has begun and recorded nothing yet"
+    "A training that has started and recorded nothing yet"
     state, step, total, error, seconds_left = 'waiting', 0, 10, None, None
     def __init__(self, run): self.run = run
     def stop(self): pass
     def subscribe(self, listen): return lambda: None
 
-def test_a_live_explorer_without_a_snapshot_says_that_nothing_was_recorded_yet(home):
+def test_a_live_explorer_without_a_snapshot_raises_an_error(home):
     started = invented.run(home/'started', 'ADDrop', steps=(), finish=False)
     explorer = Explorer(Waiting(started))
     for draw in (explorer.figure, lambda: figure(explorer), lambda: explorer.figure('evolution'), explorer.snapshot):
@@ -100,7 +100,7 @@ def test_a_live_explorer_without_a_snapshot_says_that_nothing_was_recorded_yet(h
     assert any('Step 5' in fact for fact in explorer.figure().facts)
     explorer.close()
 
-def test_a_kind_that_is_none_is_refused_with_those_there_are(run):
+def test_an_unknown_kind_raises_an_error_that_lists_all_kinds(run):
     for asked in ('heat', 'Map'):
-        with pytest.raises(ValueError, match=f"there is no kind '{asked}'") as refused: figure(Explorer(run), asked)
+        with pytest.raises(ValueError, match=f"unknown kind '{asked}'") as refused: figure(Explorer(run), asked)
         assert 'attention_map' in str(refused.value)

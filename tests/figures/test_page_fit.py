@@ -1,5 +1,5 @@
-"""No figure is cut at the edge of its page or higher than its venue's text, in any width and size; what cannot be
-had is said."""
+"""No figure is cut off at the edge of its page or higher than the text area of its venue, in any width and size;
+otherwise there is a warning."""
 import io
 import warnings
 from dataclasses import replace
@@ -22,7 +22,7 @@ widths, sizes = ('acl', 'neurips'), (None, 'caption')
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory):
-    "What each kind is made of, by shape; made when first asked for"
+    "Return the sources of each kind by shape, which are created on first use"
     made = {}
     def of(shape):
         if shape not in made: made[shape] = every_kind.everything(tmp_path_factory.mktemp(shape), shape)
@@ -31,7 +31,7 @@ def sources(tmp_path_factory):
 
 
 def ink_outside(fig):
-    "Rows and columns of pixels with ink beyond each edge of the page: left, right, top, bottom"
+    "Return the numbers of pixel rows or columns with ink beyond the left, right, top and bottom edge"
     buffer, (width, height) = io.BytesIO(), fig.get_size_inches()
     with figure_style(fig.families, fig.scale):
         fig.savefig(buffer, format='png', dpi=144, bbox_inches=Bbox([[-.5, -.5], [width + .5, height + .5]]))
@@ -42,19 +42,19 @@ def ink_outside(fig):
 
 
 def drawn(source, kind, **kw):
-    "The figure, and what was warned of"
+    "Return the figure and the warnings"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         fig = figure(source, kind, **kw)
-    return fig, [said for o in caught if 'points' not in (said := str(o.message)) and ' cut for lack' not in said]
+    return fig, [said for o in caught if 'points' not in (said := str(o.message)) and ' shortened to fit' not in said]
 
 
 def check_fits(source, kind, width, size, options):
-    "Nothing is cut, and what is too high says what to do"
+    "Check that nothing is cut off, and that a figure that is too high gives a warning"
     fig, said = drawn(source, kind, width=width, font_size=size, **options)
     assert ink_outside(fig) == [0]*4 and not beyond_page(fig)
     too_high = fig.get_figheight() > venues[width].height + .01
-    assert len(said) == too_high and all('inches high' in o and 'take ' in o for o in said)
+    assert len(said) == too_high and all('inches high' in o and 'choose ' in o for o in said)
     return fig, said
 
 
@@ -86,7 +86,7 @@ def test_no_figure_of_any_kind_is_cut_in_any_width_and_size(kind, shape, width, 
 @pytest.mark.slow
 @pytest.mark.parametrize('width', widths)
 @pytest.mark.parametrize('of', ['images', 'series'])
-def test_three_signals_stand_on_one_page(of, width):
+def test_three_signals_fit_on_one_page(of, width):
     if of == 'series': probes = [invented.series(0, p) for p in range(3)]
     else:
         probes = [every_kind.an_image('long', 10 + p) for p in range(3)]
@@ -95,7 +95,7 @@ def test_three_signals_stand_on_one_page(of, width):
     assert not said and len([ax for ax in fig.axes if ax.images]) >= 9
 
 
-def test_what_leaves_the_page_is_named_with_the_remedy():
+def test_ink_beyond_the_page_is_named_with_a_remedy():
     fig = drawn_figure(signal_view(invented.image(10)), 5.5)
     fig.text(.99, .5, 'a word at the edge')
     (far, what), = beyond_page(fig)
@@ -104,11 +104,11 @@ def test_what_leaves_the_page_is_named_with_the_remedy():
 
 
 @pytest.mark.slow
-def test_a_figure_that_is_too_high_says_which_option_helps(sources):
+def test_a_figure_that_is_too_high_gives_a_warning_with_a_remedy(sources):
     source, _ = sources('sixty')['token_labels']
     fig, (said,) = drawn(source, 'token_labels', width='acl')
-    assert f'{fig.get_figheight():.1f} inches high, more than a page of text has (9.72)' in said
-    assert 'a greater width' in said
+    assert f'{fig.get_figheight():.1f} inches high, more than the text area of a page (9.72)' in said
+    assert 'a larger width' in said
     _, (said,) = drawn(source, 'token_labels', width=6.75, font_size=14)
     assert 'take a smaller font_size' in said
     run, _ = sources('short')['discard_region']
@@ -121,14 +121,14 @@ def test_a_figure_that_is_too_high_says_which_option_helps(sources):
 
 def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(sources):
     source, options = sources('sixty')['coloured_sentences']
-    with pytest.warns(UserWarning, match="no room for the captions' 10 points .* a page's height: drawn at"):
+    with pytest.warns(UserWarning, match="does not fit on a page .* at the 10 points of the captions; drawn at"):
         fig = figure(source, 'coloured_sentences', width='acl', font_size='caption')
     assert fig.get_figheight() <= venues['acl'].height + .01 and 7 <= 7*fig.scale < 10
 
 
 @pytest.mark.slow
-def test_marks_of_a_region_lie_in_its_own_cells_and_leave_the_colours_as_the_bar_has_them():
-    "Cells are compared with the same map without a region: only lines differ"
+def test_marks_of_a_region_are_inside_its_cells_and_keep_the_colours():
+    "Compared with the same map without a region, only lines differ"
     view = discard_region(invent(50, layers=3, heads=4), 1, 1)
     bare = replace(view, candidates=np.zeros_like(view.candidates), discarded=np.zeros_like(view.discarded))
     only = replace(view, discarded=np.zeros_like(view.discarded))

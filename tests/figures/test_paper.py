@@ -1,5 +1,5 @@
-"""A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there
-is refused with what there is"""
+"""A figure by the name of its kind: every kind is legible and correct, in any width, size and font; unavailable
+selections raise an error that lists the available ones"""
 import ast
 import inspect
 import io
@@ -40,7 +40,7 @@ from invented import invent
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-    "What each kind is made of, and its options"
+    "Return the source of each kind, and its options"
     of = every_kind.everything(tmp_path_factory.mktemp('runs'))
     del of['series']
     assert set(of) == set(figure_kinds())
@@ -68,7 +68,7 @@ def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_ho
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['triptych', 'attention_beside_saliency', 'discard_region', 'loss_curves',
                                   'sensitivity_grid'])
-def test_another_font_size_is_the_same_picture_on_a_narrower_page_enlarged(kind, made):
+def test_another_font_size_enlarges_the_figure_of_a_narrower_page(kind, made):
     s = 1.4
     plain, large = draw(made, kind, width=3.25), draw(made, kind, width=3.25*s, font_size=7*s)
     assert large.get_figheight() == pytest.approx(s*plain.get_figheight())
@@ -82,7 +82,7 @@ def test_another_font_size_is_the_same_picture_on_a_narrower_page_enlarged(kind,
     check_legible(large)
 
 
-def test_the_caption_size_of_a_venue_is_the_figures(made):
+def test_figures_match_the_caption_size_of_a_venue(made):
     fig = draw(made, 'discard_region', width='aaai', font_size='caption', font='serif')
     sizes = {o.get_fontsize() for o in fig.texts}
     assert max(sizes) == pytest.approx(8*10/7) and {o.get_fontfamily()[0] for o in fig.findobj(Text)} == {'STIXGeneral'}
@@ -92,7 +92,7 @@ def test_the_caption_size_of_a_venue_is_the_figures(made):
 
 
 def test_widths_are_those_of_the_templates():
-    "From the style files, worked out by hand: cm and mm to inches, 72.27 TeX points to an inch"
+    "Computed manually from the style files: cm and mm to inches, 72.27 TeX points per inch"
     want = dict(acl=(3.0315, 6.2992), icml=(3.25, 6.75), neurips=(5.5, 5.5), aaai=((7 - .375)/2, 7),
                 ieee=(252/72.27, 516/72.27),
                 acm=((612*72.27/72 - 108 - 24)/2/72.27, (612*72.27/72 - 108)/72.27), lncs=(4.8031, 4.8031),
@@ -143,7 +143,7 @@ print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.mod
 
 # Panels
 
-def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
+def test_panels_are_lettered_across_rows_as_wide_as_the_page(made):
     run = made['discard_region'][0]
     fig = figure([discard_region(run.snapshot(0), layer=0, head=0)]*10, width=10, columns=5, heading='none')
     letters = [o.get_text() for o in fig.texts if o.get_weight() == 'bold']
@@ -157,7 +157,7 @@ def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
 
 
 @pytest.mark.slow
-def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
+def test_a_row_has_as_many_panels_as_are_legible(made):
     run = made['discard_region'][0]
     for width, rows in (('acl-two-column', 1), ('neurips', 2), (9, 1)):   # three stay together where each is legible
         fig = figure(run, 'discard_region', layer=0, head=[0, 1, 2], width=width)
@@ -168,7 +168,7 @@ def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
 
 
 @pytest.mark.slow
-def test_panels_share_a_scale_where_that_is_asked_for(made):
+def test_panels_share_a_scale_on_request(made):
     run = made['discard_region'][0]
     def limits(**kw):
         return [ax.images[0].get_clim()[1] for ax in figure(run, 'discard_region', layer=0, head=[0, 1, 2], **kw).axes
@@ -176,25 +176,25 @@ def test_panels_share_a_scale_where_that_is_asked_for(made):
     own = limits()
     assert len(set(own)) == 3 and limits(share=True) == [max(own)]*3
     with pytest.raises(ValueError,
-                       match='share=True needs views of one kind that have a colour scale, got '
+                       match='share=True needs views of one kind with a colour scale, got '
                        'AttentionBesideSaliency'):
         figure(made['attention_beside_saliency'][0], 'attention_beside_saliency', probe=[0, 1], share=True)
 
 
-def test_panels_of_several_runs_carry_the_runs_names(made):
+def test_panels_of_several_runs_have_the_names_of_the_runs(made):
     fig = figure([made['discard_region'][0].path, made['compared'][0][1].path], 'discard_region', layer=0, head=0)
     assert {'(a) drop: AD-DROP,', '(b) other: AD-DROP,'} <= {' '.join(o.get_text().split()[:3]) for o in fig.texts}
     assert [o for o in fig.facts if o.startswith('Run: ')] == ['Run: drop, seed 0', 'Run: other, seed 1']
 
 
-def test_headings_can_be_left_to_the_caption_and_formulas_are_only_read_where_they_are_meant(made):
+def test_headings_can_move_to_the_caption_and_only_math_is_parsed(made):
     bare = draw(made, 'attention_beside_saliency', heading='none')
     assert not any('AD-DROP' in o.get_text() or 'Spearman' in o.get_text() for o in bare.texts)
     assert bare.get_figheight() < draw(made, 'attention_beside_saliency').get_figheight()
     meant = draw(made, 'discard_region', heading='title', titles=Math('$p = 0.3$'))
     plain = draw(made, 'discard_region', heading='title', titles='$p = 0.3$')
     assert [[o.get_parse_math() for o in f.texts if '$' in o.get_text()] for f in (meant, plain)] == [[True], [False]]
-    with pytest.raises(ValueError, match='titles must be 1, one for each view, got 2'):
+    with pytest.raises(ValueError, match='titles must have one entry per view \\(1\\), got 2'):
         draw(made, 'discard_region', titles=['a', 'b'])
     with pytest.raises(ValueError, match="heading must be 'full', 'title' or 'none'"):
         draw(made, 'discard_region', heading='no')
@@ -203,7 +203,7 @@ def test_headings_can_be_left_to_the_caption_and_formulas_are_only_read_where_th
 # Fonts
 
 def small_font(path, family, text, postscript=False):
-    "A font with a square for each character of `text`, as wide as it is high"
+    "Write a font with a square for each character of `text`"
     from fontTools.fontBuilder import FontBuilder
     from fontTools.pens.t2CharStringPen import T2CharStringPen
     from fontTools.pens.ttGlyphPen import TTGlyphPen
@@ -227,7 +227,7 @@ def small_font(path, family, text, postscript=False):
 
 @pytest.fixture
 def installed():
-    "Function that installs a font until the test ends"
+    "Return a function that installs a font until the test ends"
     before = list(fontManager.ttflist)
     yield lambda path: fontManager.addfont(str(path))
     fontManager.ttflist[:] = before
@@ -237,7 +237,7 @@ def installed():
 
 
 def quiet(make):
-    "What `make` returns, and the warnings on the way"
+    "Return the result of `make` and its warnings"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         return make(), [str(o.message) for o in caught]
@@ -250,7 +250,7 @@ other_script = ['[CLS]', '中文', 'good', '文字', '[SEP]']
 def test_a_token_in_another_script_gets_an_installed_font_that_has_its_characters(installed, tmp_path):
     view = discard_region(invent(tokens=other_script, layers=1, heads=6))
     _, said = quiet(lambda: figure(view))
-    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font helps: drawn as □' in said[0]
+    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font has one: they are drawn as □' in said[0]
     small_font(tmp_path/'later.ttf', 'Zzz Last', '中文字')
     installed(tmp_path/'later.ttf')
     small_font(tmp_path/'a.ttf', 'Noto Sans Try', '中文字')
@@ -268,7 +268,7 @@ def test_a_token_in_another_script_gets_an_installed_font_that_has_its_character
 
 
 @pytest.mark.slow
-def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refused_as_a_figures_font(
+def test_a_postscript_font_is_drawn_as_outlines_and_rejected_as_the_font_of_a_figure(
     installed, tmp_path):
     small_font(tmp_path/'a.otf', 'Noto Post', '中文字', postscript=True)
     installed(tmp_path/'a.otf')
@@ -291,13 +291,13 @@ def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refu
 
 
 @pytest.mark.slow
-def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path):
+def test_a_named_font_comes_first_and_can_be_a_file(installed, tmp_path):
     installed   # takes the font of the file out again
     small_font(tmp_path/'mine.ttf', 'My Own', 'abc中')
     fig = figure(discard_region(invent(tokens=['abc', '中', '[SEP]'], layers=1, heads=6)), font=str(tmp_path/'mine.ttf'))
     assert fig.families == ('My Own', 'DejaVu Sans') and b'MyOwn' in rendered(fig, 'pdf')
     with pytest.raises(ValueError,
-                       match=r"font: 'Helvetica Now' is not installed; take 'sans' \(DejaVu Sans\), 'serif' "
+                       match=r"font: 'Helvetica Now' is not installed; use 'sans' \(DejaVu Sans\), 'serif' "
                        r"\(STIXGeneral\), a .ttf file or one of the \d+ installed"):
         figure(invented.snapshot(), font='Helvetica Now')
 
@@ -319,7 +319,7 @@ def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs()
 # Files
 
 @pytest.mark.slow
-def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
+def test_caption_and_bibtex_are_saved_next_to_the_figure(made, tmp_path):
     fig = figure(made['discard_region'][0], 'discard_region', step=10, probe=1, layer=0, head=1)
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     said, bib = (tmp_path/'a.txt').read_text(), (tmp_path/'a.bib').read_text()
@@ -338,7 +338,7 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     assert not (tmp_path/'c.txt').exists()
 
 
-def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
+def test_every_method_cites_an_existing_key():
     methods = {name: getattr(salviz.methods, name) for name in supported}
     assert len(methods) == 7 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
     for name, method in methods.items():
@@ -350,7 +350,7 @@ def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
 
 
 @pytest.mark.slow
-def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_removed(made, tmp_path):
+def test_the_caption_is_ready_for_latex_and_an_old_bibliography_is_removed(made, tmp_path):
     fig = draw(made, 'masked_sentence')
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     said = (tmp_path/'a-caption.tex').read_text()
@@ -369,7 +369,7 @@ def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_
                               capture_output=True).returncode == 0
 
 
-def test_every_entry_is_sound_bibtex():
+def test_every_entry_is_valid_bibtex():
     keys = [o[1] for o in papers.values()]
     assert len(set(keys)) == len(keys)
     for name in papers:
@@ -379,7 +379,7 @@ def test_every_entry_is_sound_bibtex():
         assert entry.isascii()
 
 
-def test_the_letters_of_an_svg_are_paths_or_text_as_wished(made, tmp_path):
+def test_the_letters_of_an_svg_are_paths_or_text(made, tmp_path):
     fig = draw(made, 'discard_region')
     paths, text = (re.sub('<!--.*?-->', '', save_figure(fig, tmp_path/'a.svg', text=o).read_text())
                    for o in ('paths', 'text'))
@@ -398,7 +398,7 @@ def test_tokens_reach_latex_as_text(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_path, monkeypatch):
+def test_a_pgf_file_is_written_with_latex_or_raises_an_error(tmp_path, monkeypatch):
     fig = figure(discard_region(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)),
                  width=3.25)
     if shutil.which('pdflatex'):
@@ -429,14 +429,14 @@ def seen_by_a_deuteranope(colours):
 
 
 def lab(linear):
-    "CIE L*a*b* of linear sRGB [n, 3] under D65"
+    "Return CIE L*a*b* of linear sRGB [n, 3] under D65"
     xyz = linear @ np.array([[.4124, .3576, .1805], [.2126, .7152, .0722],
                              [.0193, .1192, .9505]]).T / [.95047, 1, 1.08883]
     f = np.where(xyz > (6/29)**3, np.cbrt(xyz), xyz/(3*(6/29)**2) + 4/29)
     return np.stack([116*f[:, 1] - 16, 500*(f[:, 0] - f[:, 1]), 200*(f[:, 1] - f[:, 2])], 1)
 
 
-def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
+def test_colours_differ_without_green_cones_and_shades_differ_in_greyscale():
     named = np.array([matplotlib.colors.to_rgb(o) for o in (blue, vermillion, orange, ink)])
     d = np.linalg.norm((p := lab(seen_by_a_deuteranope(named)))[:, None] - p[None], axis=-1)[np.triu_indices(4, 1)]
     assert d.min() > 15   # the nearest are vermillion and orange; 2.3 is what the eye can just tell
@@ -453,7 +453,7 @@ def keys(fig): return [re.match(r'@\w+\{([^,]+)', o)[1] for o in fig.citations]
 
 
 @pytest.mark.slow
-def test_the_caption_says_which_panel_is_which_without_headings(made):
+def test_the_caption_identifies_panels_without_headings(made):
     drop, other = made['compared'][0]
     guided = made['pattern_target'][0]
     fig = figure(drop, 'attention_map', step=[0, 10], layer=1, head=0, heading='none')
@@ -474,7 +474,7 @@ def test_the_caption_says_which_panel_is_which_without_headings(made):
     assert figure(drop, 'triptych', probe=[0, 1]).caption.startswith('(i) Probe 0: (a) ')
 
 
-def test_facts_tie_methods_and_snapshots_to_their_runs(made):
+def test_facts_name_the_runs_of_methods_and_snapshots(made):
     drop, other = made['compared'][0]
     facts = figure([made['pattern_target'][0], drop, other], 'attention_map', layer=1, head=0).facts
     assert sum(o.startswith('Model:') for o in facts) == 1 and not any(o.startswith('Method:') for o in facts)
@@ -486,7 +486,7 @@ def test_facts_tie_methods_and_snapshots_to_their_runs(made):
                                                                         for k in ('guided', 'drop', 'other')]
 
 
-def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_should(made, tmp_path):
+def test_facts_name_the_steps_of_an_evolution_and_the_folders_of_others(made, tmp_path):
     fig = figure(made['evolution'][0], 'evolution', probe=1)
     assert any(o.startswith('Steps 0 (epoch 0.00), 10 (epoch 1.00), 20') and 'probe 1: “still' in o for o in fig.facts)
     assert 'robe 1' in fig.caption
@@ -498,13 +498,13 @@ def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_sho
     assert 'teacher = best' in said and 'Model: best' in said and 'secret' not in said
 
 
-def test_a_view_of_evidence_is_drawn_as_its_snapshot_is():
+def test_a_view_of_evidence_is_drawn_like_its_snapshot():
     from salviz.core.runs import Run
     from salviz.views.base import evidence_view
     snapshot = Run.example('saliency-guided').snapshot(step=-1, probe=0)
     assert figure(evidence_view(snapshot, 'method_saliency')).axes
 
-def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, tmp_path):
+def test_missing_evidence_raises_an_error_with_the_steps_that_have_it(made, tmp_path):
     import dataclasses
     run = a_run(tmp_path, 'late')
     last = run.snapshot(30)
@@ -513,14 +513,13 @@ def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, t
                                  arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
     with pytest.raises(ValueError,
                        match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps '
-                       'that '
-                       'hold it: 0, 10, 20, 30$'):
+                       'with this evidence: 0, 10, 20, 30$'):
         figure(Run(run.path), 'discard_region', step=40)
-    with pytest.raises(ValueError, match='no recorded step of probe 0 in late holds it$'):
+    with pytest.raises(ValueError, match='no recorded step of probe 0 in late has it$'):
         figure(Run(run.path), 'masked_sentence', step=40)
 
 
-def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
+def test_tables_describe_their_content_and_cite_the_papers_that_they_name(made):
     frame = pd.DataFrame([dict(method=m, share=x, accuracy=1 - x)
                           for m in ('integrated_gradients', 'gradient abs', 'AD-DROP', 'random') for x in (.1, .2)])
     fig = figure(frame, 'accuracy_drop', about='Model: tiny. Data: invented.')
@@ -530,7 +529,7 @@ def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
     fig = figure(frame, 'accuracy_drop')
     assert fig.caption.endswith('Model: other.') and keys(fig)[-1] == 'wang2020minilm'
     assert keys(figure(made['metric_table'][0], 'metric_table')) == ['yang2022addrop']
-    with pytest.raises(ValueError, match='accuracy_drop takes no step= and no probe='):
+    with pytest.raises(ValueError, match='accuracy_drop does not take step= or probe='):
         figure(frame, 'accuracy_drop', step=0, probe=1)
 
 
@@ -553,21 +552,21 @@ def test_a_study_is_a_source(made):
 
 
 @pytest.mark.slow
-def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
+def test_caption_sizes_are_used_if_there_is_space_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
-    assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o
+    assert any("does not fit on a page 3.03 inches wide at the 10 points of the captions; drawn at 7.5" in o
                for o in said)
     check_legible(fig)
     assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
     fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1,
                                      width=9))
-    assert fig.get_figheight() > 9 and any('inches high, more than a page of text has (9)' in o for o in said)
+    assert fig.get_figheight() > 9 and any('inches high, more than the text area of a page (9)' in o for o in said)
 
 
 @pytest.mark.slow
-def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
+def test_notes_for_the_author_are_not_in_a_figure_without_heading():
     view = discard_region(invent(60, layers=1, heads=6))
-    note = 'For want of room, every '
+    note = 'To save space, only every '
     fig, said = quiet(lambda: figure(view, width=3.25, heading='none'))
     assert not any(note in o.get_text() for o in fig.findobj(Text))
     assert any(note in o for o in said)
@@ -579,7 +578,7 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
 
 # What is not there
 
-refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, "),
+refused = [('heat_map', {}, ValueError, "unknown kind 'heat_map'; available: attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
            ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
            ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
@@ -587,35 +586,35 @@ refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are 
            ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
            ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'),
            ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
-           ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'),
+           ('discard_region', dict(width='vldb'), ValueError, r'width must be in inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,
-            'too narrow for DiscardRegion at 11 points; take at most 10.6 points'),
+            'too narrow for DiscardRegion at 11 points; choose at most 10.6 points'),
            ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
-           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'),
+           ('head_map', {}, ValueError, r'head_map needs a table \(columns layer, head'),
            ('saliency_distribution', {}, ValueError,
-            'saliency_distribution takes two snapshots of a probe, got 1; give two runs, or one run and two steps'),
-           ('compared', dict(probe=[0, 1]), ValueError, 'compared takes two snapshots of a probe, got 1'),
+            'saliency_distribution needs two snapshots of a probe, got 1; pass two runs, or one run and two steps'),
+           ('compared', dict(probe=[0, 1]), ValueError, 'compared needs two snapshots of a probe, got 1'),
            ('loss_curves', dict(probe=1), ValueError,
-            'loss_curves takes no probe=; it is made of rows of metrics of all steps'),
-           ('number_over_steps', dict(step=10), ValueError, 'number_over_steps takes no step=')]
+            'loss_curves does not take probe=; it needs rows of metrics of all steps'),
+           ('number_over_steps', dict(step=10), ValueError, 'number_over_steps does not take step=')]
 
 
 @pytest.mark.parametrize('kind, options, error, said', refused)
-def test_what_is_not_there_is_refused_with_what_there_is(kind, options, error, said, made):
+def test_unavailable_selections_raise_an_error_that_lists_the_available_ones(kind, options, error, said, made):
     with pytest.raises(error, match=said): figure(made['discard_region'][0], kind, **options)
 
 
-def test_a_source_of_another_sort_is_refused(made):
+def test_other_sources_raise_an_error(made):
     with pytest.raises(ValueError,
-                       match='source must be a snapshot, a run or the folder of one, or a list of these, got ndarray'):
+                       match='source must be a snapshot, a run, the folder of a run, or a list of these, got ndarray'):
         figure(np.ones(3), 'triptych')
-    with pytest.raises(ValueError, match='say which kind of figure .attention_map, '): figure(made['head_map'][0])
-    with pytest.raises(ValueError, match='loss_curves is made of runs'):
+    with pytest.raises(ValueError, match='kind must be one of attention_map, '): figure(made['head_map'][0])
+    with pytest.raises(ValueError, match='loss_curves needs runs'):
         figure(made['discard_region'][0].snapshot(), 'loss_curves')
-    with pytest.raises(ValueError, match='step= chooses from a run; this source is a snapshot already'):
+    with pytest.raises(ValueError, match='step= selects from a run, but the source is a snapshot'):
         figure(made['discard_region'][0].snapshot(), 'triptych', step=0)
-    with pytest.raises(ValueError, match='a view is drawn as it is; layer belong'):
+    with pytest.raises(ValueError, match='a view has no options; pass layer to'):
         figure(discard_region(made['discard_region'][0].snapshot()), layer=0)
 
 
@@ -636,7 +635,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2
     assert 'figure: no folder' in capsys.readouterr().err
     assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2
-    assert 'loss_curves takes no probe=' in capsys.readouterr().err
+    assert 'loss_curves does not take probe=' in capsys.readouterr().err
     assert main(['figure', str(run), '--out', str(out)]) == 2
     assert 'a.pdf already exists; use --force' in capsys.readouterr().err
     assert main(['figure', str(run), str(other), '--kind', 'loss_curves', '--set', 'x=epoch', '--no-caption', '--out',
@@ -649,7 +648,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert 'there are 0, 10, 20, 30' in capsys.readouterr().err
 
 
-def test_the_help_lists_the_kinds_with_a_line_each(capsys):
+def test_the_help_lists_the_kinds_with_one_line_each(capsys):
     with pytest.raises(SystemExit): main(['figure', '--help'])
     said = capsys.readouterr().out.splitlines()
     for name, kind in figure_kinds().items():
@@ -672,8 +671,8 @@ def test_every_kind_prints_its_options_with_default_and_meaning_and_a_call_that_
     assert {option.name for option in kind.option_facts if not option.default} <= given
 
 
-def test_help_of_figure_leads_to_the_kinds():
-    assert '`figure_kinds()` prints every kind' in inspect.getdoc(salviz.figure)
+def test_the_help_of_figure_refers_to_the_kinds():
+    assert '`figure_kinds()` lists all kinds' in inspect.getdoc(salviz.figure)
     text = repr(salviz.figure_kinds())
     assert all(f'{name}: {kind.about}' in text for name, kind in figure_kinds().items())
 
@@ -698,13 +697,13 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
 
 @pytest.fixture
 def longest_token():
-    "The smallest kind: one function that makes a view, one that draws it"
+    "Register a minimal kind: one function that creates a view, one that draws it"
     @dataclass(frozen=True, eq=False, kw_only=True)
     class LongestToken(View):
-        "The longest token of a sentence"
+        "Return a view of the longest token of a sentence"
 
     def longest(snapshot, least:int=1) -> LongestToken:
-        "The longest token, of `least` letters"
+        "Return a view of the longest token with at least `least` letters"
         word = max(snapshot.tokens, key=len)
         return LongestToken(title='Longest token', subtitle=f'at least {least} letters', labels=(word,),
                             caption=f'The longest token is “{word}”.', is_special=np.zeros(1, bool))
@@ -719,7 +718,7 @@ def longest_token():
 own_paper = '@misc{me2026,\n  title = {Long tokens}\n}'
 
 
-def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_token, made, tmp_path, capsys):
+def test_a_custom_kind_is_drawn_listed_cited_and_validated_like_built_in_kinds(longest_token, made, tmp_path, capsys):
     run = made['discard_region'][0]
     fig = figure(run, 'longest_token', least=3, width='acl')
     check_legible(fig)
@@ -738,23 +737,23 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
         figure(run, 'longest_token', most=3)
     with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):
         figure(run, 'longest_token', least=1.5)
-    with pytest.raises(ValueError, match='there are attention_map, .*saliency_grid, longest_token$'):
+    with pytest.raises(ValueError, match='available: attention_map, .*saliency_grid, longest_token$'):
         figure(run, 'heat_map')
-    with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
+    with pytest.raises(ValueError, match="the kind 'longest_token' is already registered"):
         figure_kind('longest_token', discard_region, '', '')
     _forget_kind('longest_token')
     assert 'longest_token' not in figure_kinds()
-    with pytest.raises(ValueError, match="there is no kind 'longest_token'"): figure(run, 'longest_token')
+    with pytest.raises(ValueError, match="unknown kind 'longest_token'"): figure(run, 'longest_token')
     with pytest.raises(ValueError, match='view must be one of .*, got LongestToken'):
         figure(longest_token(run.snapshot()))
 
 
 @pytest.mark.parametrize('name, make, more, said', [
-    ('my kind', discard_region, {}, "name must be a word such as head_map, got 'my kind'"),
-    ('mine', len, {}, 'make must say which View it returns'),
+    ('my kind', discard_region, {}, "name must be an identifier such as head_map, got 'my kind'"),
+    ('mine', len, {}, 'the return annotation of make must be a View'),
     ('mine', discard_region, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
     ('mine', discard_region, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
     ('mine', discard_region, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])
-def test_a_kind_that_could_not_be_drawn_is_refused(name, make, more, said):
+def test_invalid_kinds_raise_an_error(name, make, more, said):
     with pytest.raises(ValueError, match=said): figure_kind(name, make, '', '', **more)
     assert name not in figure_kinds()

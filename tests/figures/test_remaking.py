@@ -1,5 +1,5 @@
-"""A figure's file makes the figure again: every kind with the same bytes, or with words why not; nothing that a damaged
-or a hostile file says is believed"""
+"""Remaking a figure from its file: every kind has the same bytes, or an error says why not; damaged and hostile files
+are rejected"""
 import html
 import random
 import re
@@ -42,7 +42,7 @@ usual = [k for k in figure_kinds() if not is_of_one_snapshot(k)] + ['discard_reg
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', usual)
-def test_a_figure_comes_out_with_the_same_bytes_or_says_why_not(kind, made, tmp_path):
+def test_a_remade_figure_has_the_same_bytes_or_an_error_says_why_not(kind, made, tmp_path):
     source, options = made[kind]
     file = drawn(source, kind, tmp_path/'a.pdf', **options)
     folders = [made['discard_region'][0].path.parent]
@@ -61,12 +61,12 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def home(project, tmp_path):
-    "A project with a run and a figure of it in each format"
+    "Return a project with a run and a figure of it in each format"
     return Path(shutil.copytree(project, tmp_path/'home'))
 
 @pytest.mark.slow
 @pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
-def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
+def test_a_file_records_how_it_was_made_and_nothing_about_the_machine(home, end):
     file = home/f'paper/a.{end}'
     recipe, data = read_stamp(file), file.read_bytes()
     assert recipe['kind'] == 'discard_region'
@@ -78,40 +78,41 @@ def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
     assert again.same and again.path is None and again.differs == []
 
 @pytest.mark.slow
-def test_runs_that_were_moved_are_found_in_a_folder_by_what_they_are(home):
+def test_moved_runs_are_found_in_a_folder_by_their_config(home):
     shutil.copytree(home/'runs', home/'elsewhere/deep')
     shutil.copytree(home/'paper', home/'copy/paper')
-    with pytest.raises(FileNotFoundError, match="the run 'one' was not found; say in which folder it is"):
+    with pytest.raises(FileNotFoundError, match="the run 'one' was not found; pass its folder"):
         remake(home/'copy/paper/a.pdf')
     (home/'elsewhere/deep/one').rename(home/'elsewhere/deep/renamed')
     (home/'runs').rename(home/'gone')
     invented.run(home/'elsewhere/one', 'SalLM')
     again = remake(home/'paper/a.pdf', home/'elsewhere', to=home/'b.pdf') # by its config, not by its name
-    assert again.same_picture and again.differs == ['run one is called renamed now']
+    assert again.same_picture and again.differs == ['run one is now called renamed']
     assert 'Run: renamed, seed 0' in again.figure.facts
 
 @pytest.mark.slow
-def test_what_differs_is_said(home):
+def test_differences_are_reported(home):
     run, file = Run(home/'runs/one'), home/'paper/a.png'
     run.log(dict(kind='train', step=40, epoch=4., loss=.1))
     again = remake(file)
     assert again.same_picture and again.path.name == 'a-remade.png'
-    assert again.differs == ['run one has changed since: something was written into it']
-    assert 'the same picture (run one has changed since' in repr(again)
+    assert again.differs == ['the files of run one have changed since']
+    assert 'same image (the files of run one have changed since' in repr(again)
     shutil.rmtree(home/'runs/one')
     invented.run(home/'runs/one', 'ADDrop', seed=7)
     again = remake(file, force=True)
-    assert not again.same and again.differs == ['run one was made anew since']
+    assert not again.same and again.differs == ['run one was recreated since']
 
-def test_versions_commits_and_fonts_that_differ_are_named():
+def test_different_versions_commits_and_fonts_are_reported():
     was = dict(code=dict(versions=dict(numpy='1', salviz='0'), commit='a'*40, own={'mine.py': 'b'}), fonts=['X'])
     now = dict(code=dict(versions=dict(numpy='2', salviz='0'), commit='c'*40), fonts=['Y'])
-    assert _differences(was, now) == ['numpy was 1 and is 2', 'the code of salviz was aaaaaaaaaaaa and is cccccccccccc',
+    commit = 'the commit of salviz was aaaaaaaaaaaa and is cccccccccccc'
+    assert _differences(was, now) == ['numpy was 1 and is 2', commit,
                                      'the code in mine.py has changed since', 'fonts were X and are Y']
     assert _differences(was, was) == []
 
 @pytest.mark.slow
-def test_a_figure_that_was_changed_by_hand_is_another_picture(home):
+def test_a_manually_changed_figure_is_a_different_image(home):
     fig = figure(home/'runs/one', 'attention_map')
     fig.text(.5, .5, 'mine')
     again = remake(save_figure(fig, home/'b.pdf'))
@@ -124,19 +125,19 @@ def test_other_formats_and_options_and_letters_of_an_svg(home):
     assert read_stamp(home/'b.svg')['arguments'] == dict(layer=0, head=[0, 2], width=4.)
     fig = figure(home/'runs/one', 'attention_map')
     assert remake(save_figure(fig, home/'c.svg', text='text')).same
-    with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
+    with pytest.raises(FileExistsError, match='already exists'): remake(home/'paper/a.pdf', to=home/'b.svg')
     with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
 
 @pytest.mark.slow
 @pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
-def test_whatever_signs_an_argument_has_it_comes_back(home, end):
+def test_arguments_with_any_characters_are_restored(home, end):
     for titles in ('a (b) )( \\\\ \\n "é" <b>&amp;</b> ]]> --> %% \U0001f600', Math('$p = 0.3$ <(')):
         fig = figure(home/'runs/one', 'attention_map', titles=titles, heading='title')
         again = remake(save_figure(fig, home/f'b.{end}'))
         assert again.same and read_stamp(home/f'b.{end}')['arguments']['titles'] in (titles, dict(formula=str(titles)))
 
 @pytest.mark.slow
-def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
+def test_the_selection_of_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
     run = Run(home/'runs/one')
     for tab in ('map', 'compare', 'triptych'):
         fig = Explorer(run, state=dict(tab=tab, compare=dict(run=0, step=0))).figure()
@@ -145,11 +146,11 @@ def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(
     assert remake(save_figure(figure('ad-drop', 'loss_curves'), home/'d.pdf')).same # comes with the library
 
 @pytest.mark.slow
-def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
+def test_a_large_table_must_be_passed_and_a_small_one_is_stored(home):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(dict(method=['a', 'b']*20_000, gradient=rng.random(40_000)))
     file = save_figure(figure(frame, 'gradient_boxes'), home/'large.pdf')
-    with pytest.raises(ValueError, match='was too large to be carried'): remake(file)
+    with pytest.raises(ValueError, match='was too large to be stored'): remake(file)
     assert remake(file, frame).same
     assert remake(file, frame.iloc[:100]).differs == ['the table has other numbers']
     small = frame.iloc[:50].assign(gradient=lambda x: x.gradient.where(x.index != 3))
@@ -158,7 +159,7 @@ def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
     assert again.same and 'Model: m. Data: d.' in again.figure.caption
 
 def a_study(folder):
-    "A finished study of two methods and two seeds, as it lies in its folder"
+    "Return the folder of a finished study of two methods and two seeds"
     cells = [dict(method=m, settings={}, seed=seed, run=f'runs/{m}.seed={seed}') for m in ('FineTuning', 'ADDrop')
              for seed in (0, 1)]
     for i, cell in enumerate(cells):
@@ -172,7 +173,7 @@ def a_study(folder):
     return StudyResults.open(folder)
 
 @pytest.mark.slow
-def test_a_study_is_found_again_and_its_table_carries_model_and_data(home):
+def test_a_study_is_found_again_and_its_table_has_model_and_data(home):
     study = a_study(home/'study')
     file = save_figure(figure(study, 'metric_table', compare_to='FineTuning', width='acl'), home/'paper/table.pdf')
     assert remake(file).same and read_stamp(file)['source']['study']['data_fingerprint'] == 'ab12'
@@ -189,35 +190,35 @@ def test_a_study_is_found_again_and_its_table_carries_model_and_data(home):
     write_object(home/'elsewhere/cells/ADDrop.seed=0.json', other)
     again = remake(file, home)
     assert again.same_picture is False
-    assert again.differs == ['study study has changed since: something was written into it']
+    assert again.differs == ['the files of study study have changed since']
 
-def test_a_view_has_no_source_to_go_back_to(home):
+def test_a_view_without_a_source_cannot_be_remade(home):
     file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
-    with pytest.raises(ValueError, match='cannot be made again: it was made of a DiscardRegion'): remake(file)
+    with pytest.raises(ValueError, match='cannot be remade: it was made of a DiscardRegion'): remake(file)
 
 
 # Nothing is believed
 
 def forged(path, **recipe):
-    "A file with an account that nobody's figure ever had"
+    "Write a file with forged metadata"
     line = recipe.pop('line', None) or sealed(dict(salviz_provenance=1, **recipe))
     path.write_text(f'<svg><dc:description>{html.escape(line)}</dc:description></svg>')
     return path
 
 @pytest.mark.parametrize('more, said', [
-    (dict(kind='os.system'), 'which is not registered here'), (dict(kind=['x']), ''),
-    (dict(arguments=dict(nothing=dict(call='x'))), 'nobody wrote'), (dict(arguments=['a']), 'does not fit together'),
-    (dict(arguments=dict(interactive=True)), 'does not fit together'),
-    (dict(arguments=dict(kind='triptych')), 'does not fit together'), (dict(arguments=dict(__class__=1)), 'no option'),
+    (dict(kind='os.system'), 'of the unregistered kind'), (dict(kind=['x']), ''),
+    (dict(arguments=dict(nothing=dict(call='x'))), 'nobody wrote'), (dict(arguments=['a']), 'inconsistent metadata'),
+    (dict(arguments=dict(interactive=True)), 'inconsistent metadata'),
+    (dict(arguments=dict(kind='triptych')), 'inconsistent metadata'), (dict(arguments=dict(__class__=1)), 'no option'),
     (dict(arguments=dict(font='/etc/passwd')), 'is not installed'),
     (dict(arguments=dict(width=1e9)), 'between 2 and 20'),
     (dict(arguments=dict(head=dict(range=[0, 10**15, 1]))), 'cannot be'),
     (dict(arguments=dict(head=dict(array=[[1], [10**9], 'float64']))), ''),
     (dict(source=dict(form='run', run=dict(name='passwd', id='x', path='../../../../etc'))), 'was not found'),
-    (dict(source=dict(form='run', run=3)), 'does not fit together'),
-    (dict(source=dict(form='eval')), 'knows no source'),
-    (dict(source=[]), 'does not fit together'), (dict(source=dict(form='table', table=dict(frame=3))), 'does not fit')])
-def test_a_hostile_account_is_refused_in_words(more, said, home):
+    (dict(source=dict(form='run', run=3)), 'inconsistent metadata'),
+    (dict(source=dict(form='eval')), 'unknown source'),
+    (dict(source=[]), 'inconsistent metadata'), (dict(source=dict(form='table', table=dict(frame=3))), 'does not fit')])
+def test_hostile_metadata_raises_a_clear_error(more, said, home):
     one = dict(form='run', run=dict(name='one', id='', path='runs/one'))
     usual = dict(kind='attention_map', arguments={}, source=one)
     with pytest.raises((ValueError, FileNotFoundError, TypeError), match=said or '.'):
@@ -226,11 +227,11 @@ def test_a_hostile_account_is_refused_in_words(more, said, home):
 
 @pytest.mark.parametrize('line', ['{', '{}', '[]', '{"salviz_provenance": 1}', '['*100_000,
                                   '{"salviz_provenance": NaN}', '{"salviz_provenance": ' + '['*100_000])
-def test_what_is_no_account_is_refused(line, home):
+def test_invalid_metadata_raises_an_error(line, home):
     with pytest.raises(ValueError, match='does not say how|damaged account'): remake(forged(home/'f.svg', line=line))
 
 @pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
-def test_a_damaged_file_never_gives_another_account(home, end):
+def test_a_damaged_file_never_gives_other_metadata(home, end):
     data, rng = (home/f'paper/a.{end}').read_bytes(), random.Random(0)
     was = read_stamp(home/f'paper/a.{end}')
     at = data.index(b'salviz_provenance')
@@ -244,10 +245,10 @@ def test_a_damaged_file_never_gives_another_account(home, end):
         except ValueError as e: assert re.search('does not say|damaged account|is no PDF|another version', str(e)), i
 
 @pytest.mark.slow
-def test_the_command_line_makes_a_figure_again(home, capsys, monkeypatch):
+def test_the_command_line_remakes_a_figure(home, capsys, monkeypatch):
     monkeypatch.chdir(home)
     assert main(['remake', 'paper/a.pdf']) == 0
-    assert capsys.readouterr().out == 'figure: the same bytes; nothing is written\n'
+    assert capsys.readouterr().out == 'figure: same bytes, no file written\n'
     assert main(['remake', 'paper/a.pdf', '--to', 'b.svg', '--set', 'width=acl', 'head=0', '--runs', 'runs']) == 0
     assert read_stamp('b.svg')['arguments'] == dict(layer=0, head=0, width='acl')
     for words, said in ((('nowhere.pdf',), 'no figure in nowhere.pdf'),

@@ -1,4 +1,4 @@
-"Plans of classifiers: every arm of every budget is there and can take a step, and pairs share their rows."
+"Studies of classifiers: every condition of every budget exists and trains, and pairs share their rows."
 import datasets
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ columns = dict(AD={'last_validation_loss', 'best_validation_loss', 'train_loss',
                CIFAR={'small_gradients', 'drop_random_area', *areas})
 
 def sentences(task, n=12):
-    "A few labelled sentences; those of sts-b have a score"
+    "Return a few labelled sentences; those of sts-b have a score"
     label = datasets.Value('float64') if task == 'sts-b' else datasets.ClassLabel(names=['bad', 'good'])
     kinds = datasets.Features(text=datasets.Value('string'), label=label)
     def part(k):
@@ -44,7 +44,7 @@ def tokenizer(): return train_tokenizer([*texts, 'train validation test'], 200, 
 
 @pytest.fixture
 def tiny(tokenizer):
-    "Arguments that make a plan small: {data, model, rows, epochs, …} for its `tasks`"
+    "Return a function that returns the arguments of a tiny plan: {data, model, rows, epochs, …} for its `tasks`"
     def transformer(seed, task, base='tiny'):
         kind = dict(task='regression') if task == 'sts-b' else dict(task='classification', labels=['bad', 'good'])
         return small_model(tokenizer=tokenizer, layers=1, heads=2, hidden=16, seed=seed, **kind), tokenizer
@@ -62,7 +62,7 @@ def settings_of(name, budget): return plans[name].sizes[budget]
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize('name, budget', budgets)
-def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budget, tiny, tmp_path):
+def test_each_budget_creates_its_study_with_all_conditions_seeds_and_settings(name, budget, tiny, tmp_path):
     given = settings_of(name, budget)
     study = plans[name].study(tmp_path, budget, **tiny(name, given['tasks']))
     assert list(study.seeds) == list(given['seeds'])
@@ -74,7 +74,7 @@ def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budg
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', [name for name in names if 'small' in plans[name].sizes])
-def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(name, tmp_path):
+def test_the_small_budget_draws_rows_of_every_task_that_differ_between_seeds(name, tmp_path):
     study = plans[name].study(tmp_path, 'small')
     for task in study.settings['task']:
         cells = [c for c in study.cells if dict(c.settings)['task'] == task]
@@ -86,7 +86,7 @@ def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', names)
-def test_every_arm_of_the_full_budget_takes_steps_on_a_stand_in_and_has_all_its_columns(name, tiny, tmp_path):
+def test_every_condition_of_the_full_budget_trains_on_tiny_data_and_has_all_columns(name, tiny, tmp_path):
     more = dict(GRID=dict(shares=(.5,)), AD=dict(bases=('tiny',)), AD64=dict(bases=('tiny',)), SALLM=dict(epochs=3))
     more = more.get(name, {})
     task = settings_of(name, 'full')['tasks'][0]
@@ -115,7 +115,7 @@ def test_the_score_of_cola_is_matthews_correlation(tiny, tmp_path):
     assert row.test_score == pytest.approx(0 if varies == 0 else ((y - y.mean())*(p - p.mean())).mean()/varies)
     assert row.majority == 0
 
-def test_pairs_share_rows_and_head_and_other_seeds_draw_others(tiny, tmp_path):
+def test_pairs_share_rows_and_head_and_seeds_differ(tiny, tmp_path):
     study = plans['AD'].study(tmp_path, 'full', **tiny('AD', ('mrpc',), seeds=(0, 1), bases=('tiny',)))
     def made(seed): return study.data(seed, 'mrpc'), study.model(seed, 'mrpc')[0].classifier.weight
     (rows, head), (again, same), (others, another) = made(0), made(0), made(1)
@@ -124,14 +124,14 @@ def test_pairs_share_rows_and_head_and_other_seeds_draw_others(tiny, tmp_path):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('task', ['movie', 'amazon', 'tweets', 'movie5'])
-def test_pools_of_sentences_share_no_text_and_two_classes_are_equally_many(task):
+def test_pools_of_sentences_share_no_text_and_two_classes_have_equal_size(task):
     pools = classifiers._sentence_pools(task)
     parts = [{t.casefold() for t in part['text']} for part in pools.values()]
     assert sum(map(len, parts)) == len(set.union(*parts)) == sum(map(len, pools.values()))
     if task != 'movie5': assert abs(np.mean(pools['test']['label']) - .5) < .01
 
 @pytest.mark.parametrize('name', ['AD', 'PRIOR', 'GRID', 'SALLM', 'TEXT', 'DIGITS'])
-def test_small_draws_from_pools_that_are_larger_than_what_is_drawn(name):
+def test_pools_of_the_small_budget_are_larger_than_their_draws(name):
     sizes = settings_of(name, 'small')
     load = dict(TEXT=classifiers._larger_pools, DIGITS=classifiers._digit_pools).get(name, classifiers._sentence_pools)
     for part, size in zip(load(sizes['tasks'][0]).values(), sizes['rows']): assert size == 'full' or size < len(part)
@@ -144,12 +144,12 @@ def test_all_students_have_the_fine_tuned_run_of_their_seed_as_their_teacher(tin
         teacher = run.config['method']['args']['teacher']
         assert teacher.endswith(f'runs/FT.task=movie.seed={run.config["seed"]}')
 
-def test_a_cell_of_sallm_starts_from_its_teacher_and_the_teacher_from_nothing():
+def test_a_trial_of_sallm_starts_from_its_teacher_and_the_teacher_from_scratch():
     assert plans['SALLM'].starts('FT', dict(task='movie5'), 3) is None
     assert plans['SALLM'].starts('SalLM', dict(task='movie5'), 3) == ('SALLM', 'FT', dict(task='movie5'), 3)
 
-def test_what_is_not_there_is_refused_by_name(tmp_path, monkeypatch):
+def test_missing_data_and_unknown_conditions_raise_an_error(tmp_path, monkeypatch):
     def nothing(task): raise ConnectionError('the Hub is switched off')
     with pytest.raises(FileNotFoundError, match="rte is not on this machine.*data={'rte'"):
         plans['GRID'].study(tmp_path, 'full', load=nothing)
-    with pytest.raises(ValueError, match='no arm is called'): plans['AD'].study(tmp_path, 'small', arms=('AD',))
+    with pytest.raises(ValueError, match='unknown condition'): plans['AD'].study(tmp_path, 'small', arms=('AD',))

@@ -1,4 +1,4 @@
-"Plans about language: every arm of every budget is there, pairs share what they must, and numbers are what they say."
+"Studies of language models: every condition of every budget exists, pairs share their seed, metrics are right."
 import math
 
 import datasets
@@ -23,13 +23,13 @@ sizes = dict(train=16, validation=8, test=8)
 
 @pytest.fixture(scope='module')
 def words():
-    "Tokenizers of an encoder and of a translator"
+    "Return tokenizers of an encoder and of a translator"
     from salviz.analysis.antecedents import antecedent_sentences
     known = [*texts, *antecedent_sentences(36)['text']]
     return {form: train_tokenizer(known, 400, form=form, max_length=64) for form in ('encoder', 'seq2seq')}
 
 def rows(name, seed):
-    "A few rows for the plan `name`"
+    "Return a few rows for the plan `name`"
     chosen = np.random.default_rng(seed).permutation(len(texts)).tolist()
     def part(n):
         some = [texts[i] for i in (chosen*2)[:n]]
@@ -41,7 +41,7 @@ def rows(name, seed):
     return datasets.DatasetDict({k: part(n) for k, n in sizes.items()})
 
 def stand_ins(name, words):
-    "model= and data= in which nothing is of a size that matters; heads as many as the arms need"
+    "Return model= and data= of minimal size, with as many heads as the conditions need"
     task = dict(RTD='replaced_token_detection', MT='seq2seq').get(name, 'masked_lm')
     tokenizer = words['seq2seq' if name == 'MT' else 'encoder']
     heads = 8 if name == 'PAT' else 4
@@ -53,11 +53,11 @@ def stand_ins(name, words):
     return dict(model=classifier, data=lambda seed, task: rows(name, seed))
 
 def made(folder, name, budget, words, **more):
-    "The study of the plan `name` with stand-ins"
+    "Return the study of the plan `name` with tiny models and data"
     return plans[name].study(folder, budget, **{**stand_ins(name, words), **more})
 
 @pytest.mark.parametrize('name', names)
-def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(name, words, tmp_path):
+def test_every_budget_creates_its_study_with_all_conditions_and_its_own_seeds(name, words, tmp_path):
     arms, small = {}, None
     for budget in plans[name].sizes:
         study = made(tmp_path/budget, name, budget, words)
@@ -73,7 +73,7 @@ def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(na
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', [n for n in names if n != 'DOWN'])
-def test_the_papers_setting_trains_a_tiny_stand_in_with_each_arm(name, words, tmp_path, monkeypatch):
+def test_the_full_budget_trains_a_tiny_model_with_each_condition(name, words, tmp_path, monkeypatch):
     monkeypatch.setattr(language, '_exact_match', lambda data: 0.)
     monkeypatch.setattr(language, '_bleu', lambda data: 0.)
     study = made(tmp_path, name, 'full', words, seeds=[100], epochs=1, batch_size=8,
@@ -107,12 +107,12 @@ def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
         assert all(set(some[k]['text']) <= sets[k] for k in sets)
 
 @pytest.mark.slow
-def test_no_sentence_that_a_classifier_is_tested_on_was_in_pre_training():
+def test_test_sentences_of_classifiers_were_not_in_pre_training():
     rated, packed = language._rated_sentences(), language._rated_sentences(sign=False)
     assert set(rated['test']['text']) <= set(packed['test']['text'])
     assert not set(rated['test']['text']) & (set(packed['train']['text']) | set(packed['validation']['text']))
 
-def test_what_needs_a_gpu_or_the_hub_says_so_before_anything_is_trained(tmp_path, monkeypatch):
+def test_missing_gpu_or_hub_raises_an_error_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     for name in names:
         with pytest.raises(ValueError, match=f"{name}: the budget 'full' needs a GPU and"):
@@ -151,7 +151,7 @@ def test_a_model_of_the_size_of_roberta_is_one():
     again = language._new_classifier(['a', 'b', 'c'], tokenizer, 0, layers=1, heads=12, hidden=768)
     assert type(again).__name__ == 'RobertaForSequenceClassification' and again.config.num_labels == 3
 
-def test_the_line_is_the_loss_of_a_model_that_knows_frequencies_alone():
+def test_unigram_entropy_is_the_loss_of_a_model_of_token_frequencies():
     tokenizer = train_tokenizer(['a a b a c.'], 60, max_length=16)
     data = datasets.DatasetDict(train=datasets.Dataset.from_dict(dict(text=['a a b', 'a.'])),
                                 validation=datasets.Dataset.from_dict(dict(text=['b a'])))
@@ -159,7 +159,7 @@ def test_the_line_is_the_loss_of_a_model_that_knows_frequencies_alone():
     p = {word: (n + 1)/(5 + ordinary) for word, n in dict(a=3, b=1).items()}
     assert language._unigram_entropy(data, tokenizer) == pytest.approx(-(math.log(p['a']) + math.log(p['b']))/2)
 
-def test_steps_to_a_loss_are_those_of_a_loop_that_walks_along_the_curve():
+def test_steps_to_reach_a_loss_match_a_loop_along_the_curve():
     rng = np.random.default_rng(0)
     for _ in range(50):
         curve, steps = np.sort(rng.random(10))[::-1], 600
@@ -170,7 +170,7 @@ def test_steps_to_a_loss_are_those_of_a_loop_that_walks_along_the_curve():
             if curve[i] + (curve[i+1] - curve[i])*(step - 30 - 60*i)/60 <= loss: walked = step; break
         assert losses.steps_to_reach(curve, loss, steps) == pytest.approx(walked, abs=.51)
 
-def test_omissions_leave_out_two_patterns_each_and_keep_the_heads_of_the_others():
+def test_each_condition_omits_two_patterns_and_keeps_the_heads_of_the_others():
     kept = {name: spec().patterns for name, spec in language._omissions(10).items()}
     assert {len(p) for name, p in kept.items() if name != 'all'} == {3} and len(kept['all']) == 5
     assert all(p[name] == kept['all'][name] for p in kept.values() for name in p)

@@ -1,4 +1,4 @@
-"The report: everything that is said in it follows from rows, and it can be read by everybody."
+"The report: its statements follow from the rows, and it is accessible."
 import csv
 import html
 import re
@@ -33,14 +33,14 @@ def text_of(page): return re.sub(r'\s+', ' ', html.unescape(re.sub('<[^>]*>', ' 
 def part(page, start, end): return page[page.index(start):page.index(end)]
 
 @pytest.mark.slow
-def test_every_word_occurs_in_what_the_tests_look_at(findings):
+def test_every_verdict_occurs_in_the_invented_rows(findings):
     assert {f.word for f in findings} == set(groups)
 
-def test_every_effect_that_was_asked_for_a_verdict_has_it(findings):
-    came = {f.effect.name: f.word for f in findings}
-    assert {name: came[name] for name in outcomes if name != 'D7'} == {k: v for k, v in outcomes.items() if k != 'D7'}
+def test_every_effect_has_the_verdict_that_its_rows_were_invented_for(findings):
+    words = {f.effect.name: f.word + ', small'*f.verdict.is_small for f in findings}
+    assert {name: words[name] for name in outcomes if name != 'D7'} == {k: v for k, v in outcomes.items() if k != 'D7'}
 
-def test_the_first_page_names_every_claim_once_in_words_with_its_verdict(page_text, findings):
+def test_the_first_page_lists_every_claim_once_below_its_verdict(page_text, findings):
     board, words, named = part(page_text, '<div class="board">', '<h2>Scale'), _claim_words(findings), []
     for word in dict.fromkeys(words.values()):
         group = board[board.index(f'<h3>{groups[word][0]} '):].split('<div class="group')[0]
@@ -49,11 +49,13 @@ def test_the_first_page_names_every_claim_once_in_words_with_its_verdict(page_te
         named += here
     assert {name: html.unescape(title) for name, title in named} == {c.name: c.title for c in claims.values()}
 
-def test_numbers_of_the_headline_are_those_of_the_findings(findings):
-    counted = [int(x) for x in re.findall(r'(\d+) (?:hold|do|is|are|has|have)', headline(findings, 'small'))]
-    assert sum(counted) == len(claims)
+def test_the_headline_counts_the_verdicts_of_all_claims(findings):
+    counts = headline(findings, 'small').removesuffix('.').partition(': ')[2].split(', ')
+    words = list(_claim_words(findings).values())
+    assert counts == [f'{words.count(word)} {word}' for word in groups if word in words]
+    assert sum(int(count.split()[0]) for count in counts) == len(claims)
 
-def test_every_claim_has_a_section_with_the_papers_numbers_its_weakness_and_what_we_do(page_text):
+def test_every_claim_has_a_section_with_the_numbers_and_weaknesses_of_the_paper_and_our_test(page_text):
     for c in claims.values():
         own = page_text[page_text.index(f'<section class="claim" id="{c.name}">'):]
         own = text_of(own[:own.index('</section>')])
@@ -63,24 +65,23 @@ def test_every_claim_has_a_section_with_the_papers_numbers_its_weakness_and_what
         for e in c.effects: assert e.title.replace(' - ', ' − ') in own
 
 @pytest.mark.slow
-def test_a_printed_interval_is_that_of_the_verdict_and_of_no_verdict_none_is_printed(rows, findings, tmp_path):
+def test_printed_intervals_are_those_of_the_verdicts_and_are_omitted_without_a_verdict(rows, findings, tmp_path):
     verdicts, page = judged(rows), write_report(tmp_path, rows)
     for row in csv.DictReader((page.parent/'effects.csv').open()):
         v = verdicts[row['effect']]
-        if row['verdict'] in ('no verdict', 'not run', 'not testable at this scale'):
+        if row['verdict'] in ('no verdict', 'not run', 'not testable'):
             assert row['low'] == row['high'] == row['p'] == ''
         else: assert (float(row['low']), float(row['high'])) == (v.low, v.high)
     assert len(pd.read_csv(page.parent/'rows.csv')) == len(rows)
     assert (page.parent/'forest.pdf').read_bytes()[:4] == b'%PDF'
 
 @pytest.mark.slow
-def test_verdicts_follow_from_the_rows_that_the_report_hands_out(rows, findings, tmp_path):
-    "Whoever has rows.csv alone comes to the same verdicts"
+def test_verdicts_follow_from_rows_csv_alone(rows, findings, tmp_path):
     again = pd.read_csv(write_report(tmp_path, rows).parent/'rows.csv')
     assert [f.word for f in find_all(again)] == [f.word for f in findings]
 
-def test_a_closed_gate_is_never_told_as_a_claim_that_does_not_hold(findings, page_text):
-    closed = [f for f in findings if f.word == 'not testable at this scale']
+def test_a_failed_gate_is_never_reported_as_not_supported(findings, page_text):
+    closed = [f for f in findings if f.word == 'not testable']
     assert {f.claim.name for f in closed} == {'S4', 'S6'}
     for f in closed:
         assert not f.has_interval and ('gate' in _reason(f).lower() or 'dropped' in _reason(f))
@@ -90,20 +91,20 @@ def test_one_pair_gives_a_number_and_no_verdict(findings):
     assert g8.word == 'no verdict' and g8.verdict.pairs == 1 and '1 pair:' in _reason(g8)
 
 @pytest.mark.slow
-def test_quick_gives_numbers_without_verdicts_and_says_so_on_top():
+def test_the_quick_budget_gives_numbers_without_verdicts_and_states_it_at_the_top():
     text = text_of(report_html(invented_rows('quick'), 'quick'))
-    top = text[:text.index('What this does not say')]
-    assert 'Numbers without verdicts' in top and 'Holds' not in text and 'reversed</span>' not in text
+    top = text[:text.index('Limitations')]
+    assert 'Numbers without verdicts' in top and 'Supported' not in text and 'contradicted' not in text
     assert not any(f.has_interval for f in find_all(invented_rows('quick'), 'quick'))
 
 @pytest.mark.slow
-def test_nothing_that_ran_is_a_report_as_well(tmp_path):
+def test_a_report_without_rows_can_be_written(tmp_path):
     nothing = invented_rows()[:0]
     page = write_report(tmp_path, nothing).read_text()
-    assert '26 have not run' in page and 'Nothing has run' in page and not (tmp_path/'forest.pdf').exists()
+    assert '26 not run' in page and 'Nothing has run' in page and not (tmp_path/'forest.pdf').exists()
 
 @pytest.mark.slow
-def test_names_from_outside_are_text_and_nothing_else(rows, monkeypatch, tmp_path):
+def test_names_from_rows_are_escaped(rows, monkeypatch, tmp_path):
     named = replace(claims['D2'], title=hostile, paper_says=hostile, weak=hostile, ours=hostile, unit=hostile,
                     numbers=((hostile, 1., .5, 2., None),),
                     effects=(replace(claims['D2'].effects[0], title=hostile),))
@@ -115,7 +116,7 @@ def test_names_from_outside_are_text_and_nothing_else(rows, monkeypatch, tmp_pat
     assert '\\% \\$x\\$' in (tmp_path/'verdicts.tex').read_text()
 
 @pytest.mark.slow
-def test_what_changed_of_the_registry_since_the_first_run_is_printed(rows):
+def test_changes_of_the_registry_since_the_first_run_are_printed(rows):
     before = registry_description('small')
     before['effects']['D2']['smallest'] = .5
     changed = rows.copy()
@@ -158,7 +159,7 @@ def test_the_page_has_no_violation_of_axe(browser, page_text, tmp_path, theme, w
     page.close()
 
 @pytest.mark.slow
-def test_rows_can_be_kept_from_the_page_itself(browser, page_text, rows, tmp_path):
+def test_rows_can_be_downloaded_from_the_page(browser, page_text, rows, tmp_path):
     page = new_page(browser)
     (tmp_path/'report.html').write_text(page_text)
     page.goto((tmp_path/'report.html').as_uri())
@@ -167,7 +168,7 @@ def test_rows_can_be_kept_from_the_page_itself(browser, page_text, rows, tmp_pat
     assert len(pd.read_csv(tmp_path/'kept.csv.gz')) == len(rows) and page.errors == []
     page.close()
 
-def test_the_hollow_dot_is_what_the_claim_compares_with(findings):
+def test_the_hollow_dot_is_the_baseline_of_the_claim(findings):
     asked = dict(D1a='none', D2='FT', D3='RD', D4='noCT', D6='gold', G1='plain', G7b='plain', S3='FT', L3='FT')
     effects = {f.effect.name: f.effect for f in findings}
     assert {k: effects[k].terms[_baselines_first(effects[k].terms)[0]].arm for k in asked} == asked
@@ -175,37 +176,37 @@ def test_the_hollow_dot_is_what_the_claim_compares_with(findings):
     assert dict(start.where)['start'] == 'plain'
 
 @pytest.mark.slow
-def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_page():
-    rows = invented_rows(asked=dict(outcomes, D1c='holds'))
+def test_conditions_that_barely_learned_are_named_with_the_verdict_and_on_the_first_page():
+    rows = invented_rows(asked=dict(outcomes, D1c='supported'))
     high = (rows.study == 'PRIOR') & (rows.method == 'high')
     idle = rows.assign(majority=rows.majority.where(~high, .5), test_score=rows.test_score.where(~high, .53))
     named = [f.effect.name for f in find_all(idle) if any('high (0.530' in x for x in _hardly_learnt(f.effect, idle))]
     assert named and set(named) <= {'D1a', 'D1b', 'D1c'}
     text = text_of(report_html(idle))
     assert 'high (0.530; largest class 0.500)' in text
-    assert f'An arm learnt next to nothing where this was asked: {claims["D1"].short}' in text
+    assert 'the difference shows only that: ' + claims['D1'].short in text
 
-def test_tasks_that_are_numbers_stand_by_size_and_say_what_they_count(page_text):
+def test_numeric_tasks_are_sorted_and_have_a_unit(page_text):
     part = page_text[page_text.index('id="G1"'):page_text.index('id="G2"')]
     counted = re.findall(r'\b(\d+(?:\.\d)?) layers', part.partition('class="strip"')[2])
     assert counted[:3] == ['2', '6', '12'] and '.' not in ''.join(counted)
 
-def test_what_chance_alone_may_have_given_is_named_on_the_first_page(page_text, findings):
-    "An effect whose interval is clear of 0, and whose p after Holm's correction is not small"
-    said = [f for f in findings if f.effect.primary and f.word in ('holds', 'holds, small', 'reversed')]
-    weak = [f for f in said if f.p_holm >= .05]
+def test_effects_that_may_be_chance_are_named_on_the_first_page(page_text, findings):
+    "Their interval excludes 0, but p after Holm's correction is not small"
+    decided = [f for f in findings if f.effect.primary and f.word in ('supported', 'contradicted')]
+    weak = [f for f in decided if f.p_holm >= .05]
     top = text_of(page_text[:page_text.index('<nav')])
     named = re.search(r'are clear at 5 %(?:, and (.*?) may be chance)?\.', top)
     assert (named[1].split(', ') if named[1] else []) == [f.effect.name for f in weak]
     alone = [f for f in weak if sum(e.primary for e in f.claim.effects) == 1]
     assert top.count('it may be chance.') == len(alone)
 
-def test_the_forest_says_which_way_is_which_and_what_it_leaves_out(page_text, findings):
+def test_the_forest_labels_both_directions_and_names_omitted_effects(page_text, findings):
     drawn = text_of(part(page_text, '<h2 id="effects">', '<table class="effects">'))
-    closed = [f.effect.name for f in findings if f.word == 'not testable at this scale']
-    assert 'against the claim' in drawn and f'Not drawn, as their gates are closed: {", ".join(closed)}.' in drawn
+    closed = [f.effect.name for f in findings if f.word == 'not testable']
+    omitted = f'Not drawn, because their gates failed: {", ".join(closed)}.'
+    assert 'against the claim' in drawn and omitted in drawn
 
-def test_columns_of_the_rows_are_called_by_words(page_text):
-    "Names of columns stand in the raw rows alone"
+def test_names_of_columns_occur_only_in_the_raw_data(page_text):
     text = text_of(page_text[:page_text.index('<h2 id="rows">')])
     assert not re.findall(r'\b[a-z]+_(?:loss|score|accuracy|aup|match)\b', text)

@@ -1,4 +1,4 @@
-"A re-test of seconds: trained once, by several processes, through a kill, and from rows without runs"
+"A replication that takes seconds: trained once, by several processes, after a kill, and from rows without runs"
 import os
 import shutil
 import signal
@@ -25,12 +25,12 @@ def tiny():
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    "A folder in which two processes have trained everything"
+    "Return a folder in which two processes have trained everything"
     folder = tmp_path_factory.mktemp('tiny')
     return folder, reproduce(folder, names, processes=2, progress=False, modules=modules)
 
 @pytest.mark.slow
-def test_two_processes_train_each_cell_once(trained):
+def test_two_processes_train_each_trial_once(trained):
     folder, rows = trained
     assert sorted(zip(rows.study, rows.method, rows.seed)) == [
         ('AGAIN', 'FT', 100), ('AGAIN', 'FT', 101), ('TINY', 'FT', 100), ('TINY', 'FT', 101), ('TINY', 'GA', 100),
@@ -41,8 +41,8 @@ def test_two_processes_train_each_cell_once(trained):
     assert again.equals(rows) and before == {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
 
 @pytest.mark.slow
-def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
-    "AGAIN starts from checkpoints of TINY, which did not come along: those are trained again, their rows stay"
+def test_rows_of_another_machine_are_continued(trained, tmp_path):
+    "AGAIN starts from checkpoints of TINY, which are missing: those are trained again, their rows stay"
     file, text = tmp_path/'rows.jsonl', (trained[0]/'rows.jsonl').read_text()
     kept = [line for line in text.splitlines() if '"AGAIN"' not in line or '"kind": "registry"' in line]
     file.write_text('\n'.join(kept) + '\n')
@@ -51,7 +51,7 @@ def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
 
 @pytest.mark.slow
-def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_rows(trained, tmp_path):
+def test_workers_end_with_a_killed_parent_and_the_next_call_resumes_from_the_rows(trained, tmp_path):
     code = ('from salviz.replication.reproduce import reproduce; '
             f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, modules={modules!r})')
     running = forked.begin(forked.code, code, ['-c'], said=tmp_path/'said')
@@ -71,8 +71,8 @@ def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_row
     assert rows.sort_values(numbers[:3])[numbers].reset_index(drop=True).equals(whole)
 
 @pytest.mark.slow
-def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
-    "AGAIN's start of seed 101 is there but cannot be read"
+def test_a_failed_trial_is_named_and_the_others_are_trained(trained, tmp_path):
+    "The checkpoint that AGAIN starts from exists for seed 101 but cannot be read"
     folder = tmp_path/'studies'
     shutil.copytree(trained[0], folder)
     shutil.rmtree(folder/'AGAIN')
@@ -80,19 +80,19 @@ def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
     (folder/'rows.jsonl').write_text('\n'.join(x for x in lines if '"study": "AGAIN"' not in x) + '\n')
     for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
         if 'checkpoints' in weights.parts: weights.unlink()
-    with pytest.raises(RuntimeError, match='1 of 6 cells have no row: AGAIN FT.seed=101'):
+    with pytest.raises(RuntimeError, match='1 of 6 trials have no row: AGAIN FT.seed=101'):
         reproduce(folder, names, progress=False, modules=modules)
     assert len(read_rows(folder/'rows.jsonl')) == 5
 
-@pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "no claim is called 'D99'"),
+@pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "unknown claim 'D99'"),
     (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
     (dict(processes=True), 'processes must be'),
     (dict(names=('D7',), budget='quick'), "not in the budget 'quick'")])
-def test_what_cannot_be_asked_is_refused_before_anything_is_trained(tmp_path, wrong, why):
+def test_invalid_arguments_raise_an_error_before_training(tmp_path, wrong, why):
     with pytest.raises(ValueError, match=why): reproduce(tmp_path/'new', **{'progress': False, **wrong})
     assert not (tmp_path/'new').exists()
 
-def test_the_list_says_what_each_claim_costs():
+def test_the_list_has_the_cost_of_each_claim():
     table = list_claims()
     assert {'D1', 'L3'} <= set(table.claim) and (table.minutes > 0).all()
     assert len(selected_claims(['D2'])) == 1

@@ -1,6 +1,6 @@
-"""One cell of every study, trained again, gives the shipped numbers. On the processor and with the versions of the row
-they are the same to the digits that a row keeps. Elsewhere the last digits differ, and training makes more of them; how
-much more was seen by training cells of rows of an Intel Xeon again on an AMD EPYC (`seen`)."""
+"""Retraining one trial of every study gives the shipped numbers. On the processor and with the versions of the row,
+they agree in all stored digits. Elsewhere, the last digits differ, and training amplifies the differences; `seen` has
+the differences between an Intel Xeon, which trained the rows, and an AMD EPYC."""
 import statistics
 
 import pytest
@@ -15,7 +15,7 @@ baselines = 'FT', 'none', 'plain'
 effects = [e for c in claims.values() for e in c.effects]
 
 def asked_of(study, arm):
-    "The measures of an arm that verdicts follow from; of a study that is only shown, those that are shown"
+    "Return the metrics of a condition that verdicts depend on; for a study that is only shown, those that are shown"
     deciding = {t.measure for e in effects for t in e.terms if (t.study, t.arm) == (study, arm)}
     if any(t.study == study for e in effects for t in e.terms): return sorted(deciding)
     return sorted({m for c in claims.values() for x in c.shown if x.study == study for m in x.measures})
@@ -25,7 +25,7 @@ def line_of(name, cell):
     return next(e for e in lines if identity(e) == at)
 
 def telling(name, cell):
-    "How much a cell tells: a method's, which learnt something, and of which much is asked"
+    "Return the priority of a trial: it should have a method, have learned, and affect many verdicts"
     line = line_of(name, cell)
     score = number(line, 'test_score' if 'test_score' in line['measures'] else 'test_accuracy')
     stuck = score <= number(line, 'majority') + .05 # False where there is no such number
@@ -59,7 +59,7 @@ def allowed(name, measure, known):
 @pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize('name', _selected_plans(selected_claims()))
-def test_a_cell_that_is_trained_again_gives_the_shipped_numbers(name, tmp_path):
+def test_retraining_a_trial_gives_the_shipped_numbers(name, tmp_path):
     study = plans[name].study(tmp_path, 'small')
     cell = chosen(study, name)
     again, machine = trained(study, cell, name, tmp_path)
@@ -72,8 +72,8 @@ def test_a_cell_that_is_trained_again_gives_the_shipped_numbers(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _selected_plans(selected_claims()))
-def test_the_cell_that_is_trained_again_is_one_that_decides(name, tmp_path):
-    "A method's where it has arms of its own, not one that has learnt nothing; the tolerance is far below what seeds do"
+def test_the_retrained_trial_determines_a_verdict(name, tmp_path):
+    "It has a method if the study has one, and it learned; the tolerance is far below the effect of seeds"
     cell = chosen(plans[name].study(tmp_path, 'small'), name)
     decides, a_method, learnt, _ = telling(name, cell)
     assert decides and learnt and (a_method or name == 'DOWN') # there the starts differ, not the arms

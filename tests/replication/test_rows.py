@@ -1,4 +1,4 @@
-"Rows are written once, whoever is killed or writes beside"
+"Rows are written once, also with killed and parallel processes"
 import json
 import multiprocessing
 
@@ -15,7 +15,7 @@ def row(seed=100, method='GA', task='movie', **measures):
 def write_some(file, seeds):
     for seed in seeds: write_row(file, row(seed), machine)
 
-def test_processes_that_write_the_same_cells_leave_each_once(tmp_path):
+def test_processes_write_each_trial_once(tmp_path):
     file = tmp_path/'rows.jsonl'
     fork = multiprocessing.get_context('fork')
     both = [fork.Process(target=write_some, args=(file, order)) for order in (range(20), range(19, -1, -1))]
@@ -26,7 +26,7 @@ def test_processes_that_write_the_same_cells_leave_each_once(tmp_path):
     kinds = [json.loads(line)['kind'] for line in file.read_text().splitlines()]
     assert kinds.count('registry') == 1 and kinds.count('machine') == 1 and kinds[0] == 'registry'
 
-def test_half_a_line_is_cut_off_and_other_damage_is_named(tmp_path):
+def test_an_incomplete_last_line_is_skipped_and_other_damage_raises_an_error(tmp_path):
     file = tmp_path/'rows.jsonl'
     write_some(file, (1, 2))
     with open(file, 'a') as f: f.write('{"kind": "row", "study')
@@ -36,9 +36,9 @@ def test_half_a_line_is_cut_off_and_other_damage_is_named(tmp_path):
     lines = file.read_text().splitlines()
     for damaged in ('nonsense', '[]', '{"kind": "other"}'):
         file.write_text('\n'.join([*lines[:2], damaged, *lines[2:]]) + '\n')
-        with pytest.raises(ValueError, match='line 3 is neither'): read_rows(file)
+        with pytest.raises(ValueError, match='line 3 is not a registry'): read_rows(file)
 
-def test_another_registry_is_written_before_the_rows_that_are_its_own(tmp_path, monkeypatch):
+def test_a_changed_registry_is_written_before_its_rows(tmp_path, monkeypatch):
     file = tmp_path/'rows.jsonl'
     write_some(file, (1,))
     first = read_rows(file).attrs['registries'][0]
@@ -46,7 +46,7 @@ def test_another_registry_is_written_before_the_rows_that_are_its_own(tmp_path, 
     write_some(file, (2, 3))
     assert [len(r['effects']) > 0 for r in read_rows(file).attrs['registries']] == [True, False]
 
-def test_rows_name_the_machine_that_they_were_made_on(tmp_path):
+def test_rows_name_their_machine(tmp_path):
     file = tmp_path/'rows.jsonl'
     write_row(file, row(1), machine)
     write_row(file, row(2), dict(machine, processor='two'))
@@ -54,7 +54,7 @@ def test_rows_name_the_machine_that_they_were_made_on(tmp_path):
     rows = read_rows(file)
     assert list(rows.processor) == ['one', 'two', 'one'] and len(rows.attrs['machines']) == 2
 
-def test_settings_in_another_order_are_the_same_cell_and_budgets_are_not():
+def test_the_order_of_settings_does_not_matter_but_the_budget_does():
     one = dict(row(), settings=dict(a=1, b=2))
     assert identity(one) == identity(dict(one, settings=dict(b=2, a=1), measures={}, seconds=9.))
     assert identity(one) != identity(dict(one, budget='quick'))

@@ -1,4 +1,4 @@
-"Plans about series: every net is guided and not, series are its seed's and layout's own, boxes lie where they should."
+"Studies of series: every net has both conditions, series depend on seed and layout, boxes have their positions."
 import numpy as np
 import pytest
 
@@ -12,7 +12,7 @@ columns = {'test_accuracy', 'majority', 'average_loss'} | {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', names)
-def test_every_budget_has_both_arms_on_all_layouts_and_the_papers_setting_trains(name, tmp_path):
+def test_every_budget_has_both_conditions_on_all_layouts_and_the_full_budget_trains(name, tmp_path):
     for budget in plans[name].sizes:
         study = plans[name].study(tmp_path/budget, budget, rows=(8, 4, 4))
         assert {c.method for c in study.cells} == {'FT', 'SGT'}
@@ -24,7 +24,7 @@ def test_every_budget_has_both_arms_on_all_layouts_and_the_papers_setting_trains
     table = few.run()
     assert not few.status().error.any() and columns <= set(table.columns) and len(table) == 2
 
-def test_a_pair_shares_its_series_and_other_seeds_and_layouts_have_other_ones():
+def test_a_pair_shares_its_series_and_seeds_and_layouts_differ():
     known = {}
     for seed in (100, 101):
         for task in (*series._ten_layouts, *series._starts):
@@ -35,18 +35,18 @@ def test_a_pair_shares_its_series_and_other_seeds_and_layouts_have_other_ones():
     heads = {tuple(np.round(x, 4)) for x in known.values()}
     assert len(heads) == len(known) == 2*13*3
 
-def test_no_two_seeds_and_tasks_draw_with_one_number():
+def test_seeds_and_tasks_have_distinct_random_seeds():
     numbers = [100*seed + i for seed in range(300) for i in range(len(series._tasks))]
     assert len(set(numbers)) == len(numbers) and len(series._tasks) == 13
 
-def test_a_box_is_as_large_wherever_it_lies_and_stays_within_the_series():
+def test_a_box_has_the_same_size_everywhere_and_stays_within_the_series():
     for size in (dict(), dict(steps=50, features=50)):
         tests = [series.placed_series(0, task, (2, 2, 2), 'z-score', **size)['test'] for task in series._starts]
         boxes = [test.with_format('numpy')['informative'][0] for test in tests]
         at = [np.flatnonzero(box.any(1))[0] for box in boxes]
         assert {box.sum() for box in boxes} == {140} and at[0] == 0 < at[1] < at[2] == len(boxes[0]) - 7
 
-def test_the_nets_of_a_pair_begin_alike(tmp_path):
+def test_the_nets_of_a_pair_have_the_same_initial_weights(tmp_path):
     study = plans['VANISH'].study(tmp_path, 'small', **tiny, seeds=[100], tasks=['early'])
     first, second = (study._load(c)[0].state_dict() for c in study.cells)
     assert all(bool((first[k] == second[k]).all()) for k in first)

@@ -1,4 +1,4 @@
-"A study of seconds and a claim about it, and a second study that starts from the runs of the first"
+"A study that takes seconds, a claim about it, and a second study that starts from the runs of the first"
 from datasets import Dataset, DatasetDict
 
 from salviz.replication.plans import plan, plans
@@ -49,6 +49,6 @@ if 'TINY' not in plans:
           effects=[Effect('T2', 'AGAIN - TINY', (*_minus('AGAIN', 'FT', 'FT', 'test_accuracy'),), .01)])
 
 def forget():
-    "What was registered here is taken out again"
+    "Remove what this module registered"
     for name in ('TINY', 'AGAIN'): plans.pop(name, None)
     for name in ('T1', 'T2'): claims.pop(name, None)

@@ -329,13 +329,13 @@ def test_panels_with_one_scale_have_one_colour_bar_and_each_bar_a_unit():
     assert [re.sub(r'\s+', ' ', o.get_xlabel()) for o in bars] == ['attention (square-root scale)']
 
 
-def test_a_page_says_what_is_left_out_for_want_of_room():
+def test_a_page_notes_what_is_omitted_to_save_space():
     snap = invent(80, layers=2, heads=12)
     notes = {o.get_text() for o in draw(attention_map(snap, 0, [0, 1, 2, 3, 4]), 3.25).texts}
-    assert 'The regions are not drawn: at this width cells are too small for them.' in notes
-    assert any('every 9th token is labelled (80 tokens)' in o for o in notes)
-    assert any('12 heads leave' in o for o in {o.get_text() for o in draw(head_grid(snap), 3.25).texts})
-    assert not any('heads leave' in o.get_text() for o in draw(head_grid(snap), 6.75).texts)
+    assert 'At this width, the cells are too small to draw the regions.' in notes
+    assert any('only every 9th of the 80 tokens is labelled' in o for o in notes)
+    assert any('With 12 heads, a map is' in o for o in {o.get_text() for o in draw(head_grid(snap), 3.25).texts})
+    assert not any('heads, a map is' in o.get_text() for o in draw(head_grid(snap), 6.75).texts)
 
 
 def test_boxes_of_a_sentence_have_the_colours_of_their_numbers_and_readable_letters():
