@@ -583,12 +583,12 @@ def test_unknown_steps_and_probes_raise_with_available_ones(run, tmp_path):
     for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; available: 0, 10, 20'),
                        (lambda: run.snapshot(-4), 'available: 0, 10, 20'),
                        (lambda: run.snapshot(probe=2), 'no probe 2 in run; available: 0, 1'),
-                       (lambda: run.snapshots(probe=9), 'there are 0, 1'),
+                       (lambda: run.snapshots(probe=9), 'available: 0, 1'),
                        (lambda: run.snapshots(step=15), 'available: 0, 10, 20'),
                        (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
-                       (lambda: run.load_arrays('x'), "no arrays 'x' in run; there are none"),
+                       (lambda: run.load_arrays('x'), "no arrays 'x' in run; available: none"),
                        (lambda: run.snapshot().at('attention', 5), 'recorded layers: 0, 1'),
-                       (lambda: run.snapshot().at('entropy'), 'there are'),
+                       (lambda: run.snapshot().at('entropy'), 'available'),
                        (lambda: run.snapshot().at('saliency'), 'has no layers')):
         with pytest.raises(KeyError, match=said): call()
     assert Run(tmp_path/'e').snapshots() == [] and Run(tmp_path/'e').steps == []
