@@ -36,6 +36,8 @@ Count = Annotated[int, Ge(1), Le(10**6)]          # of classes, units or tokens
 Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
 Names = str | Sequence[str]
 LayerChoice = int | Literal['mean']
+
+# %% ../../nbs/01_core/05_validation.ipynb #a01b1
 HeadChoice = int | Literal['mean', 'rollout'] | Sequence[int]
 
 # %% ../../nbs/01_core/05_validation.ipynb #a01b

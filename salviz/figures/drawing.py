@@ -45,18 +45,20 @@ import matplotlib
 import numpy as np
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003c
+from matplotlib import font_manager
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, LineCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm, to_rgb
 from matplotlib.figure import Figure
-from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties, fontManager, get_font, weight_dict
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import Normal
 from matplotlib.text import Annotation, Text
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #003cb
 from matplotlib.textpath import text_to_path
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003d
