@@ -131,7 +131,7 @@ def test_measures_and_terms_are_found_where_they_were_logged(tmp_path):
                           "no run has 'accuracy' in its train rows; available: learning_rate, loss, task, "
                           "consistency"),
                          (dict(what='sparsity'), 'and loss, accuracy .validation.'),
-                         (dict(split='test'), 'the test split is scored once'),
+                         (dict(split='test'), 'the test split is evaluated only once'),
                          (dict(x='time'), "x must be 'step' or 'epoch'")):
         with pytest.raises(ValueError, match=said): loss_curves(both, **kwargs)
 
