@@ -128,10 +128,10 @@ def test_measures_and_terms_are_found_where_they_were_logged(tmp_path):
     assert term.names == ('guided',) and term.notes == ('plain is left out, since it has no training consistency.',)
     assert loss_curves(plain, x='epoch').frame.epoch.tolist() == [.25, .5]
     for kwargs, said in ((dict(what='accuracy', split='train'),
-                          "no run has 'accuracy' in its rows of train; there are learning_rate, loss, task, "
+                          "no run has 'accuracy' in its train rows; available: learning_rate, loss, task, "
                           "consistency"),
                          (dict(what='sparsity'), 'and loss, accuracy .validation.'),
-                         (dict(split='test'), 'the test split is scored once'),
+                         (dict(split='test'), 'the test split is evaluated only once'),
                          (dict(x='time'), "x must be 'step' or 'epoch'")):
         with pytest.raises(ValueError, match=said): loss_curves(both, **kwargs)
 

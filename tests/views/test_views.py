@@ -318,7 +318,7 @@ def test_an_image_and_its_masked_copy_are_shown_on_one_scale_for_all_channels(ch
                 assert shown[i, j].tolist() == pytest.approx([min(1, max(0, v)) for v in want])
     beyond = sum(any(not low <= v <= high for v in masked[:, i, j]) for i in range(x.shape[1])
                  for j in range(x.shape[2]))
-    assert any(o.startswith(f'{beyond} pixels of the masked copy lie beyond') for o in view.notes) == (beyond > 0)
+    assert any(o.startswith(f'{beyond} pixels of the masked copy are outside') for o in view.notes) == (beyond > 0)
     assert any('mean over 2 channels' in o for o in view.notes) == (channels == 2)
     assert np.array_equal(view.saliency, snap.arrays['saliency_map'])
     assert np.array_equal(view.is_masked, snap.arrays['is_masked_map'])
