@@ -89,7 +89,7 @@ def _exercise(lesson, difficulty, minutes, signature, asks, **rest):
 _exercise(1, 1, 10, 'word_attention(snapshot)',
           'It returns one number for each word of `snapshot.words`; they sum to 1.',
           by_hand=_attention_hand, from_run=_attention_run, mistakes=_attention_mistakes,
-          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis do you average? Which row?",
+          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis goes? Which row?",
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; remove special tokens from both.'))
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12

@@ -44,7 +44,8 @@ def test_teachers_get_notebooks_with_solutions_in_a_new_folder(package, tmp_path
     assert 'with solutions' in capsys.readouterr().out
 
 @pytest.mark.parametrize('place,status,words', [
-    ('full', 2, 'is not empty; name a new folder, because nothing is overwritten'), ('.', 2, 'is not empty'), ('empty', 0, ''),
+    ('full', 2, 'is not empty; name a new folder, because nothing is overwritten'),
+    ('.', 2, 'is not empty'), ('empty', 0, ''),
     ('file', 2, 'is a file; name a new folder'),
     ('file/in', 2, 'cannot be written (Not a directory); name another folder')])
 def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, status, words):

@@ -92,7 +92,8 @@ def test_neighbours_that_changed_places_and_lost_signs_are_noticed():
             if swapped.replace('-', '') != code.replace('-', ''):
                 with pytest.raises(ValueError, match='does not match its checksum'): read_code(of, swapped)
             if code[i] != '-':
-                with pytest.raises(ValueError, match='does not match its checksum'): read_code(of, code[:i] + code[i + 1:])
+                with pytest.raises(ValueError, match='does not match its checksum'):
+                    read_code(of, code[:i] + code[i + 1:])
 
 def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_around_it():
     of, sheet = next(cases())

@@ -194,7 +194,7 @@ def test_operators_of_formulas_are_operators_in_a_sign_that_fonts_have():
 
 def test_a_widget_that_a_page_cannot_hold_is_refused():
     import ipywidgets
-    with pytest.raises(ValueError, match='a page cannot hold a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
+    with pytest.raises(ValueError, match='a page cannot contain a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
 
 def test_figures_carry_words_for_who_cannot_see_them():
     from matplotlib.figure import Figure
