@@ -42,6 +42,7 @@ def sentences_of(text) -> list:
 
 
 def word_count(sentence) -> int: return len(re.findall(r"[A-Za-z][\w'’-]*", sentence))
+def longest_clause(sentence) -> int: return max(map(word_count, re.split(r'[;.] ', sentence)))
 
 
 def joined(node) -> str:
@@ -60,14 +61,14 @@ def modules():
 
 
 def messages() -> list:
-    "The parts of error messages and warnings"
+    "What errors and warnings say"
     def is_warning(o): return isinstance(o, ast.Call) and getattr(o.func, 'attr', '') == 'warn'
     found = []
     for _, tree in modules():
         for o in ast.walk(tree):
             call = o.exc if isinstance(o, ast.Raise) else o if is_warning(o) else None
             if isinstance(call, ast.Call) and call.args: found.append(joined(call.args[0]))
-    return [part for text in found for part in re.split(r'(?<=[;.]) ', ' '.join(text.split())) if word_count(part) > 2]
+    return [' '.join(text.split()) for text in found if word_count(text) > 2]
 
 
 def docstrings() -> list:
@@ -123,6 +124,6 @@ if __name__ == '__main__':
     parser.add_argument('--long', type=int, help='print all sentences with more words than this')
     options = parser.parse_args()
     found = kinds[options.kind]()
-    drawn = ([s for s in found if word_count(s) > options.long] if options.long
+    drawn = ([s for s in found if longest_clause(s) > options.long] if options.long
              else random.Random(options.seed).sample(found, min(options.count, len(found))))
     for i, sentence in enumerate(drawn, 1): print(f'{i}. {sentence}')
