@@ -16,6 +16,7 @@ __all__ = list(_home)
 
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
+    from salviz.core.validation import validated # here, because `import salviz` needs no other package
     thing = getattr(import_module(f'salviz.{_home[name]}'), name)
     return documented(validated(thing) if type(thing) is FunctionType else thing)
 
@@ -35,4 +36,3 @@ def lazy_names(package, **more):
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})
 
 from salviz.core.docstrings import documented # noqa: E402, their package calls `lazy_names`
-from salviz.core.validation import validated # noqa: E402

@@ -98,8 +98,8 @@ def bleu(
         translations = list(translations['translation'])
     if references is None or isinstance(references, str) or len(references) != len(translations):
         count = 'none' if references is None else len(references)
-        raise ValueError(f'references must contain one text for each of the {len(translations)} translations, got '
-                         f'{count}')
+        raise ValueError(f'references must contain one text for each of the {len(translations)} '
+                         f'translations, got {count}')
     if not len(translations): raise ValueError('bleu needs at least one translation')
     metric = _sacrebleu().metrics.BLEU(**options)
     score = metric.corpus_score(list(translations), [list(references)])

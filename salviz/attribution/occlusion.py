@@ -88,8 +88,8 @@ def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, 
             raise ValueError(f'occlusion: {name} is for images and series; for texts, use replacement=')
         return _without_tokens(reading, replacement, baseline)
     if replacement != 'baseline':
-        raise ValueError('occlusion: replacement is for texts; for images and series, use window=, stride= and '
-                         'baseline=')
+        raise ValueError('occlusion: replacement is for texts; for images and series, '
+                         'use window=, stride= and baseline=')
     is_image, start = reading.name == 'pixel_values', begin(reading, baseline)
     down, across = _windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)
     total = x.new_zeros(len(reading.targets), len(x), *x.shape[-2:])

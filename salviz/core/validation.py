@@ -195,8 +195,8 @@ def _words(hint) -> str:
     if hint is None or hint is type(None): return 'None'
     if origin is Literal: return _listed(map(repr, args))
     if origin is Annotated:
-        own = [text for text in args[1:] if isinstance(text, str)]
-        if own: return own[0]
+        stated = [text for text in args[1:] if isinstance(text, str)]
+        if stated: return stated[0]
         return _bounded_words(args[0], args[1:])
     if origin is typing.Union:
         is_path = any(getattr(arg, '__name__', '') == 'PathLike' for arg in args)

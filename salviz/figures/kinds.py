@@ -537,8 +537,8 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
     calls = [explorer.as_figure(kind, options) for explorer in explorers]
     kinds = list(dict.fromkeys(str(call['kind']) for call in calls))
     if len(kinds) > 1:
-        raise ValueError(f'figure: the explorers show different kinds of figures ({", ".join(kinds)}); choose one with '
-                         'kind=')
+        raise ValueError(f'figure: the explorers show different kinds of figures ({", ".join(kinds)}); '
+                         'choose one with kind=')
     if takes != 'runs': return calls
     runs = [run for call in calls for run in call['source']]
     return [calls[0] | dict(source=[run for i, run in enumerate(runs) if run not in runs[:i]])]

@@ -694,7 +694,8 @@ class Study(_RunningStudy):
         seeds:Sequence[int]=(0, 1, 2),  # seeds of new weights of the model and of `train`
         settings:dict|None=None,        # {argument: values}; every combination is trained
         # names or functions; a dict names its functions
-        measures:Sequence[str|Callable]|dict[str, Callable]=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
+        measures:Sequence[str|Callable]|dict[str, str|Callable]=(
+            'test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
         better:dict|None=None,          # {measure: 'higher', 'lower' or None}, for names that do not imply it
         # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
         weights:Literal['best', 'all', 'none']='best',

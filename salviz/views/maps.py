@@ -356,7 +356,8 @@ def attention_map(
     snapshot:Snapshot,
     # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
     layer:LayerChoice|None=None,
-    head:HeadChoice|None=None, # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
+    # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
+    head:HeadChoice|None=None,
     what:str='attention',              # 'attention', 'attribution' or 'target'
     words:bool=False,                  # pool tokens into words?
     special:bool=True,                 # include special tokens?
@@ -978,7 +979,8 @@ def _off_grid(first, outside, letters):
 # %% ../../nbs/10_views/02_maps.ipynb #pat3
 def patch_attention(
     snapshot:Snapshot,                   # snapshot of an image from a vision transformer
-    layer:LayerChoice|Sequence[int]|None=None, # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
+    # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
+    layer:LayerChoice|Sequence[int]|None=None,
     head:HeadChoice|None=None,                 # a number, a list of numbers, 'mean', 'rollout', or None
     # (row, column) of the query patch, or a list of them; None: [CLS], or else the first patch
     patch:Sequence|None=None,

@@ -411,7 +411,7 @@ def test_explore_without_arguments_uses_packaged_model_and_sentences():
 def test_incomplete_arguments_are_rejected_and_a_new_head_is_noted():
     model, tokenizer = load_classifier('minilm', num_labels=2)
     for given in (dict(model=model), dict(tokenizer=tokenizer)):
-        with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
+        with pytest.raises(ValueError, match='pass both model and tokenizer, or neither'): explore(**given)
     snapshot, = _explain_texts(model, tokenizer, 'a charming film', saliency=None)
     assert snapshot.info['notes'][0].startswith('The head is new and untrained')
 

@@ -676,7 +676,7 @@ def test_inputs_are_interpreted_in_the_same_way_everywhere():
     short = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1,
                                                      num_attention_heads=2, intermediate_size=8,
                                                      max_position_embeddings=4, pad_token_id=0)).eval()
-    with pytest.warns(UserWarning, match='were cut'):
+    with pytest.warns(UserWarning, match='were truncated'):
         assert as_batch(short, SENTENCES, tokenizer)['input_ids'].shape == (3, 4)
     net, batch = signal('tcn', 1)
     assert as_batch(net, {k: v.float() for k, v in batch.items()})['values'].dtype == torch.float64

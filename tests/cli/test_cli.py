@@ -198,7 +198,7 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope;
          ((*figure, '--set', 'step=1'), '--set: use the option --step instead of step='),
          ((*figure, '--set', 'source=1'), '--set: `source` is the positional argument RUN'),
          ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'),
-          'attention_map: overlays must be a list of names, got 3'),
+          'attention_map: overlays must be a string, a list of strings or None, got 3'),
          ((*figure, '--width', 'nan'), 'must be inches or a venue'),
          ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'),
          ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),

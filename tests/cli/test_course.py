@@ -60,7 +60,7 @@ def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, st
 def test_a_lesson_with_a_wrong_fact_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lambda name: '.88'))
     assert main(['course', 'mine']) == 2
-    assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the prose says' in capsys.readouterr().err
+    assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the prose has' in capsys.readouterr().err
     assert names(tmp_path/'here'/'mine') == []
 
 def test_jupyterlab_opens_lesson_1_only_with_the_option_open(package, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_usb_stick_lists_missing_wheels_without_network(package, tmp_path, mon
     stick = tmp_path/'here'/'stick'
     assert names(stick) == ['0_transformers.ipynb', '1_row.ipynb', 'README.txt', 'cache', 'pages', 'wheels']
     told = capsys.readouterr().out
-    assert 'wheels: 0 are there, missing: ' in told and 'numpy' in told and 'torch' in told
+    assert 'wheels: 0 found, missing: ' in told and 'numpy' in told and 'torch' in told
     text = (stick/'README.txt').read_text()
     assert 'pages/index.html' in text and 'Not on this stick: ' in text and '--no-index --find-links wheels' in text
     assert {path.name.rpartition('-')[0] for path in (stick/'cache').iterdir()} == {'minilm', 'movie-sentences'}

@@ -394,8 +394,8 @@ def test_run_without_a_complete_checkpoint_is_not_resumed(name, harm, copy, resu
     for step in (5, 10): harm(copy.path/'checkpoints'/f'checkpoint-{step}'/name)
     before = {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if not p.name.startswith('.')}
     with pytest.raises(ValueError,
-                       match=f'all of its checkpoints are damaged .checkpoint-10: {name} .*; checkpoint-5: {name}.*start '
-                       'from the beginning'):
+                       match=f'all of its checkpoints are damaged .checkpoint-10: {name} .*; checkpoint-5: {name}.*'
+                       'start from the beginning'):
         resume(copy)
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*') if p in before} == before
     assert 'passed_over' not in copy.state

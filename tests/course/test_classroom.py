@@ -80,7 +80,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
     assert all(reason.startswith(start) for (_, reason), start in zip(marks.broken, reasons, strict=True))
     assert marks.broken[0][0].startswith('chat.txt: code marks1:cat:')
     with pytest.raises(ValueError, match='`handed` must contain files, folders, codes or Marks'): class_marks([3], of)
-    with pytest.raises(ValueError, match="without names 'eve'"): class_marks(sheet_code(of, d), of, without=['eve'])
+    with pytest.raises(ValueError, match="contains 'eve'"): class_marks(sheet_code(of, d), of, without=['eve'])
 
 @pytest.mark.parametrize('content,reason', [
     (b'', 'is empty'), (b'\xff\xfe{\x00}\x00', 'UTF-16'), (b'{"salviz": "\xe9"}', 'not UTF-8'),

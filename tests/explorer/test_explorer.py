@@ -208,7 +208,7 @@ def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(run):
     view.settle()
     assert (0, 0, 10) not in held(view)
     assert len(held(view)) == 7
-    assert 'Step 10 of probe 0 cannot be read' in meta(view)['shipped']
+    assert 'Step 10 of example 0 cannot be read' in meta(view)['shipped']
 
 def test_metrics_that_are_not_finite_become_null(run):
     run.log(dict(kind='train', step=31, loss=float('nan')))
@@ -712,7 +712,7 @@ def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
     assert strip_views(path) == 0 and (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 @pytest.mark.parametrize('text,said',
-                         [('not json', 'is not JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
+                         [('not json', 'is not valid JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
 def test_a_file_that_is_no_notebook_is_refused(tmp_path, text, said):
     (tmp_path/'a.ipynb').write_text(text)
     with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')

@@ -85,7 +85,8 @@ def test_the_state_makes_the_same_view_again(run):
     assert again.state == state and np.array_equal(again.snapshot().attention, explorer.snapshot().attention)
     explorer.state = dict(step=0)
     assert explorer.snapshot().step == 0 and explorer.state['probe'] == 0
-    for wrong, said in ((dict(layer=1), 'unknown keys in state: layer; allowed: run, probe'), ([1], 'state must be a dict')):
+    for wrong, said in ((dict(layer=1), 'unknown keys in state: layer; allowed: run, probe'),
+                        ([1], 'state must be a dict')):
         with pytest.raises(ValueError, match=said): explorer.state = wrong
         with pytest.raises(ValueError, match=said): Explorer(run, state=wrong)
 

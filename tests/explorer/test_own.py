@@ -122,7 +122,7 @@ def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_be
     try:
         until('running')
         for source in (mine, another):
-            with pytest.raises(RuntimeError, match='A training is going on'):
+            with pytest.raises(RuntimeError, match='A training is running'):
                 source([[recorded]], 'now', 'input_x_gradient')
         training.pause()
         until('paused')

@@ -165,7 +165,7 @@ def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
     run = invented.run(tmp_path/'run', method, probes=(0,), steps=(0, 10, 20),
                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]']}, layers=3, heads=4)
     made = page_of(run)
-    assert float(re.search(r'([\d.]+) bytes a weight', made.sentence())[1]) <= 2
+    assert float(re.search(r'([\d.]+) bytes per weight', made.sentence())[1]) <= 2
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'),

@@ -117,5 +117,5 @@ def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
                                   "name: 'x', title: 'X', order: 1, shows: 'words', image: 'map',",
                                   "name: 'x', title: title, order: 1, shows: 'text', image: 'map',"])
 def test_a_panel_that_does_not_say_what_it_is_is_refused_with_an_example(line):
-    with pytest.raises(ValueError, match="x.js: the line after .* must say name, title, order, shows, image"):
+    with pytest.raises(ValueError, match="x.js: the line after .* must state name, title, order, shows, image"):
         _panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')

@@ -173,7 +173,7 @@ def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():
                       r'columns'):
         table.latex(small='footnotesize')
     two = result_table(frame, columns=['accuracy', 'macro_f1'])
-    with pytest.warns(UserWarning, match="take small='small' or wide=True or fewer columns"): two.latex()
+    with pytest.warns(UserWarning, match="use small='small' or wide=True or fewer columns"): two.latex()
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         two.latex(small='footnotesize')

@@ -473,7 +473,7 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
     for view in (signal_view(image), translation(pair), scored_sentence(score), pattern_shares(both)):
         fig = draw_figure(view)
         check_legible(fig)
-        assert any('not finite' in o.get_text() for o in fig.texts), type(view)
+        assert any('non-finite' in o.get_text() for o in fig.texts), type(view)
 
 
 @pytest.mark.slow
@@ -537,7 +537,7 @@ def test_the_notes_of_a_signal_are_below_its_page():
     snap = invented.image(20)
     snap.arrays['saliency_map'][0, 0] = np.nan
     for panel in (None, 'signal'):
-        assert any('not finite' in o.get_text() for o in picture(Selection(snap, rows=rows), panel).texts)
+        assert any('non-finite' in o.get_text() for o in picture(Selection(snap, rows=rows), panel).texts)
 
 
 def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by_the_mean_row():

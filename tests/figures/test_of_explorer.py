@@ -80,7 +80,7 @@ def test_images_and_series_have_their_own_figures_and_raise_an_error_for_those_o
         assert 'input X' in explorer.figure().caption, tab
     for kind, needs in [(name, known) for name, known in figure_kinds().items() if 'attention' in known.needs]:
         if needs.is_of_table: continue
-        with pytest.raises(ValueError, match='holds no|info'): explorer.figure(kind)
+        with pytest.raises(ValueError, match='has no attention|info'): explorer.figure(kind)
 
 class Waiting:
     "A training that has started and recorded nothing yet"

@@ -735,7 +735,7 @@ def test_a_custom_kind_is_drawn_listed_cited_and_validated_like_built_in_kinds(l
     assert re.search(r"figure\(run, 'longest_token'\)\n    least=1", repr(figure_kinds()['longest_token']))
     with pytest.raises(ValueError, match='longest_token has no option most; available: least'):
         figure(run, 'longest_token', most=3)
-    with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):
+    with pytest.raises(ValueError, match='longest: least must be an integer, got 1.5'):
         figure(run, 'longest_token', least=1.5)
     with pytest.raises(ValueError, match='available: attention_map, .*saliency_grid, longest_token$'):
         figure(run, 'heat_map')

@@ -126,7 +126,7 @@ def test_three_tasks_are_served_and_the_rest_is_refused_by_name(tiny_bert, tiny_
         method.check(model, tiny_tokenizer, dict(train=rows), 1)
         assert term_of(method, model.eval(), batch)[0].loss.shape == (3,)
     model = BertForSequenceClassification(BertConfig(**{**config.to_dict(), 'num_labels': 2}))
-    for layers, says in (([2], 'layers 0 to 1'), ([], 'AttentionEntropy: layers must name at least one')):
+    for layers, says in (([2], 'layers 0 to 1'), ([], 'AttentionEntropy: layers must contain at least one')):
         with pytest.raises(ValueError, match=says):
             AttentionEntropy(layers=layers).check(model, tiny_tokenizer, dict(train=rows), 1)
     class Elsewhere(AttentionEntropy): supported_tasks = ('seq2seq',)

@@ -1414,7 +1414,7 @@ def test_damaged_part_warns_and_is_computed_again(number, how, undisturbed_pass,
     name = room.parts_of(run, 'explanations')[number].stem
     spoil(run, name, how)
     seen, _ = counted(monkeypatch)
-    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged .* explained again'):
+    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* explained again'):
         SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
     assert len(seen) == 3 - number and room.parts_of(run, 'explanations') == []
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
@@ -1429,7 +1429,7 @@ def test_damaged_explanations_are_computed_again_by_the_same_teacher(
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
          pytest.raises(ValueError, match='teacher does not have the weights of the one'):
         SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
-    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); the explanations are '
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged.*|missing); the explanations are '
                                           'computed again'):
         SalLM(make_bert(1), steps=2).prepare(make_trainer(Run(run.path)))
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
@@ -1441,7 +1441,7 @@ def test_reuse_rejects_damaged_explanations_and_repairs_a_damaged_copy(tmp_path)
     SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     whole = second.load_arrays('explanations')
     spoil(second, 'explanations', 'cut')
-    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; the explanations are computed again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is damaged.*; the explanations are computed again'):
         SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     assert same_arrays(second.load_arrays('explanations'), whole)
     spoil(first, 'explanations', 'short')
@@ -1460,7 +1460,7 @@ def test_damaged_generation_is_computed_again_at_the_start_of_its_epoch_only(
     spoil(run, 'explanations-epoch-2', 'cut')
     again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(trainer)
-    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; the explanations are '
+    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged.*; the explanations are '
                                           'computed again'):
         again.epoch_begin(trainer, 2)
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]

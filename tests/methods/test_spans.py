@@ -119,7 +119,7 @@ def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(da
     with pytest.warns(UserWarning, match=f'{len(part) - len(kept)} of {len(part)} questions whose answer'):
         within = _answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
     assert within['text_pair'] == [part['text_pair'][i] for i in kept]
-    with pytest.warns(UserWarning, match='were cut'): assert len(encode(within, tokenizer, longest)) == len(kept)
+    with pytest.warns(UserWarning, match='were truncated'): assert len(encode(within, tokenizer, longest)) == len(kept)
 
 def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_the_same():
     alike = 0
@@ -141,7 +141,7 @@ def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut
     [whole] = encode(part.select([0]), tokenizer)['labels']
     first, last = whole.index(1), len(whole) - 1 - whole[::-1].index(1)
     assert last > first # pieces
-    with pytest.warns(UserWarning, match='were left out'):
+    with pytest.warns(UserWarning, match='removed 1 of 2 questions'):
         within = _answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
     assert within['train']['answer'] == [[11, 15]]
     unseen = part.select([0]).map(lambda r: dict(text_pair='a dog\x00', answer=[2, 6]))

@@ -79,7 +79,7 @@ def test_malformed_effects_give_a_short_error():
                        (lambda: detectable(1., 0), 'at least 1'), (lambda: detectable(1., []), 'number of pairs'),
                        (lambda: detectable(1., 5, power=80), 'power must be'),
                        (lambda: detectable_ratio(9, 2.), 'r must be'),
-                       (lambda: pitman_morgan([1.], [1., 2.]), 'must be paired')):
+                       (lambda: pitman_morgan([1.], [1., 2.]), 'must have the same length')):
         with pytest.raises(ValueError, match=says): call()
 
 # no harm and equivalence

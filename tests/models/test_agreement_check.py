@@ -119,7 +119,7 @@ def test_classes_with_other_names_or_another_number_are_rejected_with_both_lists
 def test_splits_and_probes_with_different_class_orders_are_matched_by_name(tmp_path):
     data, notes = agreed_data(bert('good', 'bad'), splits(validation=('good', 'bad')))
     assert [by_name(part) for part in data.values()] == [['good', 'bad', 'bad', 'good']]*3 and len(notes) == 1
-    with pytest.warns(UserWarning, match='validation lists the classes good, bad, train bad, good'):
+    with pytest.warns(UserWarning, match='validation has the classes good, bad, train has bad, good'):
         loaded = load_text(dict(splits(validation=('good', 'bad'))))
     assert by_name(loaded['validation']) == ['good', 'bad', 'bad', 'good']
     for read in (load_text, lambda x: agreed_data(bert('bad', 'good'), x)):
@@ -139,7 +139,7 @@ def test_tags_are_matched_by_name():
     assert data['validation']['tags'] == [[2, 1], [0]] and len(notes) == 1
     types['tags'] = Sequence(ClassLabel(names=['B-PER', 'O', 'I-PER']))
     other = Dataset.from_dict(dict(words=part['words'], tags=[[1, 0], [2]]), types)
-    with pytest.warns(UserWarning, match='test lists the classes'):
+    with pytest.warns(UserWarning, match='test has the classes'):
         loaded = load_tokens(dict(train=part, validation=part, test=other))
     assert loaded['test']['tags'] == [[0, 1], [2]]
 

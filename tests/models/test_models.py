@@ -406,7 +406,7 @@ def test_loading_the_packaged_encoder_prints_nothing_and_other_loads_still_repor
 
 @pytest.mark.parametrize('arguments,error,reason', [
     (dict(name='./nowhere'), FileNotFoundError, 'folder ./nowhere does not exist'),
-    (dict(name='no such/name/at all'), ValueError, 'the Hub has no model called'),
+    (dict(name='no such/name/at all'), ValueError, 'the Hub has no model named'),
     (dict(num_labels=3, labels=['a', 'b']), ValueError, 'labels has 2 names, but num_labels is 3'),
     (dict(num_labels=0), ValueError, 'num_labels must be a positive number of classes, got 0'),
     (dict(num_labels=2.5), ValueError, 'num_labels must be a positive number of classes, got 2.5')])

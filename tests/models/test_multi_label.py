@@ -219,7 +219,7 @@ def test_methods_train_and_record_multi_label_models(name, data, made, tiny_toke
 
 @pytest.mark.parametrize('method,reason', [
     (lambda model: Distillation(teacher=model), 'one distribution over all classes'),
-    (lambda model: RationaleGuided(), 'does not say for which of several')])
+    (lambda model: RationaleGuided(), 'the column does not name the class')])
 def test_methods_without_multi_label_support_say_why(method, reason, data, made, tiny_tokenizer, tmp_path):
     with pytest.raises(ValueError, match=f'multi_label_classification.*{reason}'):
         train(made(), tiny_tokenizer, data, method(made(1)), run_dir=tmp_path/'run', **quick)

@@ -149,7 +149,7 @@ def test_gap_is_never_marked_as_best(whole):
 @pytest.mark.parametrize('better,said',
                          [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"),
                           (dict(gap=True), 'must be'),
-                          (dict(acc='higher'), "better has 'acc', which is no(t a)? measure")])
+                          (dict(acc='higher'), "better has 'acc', which is not a metric")])
 def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_path, better, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
     assert not (tmp_path/'s').exists()
@@ -405,7 +405,7 @@ def test_trials_with_equal_folder_names_raise():
 
 @pytest.mark.parametrize('change,said', [
     (dict(methods={}), 'methods must be a (non-empty )?dict'), (dict(seeds=(0, 0)), 'distinct integers'),
-    (dict(seeds=3), 'seeds must be a list of d'), (dict(seeds=()), 'distinct integers'),
+    (dict(seeds=3), 'seeds must be a list of integers'), (dict(seeds=()), 'distinct integers'),
     (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
     (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),
     (dict(settings=dict(seed=[1])), 'use seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs given twice'),

@@ -113,7 +113,7 @@ def test_a_list_is_sorted_into_lines_by_everything_but_the_seed(tmp_path):
 def test_a_seed_that_comes_twice_is_refused(seeds):
     with pytest.raises(ValueError, match='Fine-tuning has runs with seeds 0, 0; each seed may occur only once'):
         loss_curves([seeds[0][0], seeds[0][0]])
-    with pytest.raises(ValueError, match='at least one run a name'): loss_curves([])
+    with pytest.raises(ValueError, match='at least one run per name'): loss_curves([])
 
 def test_measures_and_terms_are_found_where_they_were_logged(tmp_path):
     plain = run(tmp_path/'p', [1., 2.],
@@ -198,7 +198,7 @@ def test_accuracy_drop_curves_have_a_line_a_method_in_the_order_of_the_frame():
     assert styles_of(view.names)[0][0] == '#707070' and len(set(styles_of(view.names))) == 3
     for bad, said in ((frame.assign(share=frame.share*100), 'share must be between 0 and 1, got 50'),
                       (frame.drop(columns='share'), "no column 'share'; available: method, seed, accuracy"),
-                      (frame.assign(accuracy='high'), 'must hold numbers'), (frame[:0], 'has no rows'),
+                      (frame.assign(accuracy='high'), 'must be numeric'), (frame[:0], 'has no rows'),
                       ({}, 'study or a pandas DataFrame with the columns method, share, accuracy, got dict')):
         with pytest.raises(ValueError, match=said): accuracy_drop_curves(bad)
     with pytest.raises(ValueError, match='value must be one of comprehensiveness, sufficiency'):

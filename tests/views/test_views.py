@@ -412,7 +412,7 @@ def test_answers_are_right_or_wrong_only_where_there_is_a_label():
     assert view.subtitle.startswith('4 of 5 labelled tokens right, other than O: 2 of 3')
     assert np.isnan(view.confidence[[0, 7]]).all() and np.isnan(view.saliency[[0, -1]]).all()
     snap = invented.masked_words()
-    assert token_labels(snap).subtitle.startswith('1 of 2 chosen tokens right   mean confidence 0.60')
+    assert token_labels(snap).subtitle.startswith('1 of 2 masked tokens right   mean confidence 0.60')
     assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith(
         '4 of 6 tokens right, replaced: 0 of 1')
     del snap.info['token_labels'], snap.arrays['token_confidence'], snap.arrays['saliency']
@@ -474,7 +474,7 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
     assert pattern_shares(snap).guided.any((0, 2)).tolist() == [False, True, False]
     assert guided_heads(snap).patterns == ('diagonal', 'first')
     snap.arrays['guided'][:] = False
-    with pytest.raises(ValueError, match='no head is guided .*give patterns='): pattern_shares(snap)
+    with pytest.raises(ValueError, match='no head is guided .*pass patterns='): pattern_shares(snap)
 
 
 def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
@@ -574,7 +574,7 @@ def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationa
     assert np.isnan([flat.token_f1, flat.auprc]).all() and 'highlights nothing' in flat.notes[0]
     s.arrays['explanation'][1] = .7
     tied = explanation_beside_rationale(s)
-    assert np.isnan(tied.token_f1) and np.isfinite(tied.auprc) and 'tie at the border' in tied.notes[0]
+    assert np.isnan(tied.token_f1) and np.isfinite(tied.auprc) and 'tie at the threshold' in tied.notes[0]
     s.arrays['rationale'][:] = False
     assert 'marks nothing' in explanation_beside_rationale(s).notes[0]
     for of in ('saliency', 'attention'): assert np.isfinite(explanation_beside_rationale(made(), of).auprc)
