@@ -28,7 +28,8 @@ def plain(markdown) -> str:
     text = re.sub(r'\$[^$\n]+\$|`[^`]+`', gap, text)
     text = re.sub(r'!\[[^\]]*\]\([^)]*\)', '', text)
     text = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', text)
-    lines = [line for line in text.split('\n') if not re.match(r'\s*(\||#{1,6} |:::|---|\[\^|@)|    +[\w./]+ .*(  |#)', line)]
+    no_prose = re.compile(r'\s*(\||#{1,6} |:::|---|\[\^|@)|    +[\w./]+ .*(  |#)') # tables, headings, indented code
+    lines = [line for line in text.split('\n') if not no_prose.match(line)]
     lines = [re.sub(r'^\s*(?:[-*+>]|\d+[.)])\s+', '\n', line) for line in lines]
     return re.sub(r'<[^>]+>|\*{1,2}|(?<!\w)_|_(?!\w)', '', '\n'.join(lines))
 

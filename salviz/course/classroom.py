@@ -233,8 +233,7 @@ class _MergedMarks:
         def of_all(votes, respondents): return np.stack([votes, respondents - votes], 1)
         def of_one(flags): return np.stack([flags == 1, flags == 0], 1)
         every = [of_all(votes, respondents) for votes, respondents in zip(self.votes, self.respondents)]
-        if without is None: return every
-        return [c - of_one(t[without]) for c, t in zip(every, self.table)]
+        return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # for each sentence an array of one number per word, or None
         "Return the marks of the 'majority', the 'votes' (fractions of the class), or one nickname"

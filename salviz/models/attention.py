@@ -173,8 +173,7 @@ class Maps:
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
         "Return the keys that each query did attend in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
-        if drop is None: return allowed
-        return _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
+        return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "Return all captured maps in one tensor, in the order of `layers`"

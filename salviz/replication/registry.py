@@ -228,8 +228,8 @@ _claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-10c
 _claim('D5', 'ad_drop', 'Results vary less (a) over p and q with cross-tuning, (b) over seeds with AD-DROP',
     short='results vary less',
-    paper_says='(a) Figure 4 (RTE, 81 settings), no numbers. (b) Standard deviations in Table 3, lower in six of eight '
-               'cases',
+    paper_says='(a) Figure 4 (RTE, 81 settings), no numbers. (b) Standard deviations in Table 3, '
+               'lower in six of eight cases',
     unit='standard deviation over five seeds',
     numbers=[('BERT, CoLA', 1.9, None, .4, None), ('BERT, STS-B', .5, None, .5, None),
              ('BERT, MRPC', 1.3, None, .9, None), ('BERT, RTE', 1.2, None, 1.1, None),
@@ -387,8 +387,8 @@ _claim('G6', 'attention_guidance', 'Guidance helps on downstream tasks',
              ('QNLI, 16 layers', 72.0, None, 84.4, None), ('QQP, 16 layers', 58.2, None, 68.5, None),
              ('Filipino, 8 layers', 74.1, None, 75.6, None), ('Filipino, 12 layers', 74.1, None, 74.6, None),
              ('Filipino, 16 layers', 74.1, None, 75.5, None)],
-    weak='Seven English results have p < .05, over an unstated number of pairs; one of them, QQP with 8 layers, is '
-         'worse.',
+    weak='Seven English results have p < .05, over an unstated number of pairs; '
+         'one of them, QQP with 8 layers, is worse.',
     ours='DOWN: sentiment of 1,000 movie sentences, fine-tuned from the checkpoints of MLM with six layers.',
     reads='The guided start ends at chance, the plain one does not: guided language models of this size could not be '
           'fine-tuned with this recipe. The gate checks only the plain start. So this does not show whether a better '
@@ -476,8 +476,8 @@ _claim('S1', 'saliency_guided', 'Accuracy is maintained',
     paper_says='Abstract, no numbers', weak='No numbers.',
     ours='Three verdicts: DIGITS (a small CNN, 2,000 digits), TEXT (biLSTM, movie sentences and tweets) and SERIES '
          '(ten layouts of the benchmark, the TCN).',
-    reads='On series, both conditions are nearly always correct. That they are equal shows little more than a ceiling '
-          'effect.',
+    reads='On series, both conditions are nearly always correct. '
+          'That they are equal shows little more than a ceiling effect.',
     effects=[_no_harm_effect('S1 digits', 'DIGITS', .01, gates=(Gate('DIGITS', ('FT',), **_learnt),)),
              _no_harm_effect('S1 text', 'TEXT', .02, gates=(Gate('TEXT', ('FT',), **_learnt),)),
              Effect('S1 series', 'test accuracy, SGT - FT (SERIES)',
@@ -532,8 +532,8 @@ _claim('S4', 'saliency_guided', 'Explanations are (a) more comprehensive and (b)
            (('Movies, gradient', .042, None, .013, None), ('Movies, IG', .054, None, .002, None),
             ('FEVER, gradient', .012, None, .011, None), ('FEVER, IG', .005, None, .004, None),
             ('e-SNLI, gradient', .420, None, .387, None), ('e-SNLI, IG', .461, None, .419, None)))],
-    weak='Measured in probabilities, so less confident models score lower. Random explanations are the most sufficient '
-         'twice.',
+    weak='Measured in probabilities, so less confident models score lower. '
+         'Random explanations are the most sufficient twice.',
     ours='TEXT: a biLSTM on 4,000 movie sentences and on 798 tweets, three quarters of the pool; gradient minus '
          'random, by words, on 300 test sentences. The mean confidence is shown as well.',
     shown=[Shown('Integrated gradients, random words, and the confidence of the models', 'TEXT',

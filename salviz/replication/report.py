@@ -688,8 +688,8 @@ def _reaching(query, runs, conditions):
         mean = _spread(*_mean_and_std(finite), 0) if len(finite) > 1 else '–'
         lines.append((name, _number(part.steps.max(), 0), mean, f'{len(finite)} of {len(seeds)}'))
     heads = ['', f'steps of {base}', f'steps of {method}', 'pairs that reach it']
-    note = (f'Steps until {method} reaches the final training loss of {base}, mean ± standard deviation over pairs; no '
-            'verdict')
+    note = (f'Steps until {method} reaches the final training loss of {base}, mean ± standard deviation over pairs; '
+            'no verdict')
     return _beside_table(query.title, heads, lines, note, 'many')
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rc

@@ -107,8 +107,7 @@ class StudyProgress:
     def end(self): # None without running workers or finished runs
         "Return the expected end of the study"
         workers, seconds = self.counts['running'], self.seconds_left
-        if workers and seconds is not None: return self.now + timedelta(seconds=seconds/workers)
-        return None
+        return self.now + timedelta(seconds=seconds/workers) if workers and seconds is not None else None
 
     def _outlook(self):
         "Describe the remaining work and the expected end"

@@ -324,8 +324,7 @@ class _Design(_TrialParts):
             facts, self._completed[name] = dict(name=m.name, args=args), m.completed
             weights = {k: x for k, x in _weights_of(m).items() if k not in varied}
             if weights: facts['weights'] = weights
-        if callable(spec) and not inspect.isclass(spec): return _described(spec, facts)
-        return facts
+        return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
 
     def _agree(self, extend):
         "Write the design; raise if the folder has a different one"

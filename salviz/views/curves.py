@@ -728,8 +728,8 @@ def _samples(frame, view, by, value, log, whiskers):
         ends = np.percentile(every[every > 0], whiskers) if (every > 0).any() else (1, 1)
         log = bool((every >= 0).all() and ends[1] >= 100*ends[0])
     if log and (every < 0).any():
-        raise ValueError(f'{view}: log=True needs non-negative values, got {every.min():.3g}; use absolute values '
-                         'or norms')
+        raise ValueError(f'{view}: log=True needs non-negative values, got {every.min():.3g}; '
+                         'use absolute values or norms')
     zeros = {name: int((sample == 0).sum()) if log else 0 for name, sample in samples.items()}
     if log: samples = {name: sample[sample > 0] for name, sample in samples.items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:

@@ -420,7 +420,7 @@ def test_partly_deleted_checkpoint_is_neither_listed_nor_loaded(copy):
         shutil.copytree(copy.path/'checkpoints'/'checkpoint-5', copy.path/'kept')
         delete(copy.path/'checkpoints'/'checkpoint-5'/name)
         assert list(Run(copy.path).checkpoints) == [10]
-        with pytest.raises(ValueError, match=f'checkpoint-5/{name} is not there'): load_model(copy, 5)
+        with pytest.raises(ValueError, match=f'checkpoint-5/{name} is missing'): load_model(copy, 5)
         shutil.rmtree(copy.path/'checkpoints'/'checkpoint-5')
         os.rename(copy.path/'kept', copy.path/'checkpoints'/'checkpoint-5')
     delete(copy.path/'checkpoints'/'checkpoint-5'/'manifest.json')

@@ -230,7 +230,8 @@ def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run,
 def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
-    assert banner.is_visible() and 'What-if settings: p 0.5, q 0.2. The result is recomputed, not recorded.' in banner.inner_text()
+    assert banner.is_visible()
+    assert 'What-if settings: p 0.5, q 0.2. The result is recomputed, not recorded.' in banner.inner_text()
     drawn = page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()')
     banner.get_by_role('button').click(); settled(page)
     assert not banner.is_visible() and page.evaluate('() => app.state.whatIf') is None

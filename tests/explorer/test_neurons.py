@@ -252,7 +252,8 @@ def test_a_mean_over_heads_has_no_vectors(opened):
     page, kernel = opened
     answer(page, kernel)
     choose(page, tab='neurons', entry=dict(kind='heads', layer=1))
-    assert 'choose one under Heads' in page.inner_text('.sv-neurons') and not page.is_visible('.sv-neurons canvas >> nth=0')
+    assert 'choose one under Heads' in page.inner_text('.sv-neurons')
+    assert not page.is_visible('.sv-neurons canvas >> nth=0')
     page.wait_for_timeout(300)
     assert kernel.asked() == []
     choose(page, tab='neurons', entry=dict(kind='head', layer=0, head=1))

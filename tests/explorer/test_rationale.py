@@ -81,7 +81,8 @@ def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
 @pytest.mark.slow
 @pytest.mark.parametrize('what, says', [
     ('nothing', 'The rationale marks nothing'), ('everything', 'The rationale marks every token'),
-    ('flat', 'All tokens have the same value, so the explanation highlights nothing'), ('tied', '5 tokens tie at the threshold')])
+    ('flat', 'All tokens have the same value, so the explanation highlights nothing'),
+    ('tied', '5 tokens tie at the threshold')])
 def test_where_agreement_has_no_number_the_panel_says_why(page, what, says):
     s = taught()
     if what in ('nothing', 'everything'): s.arrays['rationale'][:] = what == 'everything'

@@ -107,7 +107,7 @@ def test_a_front_has_a_still_and_other_explorers_have_none(front, tmp_path):
 
 def test_what_cannot_be_opened_is_refused(front, tmp_path):
     with pytest.raises(ValueError, match='compare= cannot be combined with a front'): Explorer(front, compare='plain')
-    with pytest.raises(ValueError, match='knows no folder of runs'): Explorer(replace(front, folder=None))
+    with pytest.raises(ValueError, match='has no run folder'): Explorer(replace(front, folder=None))
     for name in ('a', 'b'): Run.create(tmp_path/name, dict(method=dict(name='RationaleGuided'))).finish()
     silent = replace(front, folder=tmp_path, runs=(('a',), ('b',), (), (), ()))
     with pytest.raises(ValueError, match='recorded anything; train the study with snapshots'): Explorer(silent)

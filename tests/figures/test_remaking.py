@@ -217,7 +217,8 @@ def forged(path, **recipe):
     (dict(source=dict(form='run', run=dict(name='passwd', id='x', path='../../../../etc'))), 'was not found'),
     (dict(source=dict(form='run', run=3)), 'inconsistent metadata'),
     (dict(source=dict(form='eval')), 'unknown source'),
-    (dict(source=[]), 'inconsistent metadata'), (dict(source=dict(form='table', table=dict(frame=3))), 'inconsistent frame')])
+    (dict(source=[]), 'inconsistent metadata'),
+    (dict(source=dict(form='table', table=dict(frame=3))), 'inconsistent frame')])
 def test_hostile_metadata_raises_a_clear_error(more, said, home):
     one = dict(form='run', run=dict(name='one', id='', path='runs/one'))
     usual = dict(kind='attention_map', arguments={}, source=one)

@@ -242,7 +242,8 @@ def test_a_run_says_which_base_its_adapter_was_put_into_and_finds_it_there(tmp_p
     with pytest.raises(ValueError, match='does not have the weights that the adapter was trained on .* pass base='):
         load_model(run)
     (tmp_path/'base').rename(tmp_path/'elsewhere')
-    with pytest.raises(ValueError, match="the base '.*base' of this adapter cannot be found .* pass base="): load_model(run)
+    with pytest.raises(ValueError, match="the base '.*base' of this adapter cannot be found .* pass base="):
+        load_model(run)
     assert load_model(run, base=tiny_bert())
 
 def trained_by_many(folder, out, batch_size):

@@ -159,7 +159,7 @@ wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; allowed
          ('x.json', {**table, 'seeds': 3}, 'seeds must be a list, got 3'),
          ('x.json', {**table, 'model': ''}, "model must be a non-empty string, got ''"),
          ('x.json', {**table, 'processes': True}, 'processes must be an integer, got True'),
-         ('x.json', {**table, 'data': dict(name='rows.jsonl', label=5)}, 'load_text: label must be the name of a col'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', label=5)}, 'load_text: label must be a string'),
          ('x.json', {**table, 'data': dict(name='rows.jsonl', train_size=[])}, 'train_size must be an integer'),
          ('x.json', {**table, 'methods': {'A': dict(kind=['ADDrop'])}}, "unknown method ['ADDrop']; available:"),
          ('x.json', '['*100_000, 'x.json cannot be read: it is nested too deeply'),
