@@ -133,7 +133,7 @@ def _check_better(better, measures):
     A function may return a dict, whose columns begin with the function's name."""
     for k in better or {}:
         if k not in measures and not any(callable(m) and str(k).startswith(f'{n}_') for n, m in measures.items()):
-            raise ValueError(f'Study: better has {k!r}, which is not a measure; available: {", ".join(measures)}')
+            raise ValueError(f'Study: better has {k!r}, which is not a metric; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
