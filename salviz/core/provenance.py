@@ -306,7 +306,7 @@ def recipe_of(
     further_files=(), # code files outside the library that the figure uses
     fonts=(),         # fonts that the figure was drawn with
 ) -> dict:
-    "Return how a figure is made; if it cannot be regenerated, 'cannot' is the reason"
+    "Return how a figure is made; if it cannot be regenerated, the key 'cannot' has the reason"
     arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=_code_facts(*further_files),
                                  fonts=list(fonts))
     for name, x in named_arguments.items():

@@ -264,7 +264,7 @@ def check_not_empty(
     x:Collection,
     what='example',  # an item
 ):
-    "Raise a `ValueError` if `x` has no item"
+    "Raise a `ValueError` if `x` is empty"
     if len(x) == 0: raise ValueError(f'{name} is empty; pass at least one {what}')
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11f

@@ -412,7 +412,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load the arrays `name` of `run`, a part or the complete ones; raise a `ValueError` that names a damaged file"
+    "Load the partial or complete explanations `name` of `run`; raise a `ValueError` that names a damaged file"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None

@@ -130,7 +130,7 @@ def _completed(config, design):
     return {**config, 'method': {**method, 'name': design.get('name') or method.get('name'), 'args': args}}
 
 def _has_defaults(config):
-    "Return whether arguments of this run's method are only named if they differ from its defaults"
+    "Return whether the text omits arguments of this run's method that have their default values"
     method = entry_of(config, 'method')
     return bool(method.get('args')) and bool({*str(method.get('name')).split(' + ')} & {*default_arguments()})
 

@@ -165,7 +165,7 @@ class Facts(_TaskFields):
         return self.has_classes and not self.per_token
 
     def accepts(self, features:dict) -> bool:
-        "Return whether data with these `features` is for this task, from its first column other than the plain text"
+        "Return whether data with these `features` fits this task, judging by the first column other than the text"
         column = next((name for name in self.columns if name != 'text'), None)
         return column in features and self.fits(features[column])
 

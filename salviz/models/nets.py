@@ -486,7 +486,7 @@ def _classes(num_labels, labels):
 
 # %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
-    "Return the shape of an example and the class names in `data` of the module `data.signals`"
+    "Return the shape of an example and the class names in `data`, as loaded by `data.signals`"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data have the columns '

@@ -226,7 +226,8 @@ class Search(_RunningSearch):
         of_test = [m for m in measures if str(m).startswith(held_out)]
         if of_test:
             split = 'test' if of_test[0].startswith('gap') else of_test[0].partition('_')[0]
-            raise ValueError(f'Search: {of_test[0]} uses the {split} split, which a search must not use; see report')
+            raise ValueError(f'Search: {of_test[0]} uses the {split} split, which a search must not use; '
+                             'report() has the test scores')
         if not space: raise ValueError('Search: space must have at least one setting')
         if not isinstance(methods, dict) or len(methods) != 1:
             raise ValueError('Search: methods must be a dict with exactly one method; create one search for each')

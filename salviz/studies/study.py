@@ -342,7 +342,7 @@ class _Design(_TrialParts):
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):
-        "Add to `was`, the stored method `name`, arguments that an earlier version did not have"
+        "Add arguments that an earlier version did not have to `was`, the stored method `name`"
         if name not in self._completed or name not in methods or 'args' not in was: return
         filled = json.loads(to_json(self._completed[name](was['args'])))
         was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}

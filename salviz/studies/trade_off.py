@@ -117,8 +117,8 @@ def _check_numbers(setting, values, scale):
 def _check_study(study, setting):
     "Raise if the runs of `study` differ in more than `setting`"
     if not isinstance(study, Study) or not study.live:
-        raise ValueError('pareto: study must be a Study with its model, data and methods, because it is trained '
-                         'further; use front_of for the existing front of an opened study')
+        raise ValueError('pareto: study must be a Study with its model, data and methods, because pareto trains more '
+                         'runs; for the existing front of an opened study, use front_of')
     if setting not in study.settings:
         raise ValueError(f'pareto: the study has no setting {setting!r}; available: '
                          f'{", ".join(study.settings) or "none"}; create it with settings=dict({setting}=[0, .1, 10])')

@@ -64,7 +64,7 @@ def _affordable(job, recorder) -> int:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060b
 def _recorder(job, steps) -> Recorder:
-    "Return the recorder for `job`, and store in the run which of `steps` have saliency, if not all have"
+    "Return the recorder for `job`, and store in the run which of `steps` have saliency, if not all do"
     recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
                         saliency=job.settings.saliency)
     chosen = saliency_steps(steps, job.settings.saliency_snapshots, _affordable(job, recorder))

@@ -172,7 +172,7 @@ class PatchesPanel {
       context.fillText(fitText(context, title, place.slot), one.x, one.y - 4);
     });
     this.frameQuery(place.grids);
-    sharp.el.setAttribute('aria-label', `Image in ${grid.rows} by ${grid.columns} patches, attention from `
+    sharp.el.setAttribute('aria-label', `Image divided into ${grid.rows} by ${grid.columns} patches, attention from `
       + `${this.nameOf(this.query)}${this.saliency ? ', and saliency of each patch' : ''}. `
       + 'Arrow keys move between patches, Enter chooses the patch.');
     sharp.el.salviz = {grids: place.grids, values: onGrid, scale, saliency: this.saliency?.values};
