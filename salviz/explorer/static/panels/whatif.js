@@ -18,7 +18,8 @@ class WhatIfMask extends WhatIfGroup {
     this.fraction = whatIfSlider('Mask fraction', 100, fraction => this.change({maskedShare: fraction}));
     const rankings = [['signed', 'signed value: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
-    const fallbacks = [['next', 'use the next unmasked word'], ['keep', 'keep the word'], ['mask', 'use the mask token']];
+    const fallbacks = [['next', 'use the next unmasked word'], ['keep', 'keep the word'],
+      ['mask', 'use the mask token']];
     this.first = choiceOf(fallbacks, first => this.change({first}));
     this.controls.append(this.fraction.el, labelled('Rank by', this.ranking),
       labelled('If no unmasked word comes before', this.first));

@@ -25,7 +25,8 @@ export class WhatIfPattern extends WhatIfGroup {
       boundary => this.set({boundary}));
     this.multiple = choiceOf([['uniform', '1/m each (paper)'], ['indicator', '1 each (released code)']],
       multiple => this.set({multiple}));
-    const rules = [labelled('Row without a neighbour', this.boundary), labelled('Several matching tokens', this.multiple)];
+    const rules = [labelled('Row without a neighbour', this.boundary),
+      labelled('Several matching tokens', this.multiple)];
     this.fields = [labelled('Pattern', this.pattern), ...rules];
     this.controls.append(...this.fields);
     this.maps = new WhatIfPair((i, j) => this.cellWords(i, j), ctx.announce);
