@@ -191,9 +191,9 @@ def _write_page(
 _columns_note = ('Accuracy and macro-F1: with the last weights. '
     'Train loss: task loss, mean over the last epoch. '
     'Gap: training accuracy minus test accuracy. '
-    'Time: time of a training step relative to the same step of plain fine-tuning (median over an epoch, mean over '
-    'epochs). The second time column includes the explanations of the training set for SalLM, whose teacher is the '
-    'plain run. '
+    'Time: time of a training step relative to the same step of plain fine-tuning (median over an epoch, '
+    'mean over epochs). The second time column includes the explanations of the training set for SalLM, '
+    'whose teacher is the plain run. '
     'Agreement: Spearman correlation between the last layer\'s attention from the pooled row (mean over heads) and the '
     'absolute integrated gradients of the same model, over the non-special tokens of a sentence, '
     'mean over the probes at the last step.')

@@ -105,11 +105,10 @@ def make_tiny_bert(tiny_tokenizer):
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
 # What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
-numeric_files = {f'test_{room}' for room in (
+numeric_files = {f'test_{name}' for name in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
-    'corpus '
-    'antecedents '
-    'nets pretraining signals next_tokens rationale_guided distillation targets generation roar').split()}
+    'corpus antecedents nets pretraining signals next_tokens rationale_guided distillation targets generation '
+    'roar').split()}
 numeric_notebooks = re.compile(r'test_(?:notebook|slow_cells)_runs?\[(?:03|04|05|08)')
 
 def mark_slow_cases(items):

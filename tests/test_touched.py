@@ -1,4 +1,4 @@
-"`make check` runs what a change touches: tests and notebooks of the room, not those of a floor that does not use it."
+"`make check` runs what a change affects: tests and notebooks of the module and of its users, and no others."
 import os
 import re
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 root = Path(__file__).resolve().parents[1]
 def notebook(name): return f'tests/test_structure.py::test_notebook_runs[{name}.ipynb]'
-# of `metrics.tasks`, which is going to change, of a room that calls it, and of a floor that knows nothing of it
+# tests of `metrics.tasks`, which is changed, of a module that calls it, and of a package that does not use it
 own, caller = ['tests/metrics/test_metrics.py', notebook('08_metrics/04_tasks')], notebook('03_models/02_tasks')
 others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
 

@@ -155,7 +155,7 @@ def _occlusion_otherwise(predict, words, sign=1, part='one', of='predicted', wha
 _occlusion_mistakes = {
     'This is always the second label: take the label predicted for the whole sentence.':
         partial(_occlusion_otherwise, of='second'),
-    'The sign is wrong: without a word that speaks for the label its probability falls, and the word counts '
+    'The sign is wrong: without a word that supports the label its probability falls, and the word counts '
     'positive.': partial(_occlusion_otherwise, sign=-1),
     'You choose the label again for each shortened sentence: keep the label of the whole one.':
         partial(_occlusion_otherwise, of='each'),
@@ -165,7 +165,7 @@ _occlusion_mistakes = {
         partial(_occlusion_otherwise, part='before'),
     'This is the remaining probability: subtract it from the probability of the whole sentence.':
         partial(_occlusion_otherwise, what='left'),
-    'The signs are lost: words that speak against the label have negative numbers.':
+    'The signs are lost: words that count against the label have negative numbers.':
         partial(_occlusion_otherwise, what='size')}
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-13c

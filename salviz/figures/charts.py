@@ -459,9 +459,9 @@ def _table(view, width):
     return Body(sum(heights) + 9*(len(blocks) - 1) + 2, draw)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf002
-_of_standing = {'front': dict(color=blue, fill=blue), 'not told apart': dict(color='#9a9a9a', fill='white'),
+_of_standing = {'front': dict(color=blue, fill=blue), 'not distinguished': dict(color='#9a9a9a', fill='white'),
                 'dominated': dict(color='#c2c2c2', fill='#c2c2c2')}
-_standing_words = {'front': 'on the front', 'not told apart': 'dominated on average, not distinguished by the seeds',
+_standing_words = {'front': 'on the front', 'not distinguished': 'dominated on average, not distinguished by the seeds',
                    'dominated': 'dominated'}
 
 def _front_range(view, axis):

@@ -9,6 +9,7 @@ __all__ = ['draw_figure']
 import re
 import warnings
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -982,8 +983,8 @@ def draw_figure(
     font_size=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
     heading='full', # 'full' (title and numbers), 'title' or 'none'; the caption has the omitted parts
-    titles=None,    # titles of the views; `Math` for formulas; None: their own
-    share=False,    # use one colour scale for all panels
+    titles:str|Sequence[str]|dict|None=None,    # titles of the views; `Math` for formulas; None: their own
+    share:bool=False,    # use one colour scale for all panels
     page_height=9., # height of the text area in inches; higher figures become denser, or give a warning
 ) -> Figure:
     "Draw `view` and return the figure"

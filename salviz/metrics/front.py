@@ -165,11 +165,11 @@ def _ends(frame, measures, better):
     return np.minimum(low, high), np.maximum(low, high)
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018
-_standings = 'front', 'dominated', 'not told apart'
+_standings = 'front', 'dominated', 'not distinguished'
 
 def _standing(frame, measures, better):
     "Return which of `_standings` applies to each row"
-    rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not told apart', dtype=object)
+    rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not distinguished', dtype=object)
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
     if bounded:
@@ -181,7 +181,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return which rows of `frame` are not told apart from `row`: both intervals overlap, or are missing"
+    "Return which rows of `frame` are not distinguished from `row`: both intervals overlap, or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)
@@ -331,22 +331,22 @@ def _standing_sentences(front) -> list:
     how = f'the means of {seeds[0]} to {seeds[-1]} seeds' if len(seeds) > 1 else f'the means of {seeds[0]} seeds'
     if seeds == [1]: how = 'one seed'
     out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
-    if seeds == [1]: out.append('One seed: there is no interval, so no values can be told apart.')
+    if seeds == [1]: out.append('One seed: there is no interval, so no values can be distinguished.')
     elif sure + unsure:
         out.append(f'Dominated beyond the {100*front.confidence:g} % intervals of the seeds: {sure} of {len(f)} '
-                   f'values; dominated by the means alone, so not told apart from the front: {unsure}.')
+                   f'values; dominated by the means alone, so not distinguished from the front: {unsure}.')
     else: out.append('No value is dominated.')
     if front.left_out: out.append(f'Left out because not finite: {k} = {_valued(front.left_out)}.')
     return out
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023s
 def _knee_sentence(front) -> str:
-    "Return the sentence on the knee and the values that are not told apart from it"
+    "Return the sentence on the knee and the values that are not distinguished from it"
     if front.knee is None:
         return 'There is no knee: the front has fewer than three points, does not bend outwards, or has two knees.'
     row = int(np.flatnonzero(front.frame['is_knee'])[0])
     alike = front.frame[front.setting][_overlapping(front.frame, front.measures, front.better, row)]
-    tail = (f'; within the seeds\' intervals it is not told apart from {_valued(alike)}'
+    tail = (f'; within the seeds\' intervals it is not distinguished from {_valued(alike)}'
             if len(alike) and (front.frame['seeds'] > 1).any() else '')
     return (f'Knee, the point farthest beyond the line between the ends of the front: {front.setting} = '
             f'{value_words(front.knee)}{tail}.')

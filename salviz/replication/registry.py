@@ -165,7 +165,7 @@ _claim('D1', 'ad_drop', 'Dropping low attributions fits fast and generalises bad
       'slowly and overfits less', quick=True,
     short='how dropping changes the losses',
     paper_says='Figure 2 (MRPC, RoBERTa-base, layer 1, rate .3): curves of training and validation loss, no numbers',
-    weak='One run. The gold label is attributed, so dropping what speaks against the label leaks it.',
+    weak='One run. The gold label is attributed, so dropping the evidence against it leaks the label.',
     ours='PRIOR: two layers of MiniLM, 192 movie sentences, layer 0, six conditions. Conditions with pseudo labels '
          'show how much of the effect is due to the leak.',
     reads='The condition high reaches an accuracy of .500 on two equal classes in every run: it never learns. Its high '

@@ -118,7 +118,7 @@ def _notes(front, shown) -> tuple:
     seeds, standing = front.frame['seeds'], front.frame['standing']
     out = []
     if (seeds == 1).all(): out.append('One seed: differences cannot be tested.')
-    elif (standing == 'not told apart').any():
+    elif (standing == 'not distinguished').any():
         out.append('Hollow points are dominated on average, but within the seed intervals they cannot be distinguished '
                    'from the front.')
     if shown == 'reported': out.append('The front and the knee were chosen by '

@@ -859,8 +859,8 @@ def imports(path, seen):
 
 def test_computing_modules_do_not_import_captum_or_plotting_libraries():
     seen, found = set(), set()
-    for room in ('attribution/explanations', 'analysis/faithfulness', 'analysis/corpus', 'analysis/antecedents'):
-        found |= imports(package/f'{room}.py', seen)
+    for module in ('attribution/explanations', 'analysis/faithfulness', 'analysis/corpus', 'analysis/antecedents'):
+        found |= imports(package/f'{module}.py', seen)
     assert 'torch' in found
     assert package/'methods'/'base.py' in seen
     assert not {'captum', 'matplotlib', 'plotly', 'ipywidgets'} & found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from salviz import bench as room
+from salviz import bench as code
 from salviz.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_flops, _in_status,
                           _measure_explanations, _measure_memory, _measure_steps, _missed_goals, _padded_tokens,
                           _peak_alone, _recording_fraction, _report, _rows, _rows_for, _settings_of, _settled_rounds,
@@ -78,7 +78,7 @@ def batch_of_words():
 def tiny_shape(monkeypatch, tiny_bert, tiny_tokenizer):
     "A small BERT in place of MiniLM, for texts of at most 64 tokens"
     def make(dropout): return tiny_bert(num_hidden_layers=L, attention_probs_dropout_prob=dropout), tiny_tokenizer
-    monkeypatch.setitem(room.model_shapes, 'minilm', make)
+    monkeypatch.setitem(code.model_shapes, 'minilm', make)
 
 def counted(names, model, tokenizer, data, tokens, folder):
     "{name: FLOPs of a step}"
@@ -104,9 +104,9 @@ def test_iga_in_all_layers_computes_nothing_below_each_layer(tiny_bert, tiny_tok
 @pytest.mark.parametrize('tokens', [32, 128])
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
     "With one example per batch: all FLOPs are proportional to the batch size, so the ratios are the same"
-    model, tokenizer = room.model_shapes['minilm'](0.)
+    model, tokenizer = code.model_shapes['minilm'](0.)
     names = [k for k in _rows_for() if _rows[k].flops]
-    found = counted(names, model, tokenizer, room.bench_data(tokenizer, tokens, 1), tokens, tmp_path)
+    found = counted(names, model, tokenizer, code.bench_data(tokenizer, tokens, 1), tokens, tmp_path)
     assert {k: round(found[k] / found['plain'], 2) for k in names
             if round(found[k] / found['plain'], 2) > _rows[k].flops} == {}
     assert len(names) == 13
@@ -129,7 +129,7 @@ def test_a_step_gives_the_weights_of_a_training_step(tiny_bert, tiny_tokenizer, 
     mine, trained = tiny_bert(**still), tiny_bert(**still)
     trainer = trainer_for(FineTuning(), mine, tiny_tokenizer, batch_of_words, n, tmp_path/'mine', learning_rate=1e-3)
     trainer.create_optimizer()
-    room.Step(trainer, trainer.first_batch())()
+    code.Step(trainer, trainer.first_batch())()
     train(trained, tiny_tokenizer, batch_of_words, epochs=1, batch_size=B, max_length=n, learning_rate=1e-3, probes=1,
           snapshots=0, progress=False,
           run_dir=tmp_path/'trained', args=dict(use_cpu=True))
@@ -162,10 +162,10 @@ def invented(**seconds):
 def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
     "The saliency pass reads a leaf there, which the FLOP counter does not know"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
-    monkeypatch.setitem(room.model_shapes, 'llama',
-                        lambda dropout: (room._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
-    monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
-    found = room._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
+    monkeypatch.setitem(code.model_shapes, 'llama',
+                        lambda dropout: (code._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
+    monkeypatch.setattr(code, 'bench_data', lambda *a, **kw: batch_of_words)
+    found = code._measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
                           precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *messages: None)
     rows = found['rows']
     assert rows['plain']['flops'] > 0 and rows['ga']['flops_ratio'] > 1.2 and rows['guided']['flops_ratio'] > 1.5
@@ -262,10 +262,10 @@ def test_padded_tokens_are_the_tokens_of_the_collated_batches():
     assert _padded_tokens(lengths, order, 16) == slow
 
 def test_bf16_rows_are_skipped_if_bf16_would_be_emulated(monkeypatch):
-    monkeypatch.setattr(room, 'has_bf16', lambda device: False)
+    monkeypatch.setattr(code, 'has_bf16', lambda device: False)
     assert not any('bf16' in k for k in _rows_for())
     assert _settings_of([32], 0, 'cuda') == [dict(tokens=32, dropout=0., precision='fp32')]
-    monkeypatch.setattr(room, 'has_bf16', lambda device: True)
+    monkeypatch.setattr(code, 'has_bf16', lambda device: True)
     assert set(_rows_for()) == set(_rows) and [s['precision'] for s in _settings_of([32], 0, 'cuda')] == ['fp32',
                                                                                                           'bf16']
     assert [s['precision'] for s in _settings_of([32], 0, 'cpu')] == ['fp32']
@@ -291,8 +291,8 @@ def found(tiny_shape, monkeypatch, tmp_path):
     if kept:
         _write_found(kept[0], tmp_path/'out')
         return copy.deepcopy(kept[0])
-    monkeypatch.setattr(room, 'clock_of', lambda device: itertools.count().__next__)
-    monkeypatch.setattr(room, '_measure_memory',
+    monkeypatch.setattr(code, 'clock_of', lambda device: itertools.count().__next__)
+    monkeypatch.setattr(code, '_measure_memory',
                         lambda names, say, **setting: dict(setting, how='invented',
                                                            rows={k: dict(megabytes=500., ratio=1.25) for k in names}))
     def beside(found, *args):
@@ -301,7 +301,7 @@ def found(tiny_shape, monkeypatch, tmp_path):
                       recording=dict(plain=_recording_fraction([dict(kind='train', seconds=1.),
                                                             dict(kind='record', seconds=90., saliency_seconds=40.)],
                                                            500)))
-    monkeypatch.setattr(room, '_measure_beside', beside)
+    monkeypatch.setattr(code, '_measure_beside', beside)
     kept.append(bench(tmp_path/'out', tokens=(16, 12), methods=['ga', 'rd'], rounds=2, **quiet))
     return copy.deepcopy(kept[0])
 
@@ -373,10 +373,10 @@ def test_readme_quotes_the_times_of_the_stored_bench():
     assert all(line.strip() in words for line in _cost_lines(found))
     assert {t['tokens'] for t in found['tables']} == {32, 64, 128}
     assert found['rounds'] >= 7
-    assert set(found['goals']) == set(room._rows)
+    assert set(found['goals']) == set(code._rows)
     for t in found['tables']:
         for name, r in t['rows'].items():
-            row = room._rows[name]
+            row = code._rows[name]
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
 
 def test_the_cost_table_contains_the_numbers_of_the_file_also_in_latex():

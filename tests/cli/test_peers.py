@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from salviz import peers as room
+from salviz import peers as code
 from salviz.cli import main
 from salviz.peers import (Work, _compared, _disagreement, _explaining, _explaining_next, _looking, _peers_report,
                           _seconds_to_paint, _small_llama, _training, _training_causal)
@@ -61,16 +61,16 @@ def test_pages_are_written_and_not_timed_without_a_browser(tmp_path, monkeypatch
     from salviz.explorer.widget import Explorer
     files = _looking(Explorer('ad-drop').selection().snapshot, tmp_path)
     assert all(path.stat().st_size > 10_000 for path, _ in files.values())
-    monkeypatch.setattr(room, '_browser', lambda: None)
+    monkeypatch.setattr(code, '_browser', lambda: None)
     assert _seconds_to_paint(files) == {}
 
 @pytest.mark.slow
 def test_the_command_writes_its_measurements(tmp_path, monkeypatch, capsys):
     measured = {'salviz': dict(seconds=1., ratio=1., difference=None),
                 'other': dict(seconds=2., ratio=2., difference=0.)}
-    monkeypatch.setattr(room, '_compared', lambda *a: measured)
-    monkeypatch.setattr(room, '_looked_at', lambda rounds: dict(of='one layer', pages={'x': dict(bytes=5, seconds=.5)}))
-    monkeypatch.setattr(room, '_small_llama', lambda tokenizer: _small_llama(tokenizer, hidden=16, layers=1, heads=2))
+    monkeypatch.setattr(code, '_compared', lambda *a: measured)
+    monkeypatch.setattr(code, '_looked_at', lambda rounds: dict(of='one layer', pages={'x': dict(bytes=5, seconds=.5)}))
+    monkeypatch.setattr(code, '_small_llama', lambda tokenizer: _small_llama(tokenizer, hidden=16, layers=1, heads=2))
     main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
     there = json.loads((tmp_path/'out'/'peers.json').read_text())
     assert there['sentences'] == 8 and len(there['works']) == 8 and there['versions']['captum']
@@ -78,4 +78,4 @@ def test_the_command_writes_its_measurements(tmp_path, monkeypatch, capsys):
     assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
     assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
     assert 'peers.json already exists' in capsys.readouterr().err
-    with pytest.raises(ValueError, match="use device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)
+    with pytest.raises(ValueError, match="use device='cpu'"): code.peers(tmp_path/'other', device='cuda', **quiet)

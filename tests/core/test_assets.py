@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from salviz.core import assets as room
+from salviz.core import assets as assets_module
 from salviz.core.assets import Asset, _assets, asset, cache_dir, fetch
 
 
@@ -37,19 +37,20 @@ def left(): return sorted(p.name for p in cache_dir().iterdir() if p.suffix != '
 def child(code, entry):
     "Run `code` in a process that registers the asset `entry` as tiny"
     fields = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
-    head = f'import sys\nfrom salviz.core import assets as room\nroom._assets["tiny"] = room.Asset(**{fields!r})\n'
+    head = ('import sys\nfrom salviz.core import assets as assets_module\n'
+            f'assets_module._assets["tiny"] = assets_module.Asset(**{fields!r})\n')
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return subprocess.Popen([sys.executable, '-c', head + code], text=True, **pipes)
 
 waiting_download = '''
-download = room._download
+download = assets_module._download
 def wait(asset, folder):
     (folder/'half.whl').write_bytes(b'half')
     print('half-way', flush=True); sys.stdin.readline()
     (folder/'half.whl').unlink()
     return download(asset, folder)
-room._download = wait
-room.fetch('tiny')
+assets_module._download = wait
+assets_module.fetch('tiny')
 '''
 
 
@@ -116,7 +117,7 @@ def test_groups_are_fetched_only_by_name(tiny, tmp_path, monkeypatch):
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
                                       sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra')
              for part in ('one', 'two')}
-    monkeypatch.setattr(room, '_assets', {'tiny': tiny, **extra})
+    monkeypatch.setattr(assets_module, '_assets', {'tiny': tiny, **extra})
     assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
     with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'):
         asset('extra-one')
@@ -125,14 +126,14 @@ def test_groups_are_fetched_only_by_name(tiny, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
 
 def test_plain_fetch_skips_optional_assets():
-    assert room.members() == ['movie-sentences', 'minilm']
-    assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
+    assert assets_module.members() == ['movie-sentences', 'minilm']
+    assert assets_module.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
     assert {entry.group for entry in _assets.values()} == {'', 'tasks'}
     assert all(len(entry.sha256) == 64 for entry in _assets.values())
 
 def test_all_fetches_every_asset_once(tiny, tmp_path, monkeypatch, capsys):
     extra = replace(tiny, package='extra-one', sha256=make_wheel(tmp_path/'index', 'extra_one'), group='extra')
-    monkeypatch.setattr(room, '_assets', {'tiny': tiny, 'extra-one': extra})
+    monkeypatch.setattr(assets_module, '_assets', {'tiny': tiny, 'extra-one': extra})
     assert list(fetch(['tiny', 'all', 'extra'])) == ['tiny', 'extra-one']
     assert capsys.readouterr().out.count(': now in') == 2
 
@@ -185,7 +186,7 @@ def test_missing_version_gives_a_short_error(tiny, monkeypatch):
     assert '\n' not in str(e.value) and left() == []
 
 def test_missing_pip_error_names_ensurepip(tiny):
-    assert 'ensurepip' in room._reason(tiny, f'{sys.executable}: No module named pip')
+    assert 'ensurepip' in assets_module._reason(tiny, f'{sys.executable}: No module named pip')
 
 def test_unwritable_cache_error_names_salviz_cache(tiny, tmp_path, monkeypatch):
     (tmp_path/'file').touch()
@@ -206,7 +207,7 @@ def test_killed_fetch_leaves_no_asset_and_the_next_cleans_up(tiny):
 def test_concurrent_processes_fetch_once(tiny):
     first = child(waiting_download, tiny)
     assert 'fetching' in first.stdout.readline() and first.stdout.readline() == 'half-way\n'
-    second = child('print("here", flush=True)\nroom.fetch("tiny")', tiny)
+    second = child('print("here", flush=True)\nassets_module.fetch("tiny")', tiny)
     assert second.stdout.readline() == 'here\n'
     said_first, said_second = first.communicate('go on\n')[0], second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)

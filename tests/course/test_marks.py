@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from browser import evaluate_json, new_page, settled
-from salviz.course import marks as room
+from salviz.course import marks as marks_module
 from salviz.course.marks import (Marks, _clean_nickname, _file_name, _sheet_json, checked_sheet, codes_in, mark_set,
                                  read_code, read_sheet, sheet_code)
 from salviz.course.predictions import _course_program, course_styles, course_text
@@ -358,5 +358,5 @@ def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')
     with pytest.raises(ValueError, match='at most 4'): marks.sheet
     with pytest.raises(ValueError, match='`name` must be a non-empty string'): Marks('', texts)
-    assert room.mark_set(marks.of) is marks.of
+    assert marks_module.mark_set(marks.of) is marks.of
     marks.close()

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 
 import forked
 from salviz.core.assets import asset
-from salviz.data import texts as room
+from salviz.data import texts as texts_module
 from salviz.data.columns import collated, column_kinds, with_columns
 from salviz.data.texts import (Collator, _packaged_texts, copy_reorder, data_task, encode, encode_texts, fingerprint,
                                load_pairs, load_questions, load_text, load_tokens, model_inputs, rating_classes,
@@ -688,7 +688,7 @@ def test_tags_are_read_from_every_line_format(text, tmp_path):
 
 def test_words_may_begin_with_a_hash_or_be_numbers(tmp_path):
     (tmp_path/'f.conll').write_text('#1 O\n# O\n1 B-N\n\n2 O\n3 B-N\n#MeToo B-N\n')
-    assert room._bio(tmp_path/'f.conll')['words'].tolist() == [['#1', '#', '1'], ['2', '3', '#MeToo']]
+    assert texts_module._bio(tmp_path/'f.conll')['words'].tolist() == [['#1', '#', '1'], ['2', '3', '#MeToo']]
 
 def test_columns_of_words_and_tags_can_be_numbers(tmp_path):
     rows = ['1 They they PRON _ _ 2 nsubj _ _', '2 see see VERB _ _ 0 root _ SpaceAfter=No',
@@ -792,7 +792,7 @@ def test_token_labels_are_padded_with_the_ignored_index(tokenizer):
 
 def test_the_copy_and_reorder_language_follows_its_grammar():
     data = copy_reorder(300, seed=3)
-    words = {w: kind for kind, ws in room._lexicon.items() for w in ws if kind != 'syllable'}
+    words = {w: kind for kind, ws in texts_module._lexicon.items() for w in ws if kind != 'syllable'}
     kind = lambda w: words.get(w, 'name' if w[0].isupper() else w)
     def phrase(left):
         "The first phrase of the source words `left`, its translation, and the words behind it"
@@ -840,12 +840,12 @@ def test_custom_pairs_load_from_every_source(kind, tmp_path):
     (dict(source='help-en-xx'), FileNotFoundError,
      "'help-en-xx' is read from Debian packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
 def test_invalid_pairs_raise(arguments, error, reason, monkeypatch, tmp_path):
-    monkeypatch.setattr(room, '_help_folder', tmp_path/'nothing here')
+    monkeypatch.setattr(texts_module, '_help_folder', tmp_path/'nothing here')
     with pytest.raises(error, match=reason) as e: load_pairs(**arguments)
     one_sentence(e)
 
 def test_help_pages_are_paired_by_page_and_paragraph(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, '_help_folder', tmp_path)
+    monkeypatch.setattr(texts_module, '_help_folder', tmp_path)
     key = ('<span id="x" class="switchinline"><span hidden="true" id="MAC1" class="MAC"><b>Command</b></span><span '
            'hidden="true" id="d1">{}</span></span>')
     pages = {('en-US', 'a'): [('hd_id1', 'Insert'), ('par_id2', f'Press {key.format("Ctrl")}+F&amp;'),

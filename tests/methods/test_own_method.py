@@ -10,7 +10,7 @@ import torch
 from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, GPT2Config,
                           GPT2ForSequenceClassification)
 
-import salviz.methods.attention_entropy as room
+import salviz.methods.attention_entropy as code
 from helpers import same, state
 from salviz.models.attention import observe
 from salviz.core.bibliography import bibtex
@@ -164,7 +164,7 @@ def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert,
 
 
 def test_it_is_short_and_needs_nothing_that_is_not_public():
-    lines = [l for l in inspect.getsource(room).splitlines() if l.strip() and not l.startswith('#')]
+    lines = [l for l in inspect.getsource(code).splitlines() if l.strip() and not l.startswith('#')]
     assert len(lines) < 100 and issubclass(AttentionEntropy, Method)
     written = {m for m in vars(AttentionEntropy) if not m.startswith('_')}
     assert written == {'cite', 'supported_tasks', 'check', 'plan', 'terms'}

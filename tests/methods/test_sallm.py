@@ -22,7 +22,7 @@ from transformers import (BartConfig, BartForSequenceClassification, BertConfig,
                           ModernBertConfig, ModernBertForSequenceClassification)
 
 import forked
-import salviz.methods.sallm as room
+import salviz.methods.sallm as sallm_module
 from salviz.core import run_files, runs
 from salviz.core.description import method_fact
 from salviz.core.renamed import renamed_config
@@ -666,16 +666,16 @@ def test_released_mean_over_labels_differs_from_the_mean():
     def explained(target): return token_saliency(teacher, batch, 'integrated_gradients', target, 4)
     mean, released = explained('all'), explained('all_released')
     # a scaled map would be the same here
-    of_mean, of_released = (room.standardised(x, real, 'real') for x in (mean, released))
+    of_mean, of_released = (sallm_module.standardised(x, real, 'real') for x in (mean, released))
     assert ((of_mean - of_released).abs().amax(1) > .02).sum() >= 6
     unit = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     whole = torch.ones(3, 6).bool()
     for scale in (1e-30, 1., 1e30): # labels with small and large gradients have the same weight
-        scaled = room.standardised(unit * scale, whole, 'real')
-        torch.testing.assert_close(scaled, room.standardised(unit, whole, 'real'), rtol=1e-5, atol=1e-5)
+        scaled = sallm_module.standardised(unit * scale, whole, 'real')
+        torch.testing.assert_close(scaled, sallm_module.standardised(unit, whole, 'real'), rtol=1e-5, atol=1e-5)
     alike = torch.full((1, 6), .3)
-    for nothing in (room.standardised(alike, whole[:1], 'real'), room.standardised(alike, whole[:1], 6),
-                    room.standardised(alike * 0, whole[:1] & False)):
+    for nothing in (sallm_module.standardised(alike, whole[:1], 'real'), sallm_module.standardised(alike, whole[:1], 6),
+                    sallm_module.standardised(alike * 0, whole[:1] & False)):
         assert nothing.tolist() == [[0.]*6]
 
 
@@ -692,7 +692,7 @@ def test_released_target_equals_a_slow_reference_over_60_positions(positions):
     default = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3)
     assert torch.equal(found, default) == (positions == 60)
     with pytest.raises(ValueError, match='SalLM: target_positions must be at least 16, the tokens of the longest text'):
-        room.standardised(found, batch['attention_mask'].bool(), 15)
+        sallm_module.standardised(found, batch['attention_mask'].bool(), 15)
 
 
 def test_released_mean_over_labels_does_not_depend_on_padding():
@@ -890,7 +890,7 @@ def test_resumed_run_reads_its_explanations_without_a_teacher(tmp_path, monkeypa
     first.prepare(make_trainer(run))
     seconds = run.state['explanation_seconds']
     def never(*args, **kwargs): raise AssertionError('explained again')
-    monkeypatch.setattr(room, 'explain_batches', never)
+    monkeypatch.setattr(sallm_module, 'explain_batches', never)
     again = SalLM(make_bert(5), steps=2)
     again.prepare(make_trainer(Run(run.path)))
     probe_batch = collate([probes[i] for i in range(2)])
@@ -908,22 +908,22 @@ def patch_writes(monkeypatch, write):
     for module in (run_files, runs): monkeypatch.setattr(module, 'write_whole', write)
 
 
-def every_batch_a_part(monkeypatch): monkeypatch.setattr(room, 'part_seconds', 0.)
+def every_batch_a_part(monkeypatch): monkeypatch.setattr(sallm_module, 'part_seconds', 0.)
 
 
 def counted(monkeypatch, kill_at=None):
     """The example ids of each batch that is explained from now on; the process is killed when it comes to batch
     `kill_at`, and writes nothing any more"""
-    seen, real, write = [], room.token_saliency, runs.write_whole
+    seen, real, write = [], sallm_module.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
         if kwargs: return real(teacher, batch, *args, **kwargs) # `check` tries one example before training
         if len(seen) == kill_at: patch_writes(monkeypatch, killed); raise Killed
         seen.append(batch['example_id'].tolist())
         return real(teacher, batch, *args)
     def killed(*args): raise Killed
-    monkeypatch.setattr(room, 'token_saliency', explained)
+    monkeypatch.setattr(sallm_module, 'token_saliency', explained)
     def undo():
-        monkeypatch.setattr(room, 'token_saliency', real)
+        monkeypatch.setattr(sallm_module, 'token_saliency', real)
         patch_writes(monkeypatch, write)
     return seen, undo
 
@@ -936,7 +936,7 @@ def same_arrays(a, b):
 def undisturbed_pass(tmp_path_factory):
     run = Run.create(tmp_path_factory.mktemp('runs')/'whole', {})
     SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
-    assert room.parts_of(run, 'explanations') == []
+    assert sallm_module.parts_of(run, 'explanations') == []
     return run.load_arrays('explanations')
 
 
@@ -963,7 +963,7 @@ def test_pass_killed_at_any_file_resumes_with_the_same_result(
         every_batch_a_part(m)
         killed_at(m, write, after)
         with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    kept = sum(int(p.stem.rpartition('-')[2]) < 8 and 4 or 2 for p in room.parts_of(run, 'explanations'))
+    kept = sum(int(p.stem.rpartition('-')[2]) < 8 and 4 or 2 for p in sallm_module.parts_of(run, 'explanations'))
     assert kept == [0, 4, 8, 10, 10, 10, 6, 2, 0][write + after]
     finished, seconds = 'explanation_seconds' in run.state, Run(run.path).state.get('explanation_seconds')
     assert finished == (write + after >= 5)
@@ -972,7 +972,8 @@ def test_pass_killed_at_any_file_resumes_with_the_same_result(
     method.prepare(make_trainer(Run(run.path)))
     assert len(sum(seen, [])) == (0 if finished else 10 - kept)
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass) and len(method.explanations) == 10
-    assert room.parts_of(run, 'explanations') == [] and run.state['explained']['steps'] == 2 and run.damaged == []
+    assert sallm_module.parts_of(run, 'explanations') == [] and run.damaged == []
+    assert run.state['explained']['steps'] == 2
     assert run.state['explanation_seconds'] > 0 and (not finished or run.state['explanation_seconds'] == seconds)
 
 
@@ -982,13 +983,13 @@ def test_error_or_stop_loses_no_finished_batch(at, undisturbed_pass, tmp_path, m
     with monkeypatch.context() as m:
         _, undo = counted(m, at)
         patch_writes(m, runs.write_whole)
-        real = room.token_saliency
+        real = sallm_module.token_saliency
         def stopped(*args):
             try: return real(*args)
             except Killed: undo(); raise training.Stopped from None # the process continues and may write
-        m.setattr(room, 'token_saliency', stopped)
+        m.setattr(sallm_module, 'token_saliency', stopped)
         with pytest.raises(training.Stopped): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    assert len(room.parts_of(run, 'explanations')) == min(at, 1) and 'explanation_seconds' not in run.state
+    assert len(sallm_module.parts_of(run, 'explanations')) == min(at, 1) and 'explanation_seconds' not in run.state
     seen, _ = counted(monkeypatch)
     SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
     assert len(seen) == 3 - at and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
@@ -1007,17 +1008,18 @@ def test_pass_killed_within_a_minute_restarts_with_the_same_result(
 
 def test_part_contains_a_minute_of_work_and_its_seconds(
     undisturbed_pass, tmp_path, monkeypatch):
-    run, teacher, clock, real = Run.create(tmp_path/'run', {}), make_bert(1), [1000.], room.token_saliency
+    run, teacher, clock, real = Run.create(tmp_path/'run', {}), make_bert(1), [1000.], sallm_module.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
     trainer = make_trainer(run)
     trainer.args.train_batch_size = 1
     with monkeypatch.context() as m:
-        m.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
-        m.setattr(room, 'token_saliency', ten_seconds)
+        m.setattr(sallm_module, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+        m.setattr(sallm_module, 'token_saliency', ten_seconds)
         with m.context() as killed:
             counted(killed, 8) # of ten batches
             with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(trainer)
-        assert [p.name for p in room.parts_of(run, 'explanations')] == ['explanations.part-00000000.safetensors']
+        part, = sallm_module.parts_of(run, 'explanations')
+        assert part.name == 'explanations.part-00000000.safetensors'
         assert len(run.load_arrays('explanations.part-00000000')['length']) == 6
         clock[0] += 5000
         SalLM(teacher, steps=2).prepare(trainer)
@@ -1031,7 +1033,7 @@ def test_progress_bar_of_a_resumed_pass_starts_at_finished_examples(tmp_path, mo
             self.n, self.total, self.open = initial, total, True; bars.append((initial, disable, self))
         def update(self, n): self.n += n
         def close(self): self.open = False
-    monkeypatch.setattr(room, 'tqdm', Bar)
+    monkeypatch.setattr(sallm_module, 'tqdm', Bar)
     every_batch_a_part(monkeypatch)
     trainer = make_trainer(run)
     trainer.show_progress = True
@@ -1070,7 +1072,7 @@ def test_training_killed_in_the_explanation_pass_resumes_with_the_same_result(
     again = go(tmp_path/'run', resume=True)
     assert len(seen) == 3 - kill_at and rows_of(again) == rows_of(whole)
     assert same_arrays(again.load_arrays('explanations'), whole.load_arrays('explanations'))
-    assert room.parts_of(again, 'explanations') == []
+    assert sallm_module.parts_of(again, 'explanations') == []
 
 
 @pytest.fixture(scope='module')
@@ -1092,18 +1094,19 @@ def test_interrupted_generation_is_resumed(kill_at, iterative, tmp_path, monkeyp
     again = go(tmp_path/'run', resume=True)
     assert len(seen) == 9 - kill_at and rows_of(again) == rows_of(whole) and again.state['refreshed'] == [2, 3]
     for name in ('explanations', 'explanations-epoch-2', 'explanations-epoch-3'):
-        assert same_arrays(again.load_arrays(name), whole.load_arrays(name)) and room.parts_of(again, name) == []
+        assert same_arrays(again.load_arrays(name), whole.load_arrays(name))
+        assert sallm_module.parts_of(again, name) == []
     assert again.state['explanation_seconds'] > before
 
 
 @pytest.mark.parametrize('write', [3, 4])
 def test_generation_killed_before_its_state_is_counted_once(write, tmp_path, monkeypatch):
-    run, clock, real = Run.create(tmp_path/'run', {}), [0.], room.token_saliency
+    run, clock, real = Run.create(tmp_path/'run', {}), [0.], sallm_module.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
-    monkeypatch.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(sallm_module, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
     trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2,
                                                                   variant=SalLMVariant(refresh=1))
-    monkeypatch.setattr(room, 'token_saliency', ten_seconds)
+    monkeypatch.setattr(sallm_module, 'token_saliency', ten_seconds)
     method.prepare(trainer)
     every_batch_a_part(monkeypatch)
     with monkeypatch.context() as m:
@@ -1115,7 +1118,7 @@ def test_generation_killed_before_its_state_is_counted_once(write, tmp_path, mon
     again.epoch_begin(trainer, 2)
     assert run.state['explanation_seconds'] == 60
     assert run.state['refreshed'] == [2]
-    assert room.parts_of(run, 'explanations-epoch-2') == []
+    assert sallm_module.parts_of(run, 'explanations-epoch-2') == []
 
 
 @pytest.mark.slow
@@ -1125,13 +1128,13 @@ def test_another_teacher_is_rejected_on_resume_and_nothing_is_lost(whole_student
     with pytest.raises(Killed): student(tmp_path/'run', make_bert(3))
     undo()
     run = Run(tmp_path/'run')
-    before = {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')}
+    before = {p.name: p.read_bytes() for p in sallm_module.parts_of(run, 'explanations')}
     assert len(before) == 1
     with pytest.raises(ValueError,
                        match='does not have the weights of the one that computed the first explanations of this '
                              'run; pass the same teacher'):
         student(tmp_path/'run', make_bert(4), resume=True)
-    assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before
+    assert {p.name: p.read_bytes() for p in sallm_module.parts_of(run, 'explanations')} == before
     assert 'explanation_seconds' not in run.state
     again = student(tmp_path/'run', make_bert(3), resume=True)
     assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations'))
@@ -1150,7 +1153,7 @@ def test_parts_of_other_examples_are_rejected(tmp_path, monkeypatch):
         trainer.encoded = dict(train=other)
         with pytest.raises(ValueError, match='are of other tokens or labels; resume with the data and the tokenizer'):
             SalLM(make_bert(1), steps=2).prepare(trainer)
-    assert len(room.parts_of(run, 'explanations')) == 2
+    assert len(sallm_module.parts_of(run, 'explanations')) == 2
 
 
 def test_generation_of_other_weights_is_computed_again(tmp_path, monkeypatch):
@@ -1173,17 +1176,17 @@ def test_generation_of_other_weights_is_computed_again(tmp_path, monkeypatch):
     run, seen = generation(tmp_path/'run', make_bert(6))
     assert len(seen) == 2
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole.load_arrays('explanations-epoch-2'))
-    assert room.parts_of(run, 'explanations-epoch-2') == []
+    assert sallm_module.parts_of(run, 'explanations-epoch-2') == []
 
 
 def killed_at_the_third(path):
     "Train as `student` does in a separate process, and kill it while it explains the third example"
-    real, seen = room.token_saliency, []
+    real, seen = sallm_module.token_saliency, []
     def until_the_third(*args, **kwargs):
         seen.append(1)
         if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the first call comes from `check`
         return real(*args, **kwargs)
-    room.token_saliency, room.part_seconds = until_the_third, 0.
+    sallm_module.token_saliency, sallm_module.part_seconds = until_the_third, 0.
     student(path, make_bert(3))
 
 @pytest.mark.slow
@@ -1191,7 +1194,7 @@ def test_run_of_a_killed_process_can_be_resumed(whole_student, tmp_path, monkeyp
     ended = forked.begin(killed_at_the_third, tmp_path/'run', said=tmp_path/'said')
     ended.join()
     assert ended.exitcode == -signal.SIGKILL, (tmp_path/'said.err').read_text()
-    assert len(room.parts_of(Run(tmp_path/'run'), 'explanations')) == 2
+    assert len(sallm_module.parts_of(Run(tmp_path/'run'), 'explanations')) == 2
     seen, _ = counted(monkeypatch)
     again = student(tmp_path/'run', make_bert(3), resume=True)
     assert len(seen) == 1 and rows_of(again) == rows_of(whole_student)
@@ -1203,17 +1206,17 @@ def test_stop_in_the_middle_of_the_pass_loses_nothing(whole_student, tmp_path, m
         own = {k: v for k, v in settings.items() if k != 'progress'}
         return start_training(make_bert(), tokenizer, raw, SalLM(make_bert(3), steps=2), run_dir=path, start=False,
                               **own, **kwargs)
-    real, job, batches = room.token_saliency, go(tmp_path/'run'), []
+    real, job, batches = sallm_module.token_saliency, go(tmp_path/'run'), []
     def stops(teacher, batch, *args):
         batches.append(1)
         if len(batches) == 2: job.stop()
         return real(teacher, batch, *args)
-    monkeypatch.setattr(room, 'token_saliency', stops)
+    monkeypatch.setattr(sallm_module, 'token_saliency', stops)
     job.start()
     with pytest.raises(KeyError): job.wait(300).load_arrays('explanations')
     assert job.state == 'stopped'
-    assert [len(job.run.load_arrays(p.stem)['length']) for p in room.parts_of(job.run, 'explanations')] == [4]
-    monkeypatch.setattr(room, 'token_saliency', real)
+    assert [len(job.run.load_arrays(p.stem)['length']) for p in sallm_module.parts_of(job.run, 'explanations')] == [4]
+    monkeypatch.setattr(sallm_module, 'token_saliency', real)
     seen, _ = counted(monkeypatch)
     resumed = go(tmp_path/'run', resume=True)
     resumed.start()
@@ -1294,7 +1297,7 @@ def test_partly_trained_teacher_is_resumed_and_finished_one_is_used(tmp_path, mo
     teacher = Run.create(run.path/'teacher', {})
     teacher.set_state(first_weights=1)
     if finished: teacher.finish()
-    monkeypatch.setattr(room, 'load_model', lambda path, base=None: (make_bert(1), tokenizer))
+    monkeypatch.setattr(sallm_module, 'load_model', lambda path, base=None: (make_bert(1), tokenizer))
     def train_copy(method, run_dir, resume): calls.append((resume, run_dir, method.name))
     SalLM(steps=2).prepare(make_trainer(run, train_copy=train_copy))
     assert calls == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
@@ -1411,12 +1414,12 @@ def test_damaged_part_warns_and_is_computed_again(number, how, undisturbed_pass,
         every_batch_a_part(m)
         counted(m, 2)
         with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    name = room.parts_of(run, 'explanations')[number].stem
+    name = sallm_module.parts_of(run, 'explanations')[number].stem
     spoil(run, name, how)
     seen, _ = counted(monkeypatch)
     with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* explained again'):
         SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
-    assert len(seen) == 3 - number and room.parts_of(run, 'explanations') == []
+    assert len(seen) == 3 - number and sallm_module.parts_of(run, 'explanations') == []
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
@@ -1512,7 +1515,7 @@ def test_parts_of_an_earlier_version_without_question_are_resumed(
         every_batch_a_part(m)
         counted(m, 2)
         with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    for p in room.parts_of(run, 'explanations'):
+    for p in sallm_module.parts_of(run, 'explanations'):
         run.save_arrays(p.stem, {k: x for k, x in run.load_arrays(p.stem).items() if k != 'question'})
     seen, _ = counted(monkeypatch)
     SalLM(teacher, steps=2).prepare(make_trainer(run))
@@ -1520,22 +1523,22 @@ def test_parts_of_an_earlier_version_without_question_are_resumed(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
-def test_iterative_training_refreshes_with_the_current_model(refresh, anew, teacher_run, tmp_path):
+@pytest.mark.parametrize('refresh, refreshed', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
+def test_iterative_training_refreshes_with_the_current_model(refresh, refreshed, teacher_run, tmp_path):
     method = Watched(teacher_run, steps=3, variant=SalLMVariant(refresh=refresh, binarised=False))
     run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **{**settings, 'epochs': 4})
-    assert run.state['refreshed'] == anew and sorted(method.seen) == [1, 2, 3, 4]
+    assert run.state['refreshed'] == refreshed and sorted(method.seen) == [1, 2, 3, 4]
     teacher, made = load_model(teacher_run)[0], {1: 'teacher'}
     for epoch in range(1, 5):
-        of = max(e for e in (1, *anew) if e <= epoch)
+        of = max(e for e in (1, *refreshed) if e <= epoch)
         explainer = teacher if of == 1 else method.seen[of]
         for b in range(3):
             row = data['train'][b]
             expected = reference_saliency(explainer, row, row['labels'], 3)
             np.testing.assert_allclose(method.used[epoch][b, :len(expected)], expected, atol=1e-5)
-        if epoch in anew: assert (method.used[epoch] - method.used[epoch - 1]).abs().max() > 1e-3
+        if epoch in refreshed: assert (method.used[epoch] - method.used[epoch - 1]).abs().max() > 1e-3
     assert {p.stem for p in (run.path/'arrays').iterdir()} >= {'explanations',
-                                                               *(f'explanations-epoch-{e}' for e in anew)}
+                                                               *(f'explanations-epoch-{e}' for e in refreshed)}
     shown = run.snapshot(step=-1).arrays['method_saliency']
     assert np.abs(shown - run.snapshot(step=0).arrays['method_saliency']).max() > 1e-3
 
@@ -1571,7 +1574,7 @@ def test_run_stopped_within_an_epoch_uses_the_explanations_of_its_start(
     job = training.open_job(make_bert(), tokenizer, raw, method(), tmp_path/'run', how)
     with pytest.raises(training.Stopped): training.fit(job, StopAt6())
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
-    monkeypatch.setattr(room, 'explain_batches', never)
+    monkeypatch.setattr(sallm_module, 'explain_batches', never)
     held = method()
     # the missing snapshot at step 6 is computed from the explanations of step 6
     held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4))
@@ -1617,7 +1620,7 @@ def never(*args, **kwargs): raise AssertionError('explained again')
 @pytest.mark.slow
 def test_reused_explanations_give_the_same_run(teacher_run, tmp_path, monkeypatch):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
-    monkeypatch.setattr(room, 'explain_batches', never)
+    monkeypatch.setattr(sallm_module, 'explain_batches', never)
     for name, given in dict(run=first, path=str(first.path)).items():
         again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name,
                       **settings)
@@ -1772,7 +1775,7 @@ def place_in(task, row, collate):
     if task == 'causal_lm':
         assert row['segments'][labelled[0] + 1] == 1 and 1 not in row['segments'][:labelled[0] + 1]
         return labelled[0], [o and s == 0 for o, s in zip(ordinary, row['segments'])]
-    at, = room.query_rows(model_of(task), collate([row])).tolist() # the next test checks which word is drawn
+    at, = sallm_module.query_rows(model_of(task), collate([row])).tolist() # the next test checks which word is drawn
     assert at in labelled
     return at, ordinary
 
@@ -1831,9 +1834,9 @@ def test_explained_word_is_drawn_uniformly_and_depends_on_the_sentence_only():
     def batch_of(left, right):
         pad = lambda x, value: torch.nn.functional.pad(x, (left, right), value=value)
         return dict(input_ids=pad(ids, 0), labels=pad(labels, -100), attention_mask=pad(torch.ones_like(ids), 0))
-    drawn = room.query_rows(model, batch_of(0, 0))
+    drawn = sallm_module.query_rows(model, batch_of(0, 0))
     for left, right in ((0, 5), (3, 0), (2, 2)):
-        assert torch.equal(room.query_rows(model, batch_of(left, right)) - left, drawn)
+        assert torch.equal(sallm_module.query_rows(model, batch_of(left, right)) - left, drawn)
     counts = torch.bincount(drawn, minlength=7)
     assert counts[[0, 3, 6]].sum() == 0
     expected = rows / 4
@@ -1873,7 +1876,7 @@ def with_companions(teacher, ratio=2, **arguments):
     examples = method._encoded(tokenizer, 100)
     method._more = examples, Collator(tokenizer)
     both = [explain_examples(teacher, some, collate, 2) for some in (data['train'], examples)]
-    method.explanations = Explanations(**room._joined(both))
+    method.explanations = Explanations(**sallm_module._joined(both))
     return method, examples
 
 
@@ -1939,7 +1942,7 @@ def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_pa
     again = train(make_bert(9), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'run', resume=True, **kw)
     assert losses(again) == losses(whole)
     first = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'first', **settings)
-    monkeypatch.setattr(room, 'explain_batches', never)
+    monkeypatch.setattr(sallm_module, 'explain_batches', never)
     served = SalLM(explanations=first, steps=2, variant=SalLMVariant(unlabelled=more, unlabelled_ratio=2))
     assert losses(train(make_bert(), tokenizer, raw, served, run_dir=tmp_path/'served', **settings)) == losses(first)
     with pytest.raises(ValueError, match='do not cover 1 of the 1 examples in unlabelled'):
@@ -1953,7 +1956,7 @@ def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_pa
 def test_explanations_of_every_task_can_be_reused(task, tmp_path, monkeypatch):
     first = train(model_of(task), pair_tokenizer, data_of[task], SalLM(model_of(task, 1), steps=2),
                   run_dir=tmp_path/'first', **settings)
-    monkeypatch.setattr(room, 'explain_batches', never)
+    monkeypatch.setattr(sallm_module, 'explain_batches', never)
     again = train(model_of(task), pair_tokenizer, data_of[task], SalLM(explanations=first, steps=2),
                   run_dir=tmp_path/'again', **settings)
     assert rows_of(again) == rows_of(first)

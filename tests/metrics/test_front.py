@@ -70,7 +70,7 @@ def by_definition(frame):
     for i, r in enumerate(rows):
         sure = any(all(rows[k][f'{m}_low'] >= r[f'{m}_high'] for m in ('validation_accuracy', 'validation_token_f1'))
                    for k in front)
-        out[r['weight']] = 'front' if i in front else 'dominated' if sure else 'not told apart'
+        out[r['weight']] = 'front' if i in front else 'dominated' if sure else 'not distinguished'
     return out
 
 
@@ -85,10 +85,10 @@ def test_single_or_identical_seeds_have_no_interval():
     points = [(0, .9, .3), (1, .8, .6), (3, .2, .1)]
     for seeds in (1, 3):
         front = front_of(table(points, seeds=seeds), y='validation_token_f1')
-        assert front.frame.standing.tolist() == ['front', 'front', 'not told apart']
+        assert front.frame.standing.tolist() == ['front', 'front', 'not distinguished']
         assert front.frame.validation_accuracy_low.isna().all()
         assert _overlapping(front.frame, front.measures, front.better, 0).tolist() == [False, True, True]
-    assert 'no values can be told apart' in ' '.join(front_of(table(points, 1), y='validation_token_f1').sentences)
+    assert 'no values can be distinguished' in ' '.join(front_of(table(points, 1), y='validation_token_f1').sentences)
 
 
 def test_equal_values_share_the_front_and_have_no_knee():

@@ -404,7 +404,7 @@ def test_trials_with_equal_folder_names_raise():
     with pytest.raises(ValueError, match='the same folder'): study_cells({'a'*300: FineTuning}, (0, 1), {}, [])
 
 @pytest.mark.parametrize('change,said', [
-    (dict(methods={}), 'methods must be a (non-empty )?dict'), (dict(seeds=(0, 0)), 'distinct integers'),
+    (dict(methods={}), 'methods must be a non-empty dict'), (dict(seeds=(0, 0)), 'distinct integers'),
     (dict(seeds=3), 'seeds must be a list of integers'), (dict(seeds=()), 'distinct integers'),
     (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
     (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),

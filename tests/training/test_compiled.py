@@ -10,7 +10,7 @@ from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided
 from salviz.models.attention import eager_passes, cached_layers, observe, query_key
 from salviz.models.tasks import task_of
-from salviz.training import job as room
+from salviz.training import job as code
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
@@ -117,7 +117,7 @@ def test_compiled_training_does_not_affect_the_next_training(tmp_path, tiny_bert
     assert backend.runs == runs > 0 and load_model(run)
 
 def test_inductor_without_a_compiler_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
-    monkeypatch.setattr(room.shutil, 'which', lambda name: None)
+    monkeypatch.setattr(code.shutil, 'which', lambda name: None)
     with pytest.raises(ValueError, match=r'torch_compile needs a C\+\+ compiler .* which was not found'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', args=dict(torch_compile=True), **quick)
     assert not (tmp_path/'run').exists()

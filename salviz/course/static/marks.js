@@ -114,14 +114,14 @@ class MarksView {
   }
 
   isBack() {
-    const anew = () => {
+    const startOver = () => {
       back.remove();
       this.name.value = '';
       this.set_(marksStateOf(this.set, null));
       this.focusWord();
     };
     const back = elementOf('p', 'sv-marks-keys', 'These marks were restored from this browser. ',
-      marksButton('Not mine: start over', anew));
+      marksButton('Not mine: start over', startOver));
     this.el.prepend(back);
   }
 
