@@ -19,8 +19,6 @@ import sys
 import tempfile
 import time
 import warnings
-
-# %% ../nbs/13_cli/01_bench.ipynb #003b
 from collections import namedtuple
 from pathlib import Path
 
@@ -35,8 +33,6 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 from .attribution.attention import attention_attribution
 from .core.run_files import write_whole
 from .core.runs import processor
-
-# %% ../nbs/13_cli/01_bench.ipynb #003c
 from .core.validation import check_choice
 from .data.texts import load_text, model_inputs, subset
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
@@ -49,8 +45,6 @@ from .training.control import Control
 from .training.job import open_job
 from .training.method_trainer import LengthBuckets
 from .training.settings import Settings, least_saliency
-
-# %% ../nbs/13_cli/01_bench.ipynb #003d
 from .training.trainer import make_trainer, train
 
 # %% ../nbs/13_cli/01_bench.ipynb #006

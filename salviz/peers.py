@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-# %% ../nbs/13_cli/04_peers.ipynb #pe02b
 from .attribution.explanations import explain, explain_data
 from .bench import (Step, bench_data, check_bench, clock_of, device_name, free_folder, model_shapes, relative,
                           timed_rounds, trainer_for)

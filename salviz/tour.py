@@ -20,8 +20,6 @@ import pandas as pd
 from .core.names import display_name
 from .core.runs import Run
 from .core.untrusted import csv_text
-
-# %% ../nbs/13_cli/00_tour.ipynb #003b
 from .core.validation import PositiveInt, Seed
 from .figures.drawing import save_figure
 from .figures.sheet import draw_figure

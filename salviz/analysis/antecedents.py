@@ -20,8 +20,6 @@ from ..attribution.questions import encoded_for
 from ..core.text import align_batch, find_words, pool_words
 from ..core.validation import PositiveInt, Seed
 from ..data.texts import model_inputs
-
-# %% ../../nbs/09_analysis/02_antecedents.ipynb #003b
 from ..models.attention import check_layers, check_observable, head_count, observe
 from ..models.loading import longest_input, undisturbed
 

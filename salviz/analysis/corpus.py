@@ -20,8 +20,6 @@ from ..attribution.registry import registered_attributions
 from ..attribution.saliency import input_saliency
 from ..core.names import measured_words
 from ..core.validation import PositiveInt
-
-# %% ../../nbs/09_analysis/01_corpus.ipynb #003b
 from ..data.texts import model_inputs
 from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
 from ..metrics.agreement import likeness

@@ -21,8 +21,6 @@ from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
 from ..core.names import measured_words
 from ..core.part_cache import PartCache, digest
-
-# %% ../../nbs/09_analysis/00_faithfulness.ipynb #003b
 from ..core.validation import PositiveInt, Seed
 from ..data.signals import signal_info
 from ..data.texts import fingerprint, model_inputs

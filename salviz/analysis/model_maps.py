@@ -20,8 +20,6 @@ from transformers import PreTrainedModel
 
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
-
-# %% ../../nbs/09_analysis/03_model_maps.ipynb #003b
 from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
@@ -34,8 +32,6 @@ from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_note, attention_parts, check_observable, observe, query_key, unwrapped
 from ..models.loading import (device_of, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
                                    weights_version)
-
-# %% ../../nbs/09_analysis/03_model_maps.ipynb #003c
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label

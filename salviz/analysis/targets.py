@@ -20,8 +20,6 @@ from ..core.runs import Run
 from ..data.texts import model_inputs
 from ..methods.sallm import Explanations, SalLM, explain_examples
 from ..models.agreement import class_mismatch
-
-# %% ../../nbs/09_analysis/04_targets.ipynb #tg-3b
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.checkpoints import load_model
 from ..models.loading import device_of, undisturbed

@@ -20,8 +20,6 @@ from .reading import (check_counts, check_target, every_row, has_encoder_and_dec
 from ..core.validation import PositiveInt, Seed, check_choice
 from ..data.texts import model_inputs
 from ..models.attention import cached_layers, check_layers, observe
-
-# %% ../../nbs/04_attribution/07_attention.ipynb #003b
 from ..models.fast import where_needed
 from ..models.loading import undisturbed
 

@@ -20,8 +20,6 @@ from .questions import TargetQuery, as_batch, encoded_for, settled_targets, whol
 from .reading import check_counts, real_tokens, what_is_read
 from .registry import attribution_named, registered_attributions
 from .saliency import completeness, read_in_packs
-
-# %% ../../nbs/04_attribution/09_explanations.ipynb #003b
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..core.validation import PositiveInt, Seed

@@ -24,8 +24,6 @@ from ..models.attention import attention_stack, eager_passes
 from ..models.loading import first_row_alone
 from ..models.patches import patch_grid, reads_patches
 from ..models.places import logits_at
-
-# %% ../../nbs/04_attribution/02_reading.ipynb #003b
 from ..models.tasks import full, is_multi_label
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #007b

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-# %% ../../nbs/04_attribution/04_saliency.ipynb #003b
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
                                         is_of_example, most_places, packs_of, predicted_classes, real_tokens, score_by,
                                         source_stack, target_scores, what_is_read)

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# %% ../../nbs/01_core/02_assets.ipynb #003b
 from filelock import FileLock
 from platformdirs import user_cache_path
 

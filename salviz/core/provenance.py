@@ -19,8 +19,6 @@ import zlib
 from base64 import b64decode, b64encode
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-
-# %% ../../nbs/01_core/17_provenance.ipynb #pv-3b
 from importlib.util import find_spec
 from pathlib import Path
 

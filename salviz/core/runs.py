@@ -18,8 +18,6 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
-
-# %% ../../nbs/01_core/15_runs.ipynb #003b
 from typing import Literal
 
 import numpy as np

@@ -21,7 +21,6 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-# %% ../../nbs/01_core/12_snapshots.ipynb #sn02b
 from .maths import pack_bits, unpack_bits
 from .renamed import renamed_info
 from .run_files import _is_count, _is_number, _is_sealed, _read_file, to_json

@@ -20,8 +20,6 @@ import numpy as np
 import pandas as pd
 
 from ..core.run_files import write_whole
-
-# %% ../../nbs/14_course/07_classroom.ipynb #cl03b
 from ..core.untrusted import parsed_json, printable, read_untrusted
 from ..core.validation import shown
 from . import session

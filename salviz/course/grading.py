@@ -20,8 +20,6 @@ from ..core.untrusted import csv_text, printable
 from ..core.words import for_file
 from . import session
 from .editions import called, cell_text, chosen_cells, header_of, lesson_files, read_lesson
-
-# %% ../../nbs/14_course/14_grading.ipynb #gr-03b
 from .kinds import score
 from .pages import run_cell
 from .predictions import Predict

@@ -18,8 +18,6 @@ import time
 from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
-
-# %% ../../nbs/14_course/13_handout.ipynb #ho-03b
 from pathlib import Path
 
 from ..core.assets import asset, cache_dir, members

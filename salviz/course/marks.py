@@ -21,8 +21,6 @@ import traitlets as T
 
 from ..core.run_files import write_whole
 from ..core.text import find_words
-
-# %% ../../nbs/14_course/06_marks.ipynb #ma03b
 from ..core.untrusted import parsed_json
 from ..core.validation import shown
 from .predictions import CourseWidget, fragment

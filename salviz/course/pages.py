@@ -18,8 +18,6 @@ import tempfile
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
-
-# %% ../../nbs/14_course/12_pages.ipynb #pg-03b
 from xml.etree import ElementTree
 
 from ..core.run_files import write_whole

@@ -20,7 +20,6 @@ import ipywidgets as W
 import traitlets as T
 from IPython.display import Markdown
 
-# %% ../../nbs/14_course/05_predictions.ipynb #pr03b
 from ..core.validation import shown
 from . import session
 from .kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,

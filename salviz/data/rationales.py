@@ -20,8 +20,6 @@ import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
 from ..core.files import checked_header, read_jsonl, read_utf8
-
-# %% ../../nbs/02_data/02_rationales.ipynb #003b
 from ..core.maths import spans_of
 from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words

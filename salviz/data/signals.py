@@ -21,8 +21,6 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
-
-# %% ../../nbs/02_data/01_signals.ipynb #003b
 from ..core.files import checked_file
 from ..core.validation import Seed, Splits, check_choice
 from .texts import checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits

@@ -21,8 +21,6 @@ import unicodedata
 import warnings
 from bisect import bisect_left
 from collections import abc
-
-# %% ../../nbs/02_data/00_texts.ipynb #003b
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from os import PathLike
@@ -37,8 +35,6 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
                       concatenate_datasets, load_dataset)
 
 from ..core.assets import asset, hub_silence
-
-# %% ../../nbs/02_data/00_texts.ipynb #003c
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable

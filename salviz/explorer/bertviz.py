@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..core.run_files import write_whole
-
-# %% ../../nbs/12_explorer/12_bertviz.ipynb #003b
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
 

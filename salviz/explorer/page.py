@@ -19,8 +19,6 @@ from ..core.run_files import write_whole
 from ..core.snapshots import Snapshot
 from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from .page_compression import pack_page
-
-# %% ../../nbs/12_explorer/06_page.ipynb #003b
 from .payload import pack_frame
 from .quantisation import json_text
 from .run_metadata import as_run, counted, meta as describe, run_meta

@@ -20,8 +20,6 @@ from .quantisation import (codec_of, codecs, decode_array, encode_array, json_te
 from ..metrics.scores import attention_agreement
 from ..metrics.tasks import facts_of
 from ..views.base import blocked_keys
-
-# %% ../../nbs/12_explorer/02_payload.ipynb #003b
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #018

@@ -20,8 +20,6 @@ from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot, snapshot_numbers
 from .quantisation import _finite, json_text
 from ..metrics.tasks import Modality, facts_of, modalities, unknown_task
-
-# %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds03b
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040

@@ -20,8 +20,6 @@ from .custom_sentences import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
-
-# %% ../../nbs/12_explorer/08_view.ipynb #vw03b
 from .run_metadata import as_run, grown, meta as describe, run_meta
 from .transfer import ThrottledWorker, TransferPlan, thin_rows
 from ..views.maps import telling_entry

@@ -18,8 +18,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-
-# %% ../../nbs/12_explorer/09_widget.ipynb #003b
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +31,6 @@ from .run_metadata import as_run, counted, front_meta, is_front, runs_of_front, 
 from .transfer import ThrottledWorker
 from .view import ExplorerView
 
-# %% ../../nbs/12_explorer/09_widget.ipynb #003c
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

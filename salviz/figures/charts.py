@@ -19,8 +19,6 @@ from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted,
                                     signed, spaced, text_width, vermilion, weight_of, widened, wrapped)
 from ..metrics.statistics import result_table
 from ..views.base import is_negative
-
-# %% ../../nbs/11_figures/03_charts.ipynb #003b
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
 from ..views.settings import difference_grid, distribution, over_setting

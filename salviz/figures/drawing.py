@@ -28,8 +28,6 @@ from base64 import b64encode
 from bisect import bisect_left
 from collections import namedtuple
 from contextlib import contextmanager
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #003b
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -43,8 +41,6 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #003c
 from matplotlib import font_manager
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,11 +53,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import Normal
 from matplotlib.text import Annotation, Text
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #003cb
 from matplotlib.textpath import text_to_path
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #003d
 from PIL import Image
 
 from ..core.bibliography import cited, papers

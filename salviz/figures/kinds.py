@@ -19,7 +19,6 @@ from itertools import compress, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# %% ../../nbs/11_figures/05_kinds.ipynb #003b
 from ..core.bibliography import bibtex, papers
 from ..core.description import (_Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
                                      snapshot_config)
@@ -32,7 +31,6 @@ from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
-# %% ../../nbs/11_figures/05_kinds.ipynb #003c
 if TYPE_CHECKING:
     from salviz.figures.drawing import Picture
     from salviz.figures.interactive import Interactive

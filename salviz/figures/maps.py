@@ -20,8 +20,6 @@ from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, colour_bar
                                     region_sample, replaced_style, signed, signed_scale, text_width, thinned_note,
                                     ties_sample, unmarked, vermilion, word_box, wrapped)
 from ..views.base import is_negative
-
-# %% ../../nbs/11_figures/02_maps.ipynb #003b
 from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
                                masked_pairs, patch_attention, pattern_residual, triptych)
 

@@ -21,8 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..core.words import digits_of, letter, number_words, roman
-
-# %% ../../nbs/11_figures/01_sheet.ipynb #003b
 from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies,
                                     colour_bar, cross_sample, cut_labels, cut_texts, denser, drawable_view, ends,
                                     enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box, fitted, flow,
@@ -32,8 +30,6 @@ from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_pag
                                     page_of_sheets, panel_title, patch, power_of_ten, region_sample, replaced_style,
                                     sequential, signed_number, signed_scale, text_width, thinned_note, ties_sample,
                                     token_ticks, unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
-
-# %% ../../nbs/11_figures/01_sheet.ipynb #003c
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
                                guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
                                pattern_shares, saliency_distribution, scored_sentence, signal_view, token_labels,

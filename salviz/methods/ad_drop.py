@@ -22,8 +22,6 @@ from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..core.maths import check_region, dense_ranks, retained_count
 from ..data.texts import model_inputs
-
-# %% ../../nbs/05_methods/02_ad_drop.ipynb #003b
 from .base import FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional
 from ..models.attention import (check_layers, check_observable, check_part, cross_modules, eager_attention_of,
                                      head_count, observe)

@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from ..attribution.reading import what_is_read
 from ..core.maths import patch_patterns
 from ..core.validation import shown
-
-# %% ../../nbs/05_methods/04_attention_guidance.ipynb #002b
 from ..data.texts import Collator, model_inputs
 from .base import Limit, Method, Plan, Term, Variant, is_fraction, is_weight, optional
 from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
@@ -33,7 +31,6 @@ from ..models.loading import device_of, undisturbed
 from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import task_of, tasks
 
-# %% ../../nbs/05_methods/04_attention_guidance.ipynb #002c
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer

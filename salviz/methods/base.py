@@ -23,8 +23,6 @@ import torch
 
 from ..core.bibliography import cited
 from ..core.renamed import RENAMED, renamed_settings
-
-# %% ../../nbs/05_methods/00_base.ipynb #003b
 from ..core.validation import shown
 from ..models.tasks import task_of, tasks
 

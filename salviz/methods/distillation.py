@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-
-# %% ../../nbs/05_methods/07_distillation.ipynb #ds-002b
 from tqdm import tqdm
 
 from ..attribution.registry import attribution_named
@@ -34,8 +32,6 @@ from .sallm import Explanations
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
 from ..models.checkpoints import load_model, step_of
-
-# %% ../../nbs/05_methods/07_distillation.ipynb #ds-002c
 from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed,
                                    weights_checksum)
 from ..models.tasks import Regression, TokenTask, attribution_target, example_mean, task_of, tasks

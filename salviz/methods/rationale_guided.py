@@ -22,8 +22,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, registered_attributions
-
-# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002b
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..core.renamed import recorded_settings
 from ..data.texts import model_inputs
@@ -34,7 +32,6 @@ from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of
 
-# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002c
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer

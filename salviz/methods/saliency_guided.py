@@ -22,8 +22,6 @@ from ..attribution.registry import attribution_named, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight
-
-# %% ../../nbs/05_methods/03_saliency_guided.ipynb #003b
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
 from ..models.random import keyed_uniform

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #002b
 import torch.nn.functional as F
 from datasets import Dataset
 from fastcore.meta import delegates
@@ -36,8 +34,6 @@ from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-
-# %% ../../nbs/05_methods/05_sallm.ipynb #002c
 from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
                                  is_weight, optional)
 from ..models.agreement import class_mismatch
@@ -47,7 +43,6 @@ from ..models.loading import device_of, pooled_rows, undisturbed
 from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 
-# %% ../../nbs/05_methods/05_sallm.ipynb #002d
 if TYPE_CHECKING:
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer

@@ -20,7 +20,6 @@ from ..core.validation import check_choice
 from ..core.words import digits_of
 from .statistics import better_of, checked_better, id_columns, over_seeds, paired_t
 
-# %% ../../nbs/08_metrics/06_front.ipynb #fr004b
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults
 

@@ -20,8 +20,6 @@ from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.validation import check_choice
 from ..core.words import digits_of, for_file, latex_text
-
-# %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-3b
 from .statistics import _correction_names, _fewest_pairs, _test_names, better_of, over_seeds
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ import pandas as pd
 from ..core.description import different, model_fact, plain_value
 from ..core.names import display_name
 from ..core.provenance import study_facts
-
-# %% ../../nbs/08_metrics/05_study_results.ipynb #r004b
 from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run

@@ -21,8 +21,6 @@ from functools import cache
 from typing import Literal
 
 import torch
-
-# %% ../../nbs/03_models/01_attention.ipynb #003b
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map

@@ -20,8 +20,6 @@ from ..core.run_files import (checkpoint_damage, read_manifest, read_object, rem
 from ..core.runs import Run
 from ..core.snapshots import read_header
 from ..metrics.tasks import tasks
-
-# %% ../../nbs/03_models/08_checkpoints.ipynb #c004b
 from . import nets
 from .adapters import adapter_file, load_adapted
 from .agreement import align_tokens, named_as

@@ -20,8 +20,6 @@ from transformers import AutoConfig, PreTrainedTokenizerFast
 from ..core.validation import Count, Seed, renamed_arguments
 from .loading import class_config, forked_random, tasks_of_kind
 from .random import keyed_uniform
-
-# %% ../../nbs/03_models/06_corruption.ipynb #003b
 from .tasks import task_heads, tasks
 
 if TYPE_CHECKING:

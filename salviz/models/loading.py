@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from safetensors.torch import load_file
-
-# %% ../../nbs/03_models/03_loading.ipynb #003b
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import AutoConfig, AutoTokenizer

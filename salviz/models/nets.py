@@ -23,8 +23,6 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..core.validation import Count, Seed
-
-# %% ../../nbs/03_models/04_nets.ipynb #003b
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
 

@@ -16,8 +16,6 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-
-# %% ../../nbs/03_models/02_tasks.ipynb #t03b
 from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
                           MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_QUESTION_ANSWERING_MAPPING,
                           MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,

@@ -20,7 +20,6 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-# %% ../../nbs/15_replication/09_report.ipynb #rt-3b
 from ..core.bibliography import papers as bibliography
 from ..core.run_files import write_whole
 from ..core.untrusted import csv_text

@@ -20,8 +20,6 @@ from ..core.runs import Run
 from ..core.validation import check_choice
 from .plans import budgets, plans
 from .registry import claims, paper_titles
-
-# %% ../../nbs/15_replication/08_reproduce.ipynb #rp-3b
 from .rows import identity, read_rows, recorded_cells, row_of, write_row
 from ..studies.processes import end_with_parent
 

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from ..core.files import read_utf8
 from ..core.validation import shown, validated
-
-# %% ../../nbs/07_studies/05_designs.ipynb #ds004b
 from .processes import end_with_parent
 from .study import Study
 from .trials import arguments_of

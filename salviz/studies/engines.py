@@ -18,8 +18,6 @@ import threading
 import time
 import traceback
 import uuid
-
-# %% ../../nbs/07_studies/02_engines.ipynb #eg02b
 from collections import Counter, deque
 from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack, contextmanager
@@ -34,8 +32,6 @@ from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
 from ..metrics.study_results import read_study, state_of
 from .trials import Trial, arguments_of, import_cloudpickle, leased_cell, most_tries
-
-# %% ../../nbs/07_studies/02_engines.ipynb #eg02c
 from ..training.control import Stopped, unbroken
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05

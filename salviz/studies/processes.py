@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.leases import Leased
-
-# %% ../../nbs/07_studies/01_processes.ipynb #pr02b
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from .trials import import_cloudpickle

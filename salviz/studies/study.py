@@ -18,8 +18,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
-
-# %% ../../nbs/07_studies/03_study.ipynb #003b
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -34,8 +32,6 @@ from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
 from ..core.validation import validated
-
-# %% ../../nbs/07_studies/03_study.ipynb #003c
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on

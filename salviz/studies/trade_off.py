@@ -20,8 +20,6 @@ from ..core.text import pool_words
 from ..core.validation import check_choice
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
-
-# %% ../../nbs/07_studies/04_trade_off.ipynb #td004b
 from .study import Study
 from .trials import arguments_of
 from ..training.feed import feed_for

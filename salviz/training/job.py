@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
-
-# %% ../../nbs/06_training/04_job.ipynb #j004b
 import torch
 from transformers import TrainingArguments
 
@@ -34,8 +32,6 @@ from ..models.agreement import agreed_data, agreed_split, align_tokens, class_na
 from ..models.attention import attention_layers, attention_note, head_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
-
-# %% ../../nbs/06_training/04_job.ipynb #j004c
 from ..models.loading import model_name, weights_checksum
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes

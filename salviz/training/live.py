@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import torch
 from fastcore.meta import delegates
 
-# %% ../../nbs/06_training/09_live.ipynb #003b
 from ..core.runs import Run
 from .control import Control, Stopped
 from .job import Job, open_job

@@ -20,8 +20,6 @@ from transformers import PreTrainedModel, Trainer
 from ..core.run_files import check_lease, outdated, remove_checkpoint, write_manifest
 from ..core.runs import Run
 from ..data.columns import Column
-
-# %% ../../nbs/06_training/07_method_trainer.ipynb #m004b
 from ..data.texts import model_inputs
 from ..methods.base import Method, Progress
 from ..models.adapters import read_adapter, write_adapter

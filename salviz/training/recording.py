@@ -20,8 +20,6 @@ from ..core.evidence import check_axes, guessed_axes, largest_saliency, standard
 from ..core.snapshots import Snapshot, plain_name
 from ..core.text import readable
 from ..data.texts import model_inputs
-
-# %% ../../nbs/06_training/03_recording.ipynb #003b
 from ..methods.base import Progress, Term, Together, plan_of, terms_of
 from ..models.attention import check_observable, observe
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-# %% ../../nbs/06_training/08_trainer.ipynb #003b
 import pandas as pd
 import torch
 from fastcore.meta import delegates
@@ -34,8 +32,6 @@ from ..methods.base import Method
 # `load_model` and `NonFiniteLoss` can be imported from here too
 from ..models.checkpoints import load_model, thin_out
 from ..models.fast import attention_kernel, attention_kernels, least_seconds
-
-# %% ../../nbs/06_training/08_trainer.ipynb #003c
 from ..models.loading import device_of, undisturbed, without_shard_bars
 from .callbacks import BarCallback, RunCallback, early_stopping, has_stopped_early, scores_in
 from .control import Control, Stopped

@@ -29,8 +29,6 @@ from ..core.maths import (kl, kl_per_class, patch_pattern, patch_pattern_names, 
 from ..core.names import methods_words
 from ..core.snapshots import Snapshot
 from ..core.validation import check_choice
-
-# %% ../../nbs/10_views/00_base.ipynb #003b
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
 

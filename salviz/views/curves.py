@@ -22,8 +22,6 @@ import pandas as pd
 from ..core.maths import entropy
 from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run, open_run
-
-# %% ../../nbs/10_views/01_curves.ipynb #003b
 from ..core.validation import Names, check_choice
 from ..core.words import digits_of
 from ..metrics.scores import attention_agreement

@@ -24,8 +24,6 @@ from ..core.snapshots import Snapshot
 from ..core.text import pool_map, pool_words
 from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, PositiveInt, check_choice
 from ..core.words import number_words, panel_letters
-
-# %% ../../nbs/10_views/02_maps.ipynb #003b
 from .base import (View, _check_heads, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
                                chosen_by, class_words, custom_patterns, cut_name, fixed, layer_row, masked_sentence,
                                method_title, methods_of, not_finite, pattern_name, robust_limit, shown_image,
