@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 import re
+import sys
 from importlib.util import find_spec
 
 import datasets
@@ -100,6 +101,14 @@ def make_tiny_bert(tiny_tokenizer):
             torch.manual_seed(seed)
             return BertForSequenceClassification(config)
     return make
+
+@pytest.fixture(autouse=True)
+def no_shell_is_left():
+    "End the IPython shell that ipywidgets starts for a widget's output: errors after it would be those of a notebook"
+    yield
+    if 'IPython' not in sys.modules: return
+    from IPython.core.interactiveshell import InteractiveShell
+    if InteractiveShell.initialized(): InteractiveShell.clear_instance()
 
 @pytest.fixture
 def tiny_bert(make_tiny_bert): return make_tiny_bert

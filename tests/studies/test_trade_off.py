@@ -236,4 +236,5 @@ def test_study_without_a_front_raises_before_training(made, tmp_path, kw, match)
 def test_opened_study_has_a_front_but_is_not_trained(home, whole):
     opened = Study.open(home/'whole')
     assert front_of(opened, 'right', 'plausible').values == whole.values
-    with pytest.raises(ValueError, match='use front_of for the existing front'): pareto(opened, 'right', 'plausible')
+    with pytest.raises(ValueError, match='for the existing front of an opened study, use front_of'):
+        pareto(opened, 'right', 'plausible')
