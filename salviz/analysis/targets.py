@@ -55,6 +55,18 @@ def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
+def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
+    "Return the fraction of `attention` [batch, tokens] on marked tokens, among the tokens that count"
+    a = torch.where(counts, attention.double(), 0.)
+    return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
+
+def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN without unmarked tokens
+    "Return the probability that a marked token gets more attention than an unmarked one; ties count half"
+    marked, unmarked = counts & (target > 0), counts & ~(target > 0)
+    gap = (attention[:, :, None] - attention[:, None]).sign().double()/2 + .5
+    pairs = (marked[:, :, None] & unmarked[:, None]).double()
+    return (gap*pairs).sum((1, 2))/pairs.sum((1, 2))
+
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9b
 def _method(settings) -> SalLM:
     "Return the SalLM object with `settings`"
@@ -75,8 +87,8 @@ def target_divergences(
     max_length=None, # maximum number of tokens in a text
     # settings of `SalLM`: saliency, target, steps, top_fraction, binarised, ranking; layers, heads, per_head, rows
     **settings,
-) -> pd.DataFrame: # index example; kl, uniform (kl of uniform attention), tokens (that count), marked
-    "Measure the KL divergence of `model`'s attention from the teacher's target for each text"
+) -> pd.DataFrame: # index example; kl, uniform (kl of uniform attention), mass, auc, tokens (that count), marked
+    "Measure for each text how well `model`'s attention agrees with the teacher's target"
     check_observable(model)
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
@@ -89,24 +101,26 @@ def target_divergences(
     method.explanations = Explanations(**explanations)
     rows = {}
     for batch in batches(model, data, collate, batch_size, 'targets'):
-        kl, target, counts = _divergence(model, method, batch)
+        kl, attention, target, counts = _divergence(model, method, batch)
         has_target = target.sum(-1) > 0
-        columns = (torch.where(has_target, x, torch.nan).tolist() for x in (kl, _uniform_kl(target, counts)))
+        measured = kl, _uniform_kl(target, counts), *(f(attention, target, counts) for f in (_mass, _auc))
+        columns = (torch.where(has_target, x, torch.nan).tolist() for x in measured)
         numbers = counts.sum(-1).tolist(), (target > 0).sum(-1).tolist()
         rows |= dict(zip(batch['example_id'].tolist(), zip(*columns, *numbers)))
-    frame = pd.DataFrame([rows[i] for i in data['example_id']], columns=['kl', 'uniform', 'tokens', 'marked'])
+    frame = pd.DataFrame([rows[i] for i in data['example_id']], columns=['kl', 'uniform', 'mass', 'auc', 'tokens', 'marked'])
     frame.attrs = dict(about=measured_words(model, source, len(data)))
     return frame.rename_axis('example')
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-10
-def _divergence(model, method, batch) -> tuple: # (float64 [batch], target [batch, tokens], bool [batch, tokens])
-    "Return the KL divergence from the target of `method` for each example, the target, and the tokens that count"
+# -> (float64 [batch], attention [batch, tokens], target [batch, tokens], bool [batch, tokens])
+def _divergence(model, method, batch) -> tuple:
+    "Return the divergence from the target of `method`, the attention, the target, and the tokens that count"
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
         with observe(model, list(plan.layers)) as maps: outputs = model(**model_inputs(batch, model))
-        terms = method.terms(outputs, maps, plan, batch, None)
+        terms, attention = method.terms(outputs, maps, plan, batch, None), method.compared(maps, plan)
     target, counts, *_ = plan.targets['sallm']
-    return terms['saliency_agreement'].loss.double(), target, counts
+    return terms['saliency_agreement'].loss.double(), attention, target, counts
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-16
 def target_kl(

@@ -22,7 +22,8 @@ from ..attribution.reading import what_is_read
 from ..core.maths import patch_patterns
 from ..core.validation import shown
 from ..data.texts import Collator, model_inputs
-from .base import Limit, Method, Plan, Term, Variant, is_fraction, is_weight, optional
+from .base import (Limit, Method, Plan, Term, Variant, is_fraction, is_positive, is_positive_fraction,
+                                 is_weight, optional)
 from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
                                      pattern_target)
 from ..models.attention import check_layers, check_part, head_count, observe
@@ -85,20 +86,28 @@ def alpha_at(
     alpha:float,           # weight at the start
     schedule='linear',     # 'linear' (the paper) or 'constant-then-linear' (the authors' code)
     constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
+    until=1.,              # fraction of training after which the weight of 'linear' is 0
 ) -> float:
     "Return the weight of the guidance loss at `progress`"
-    if schedule == 'linear': return alpha * (1 - progress.fraction)
+    if schedule == 'linear': return alpha * max(0., 1 - progress.fraction/until)
     if progress.step < constant_steps: return alpha
     return alpha * max(0., (progress.total_steps - progress.step) / max(1, progress.total_steps - constant_steps))
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #031
-def comparable_alpha(task_loss:float, guidance:float, choices=(1, 10, 100)) -> int:
-    "Return the weight from `choices` that brings `guidance` closest to `task_loss`, in ratio"
+_choices = .1, 1, 10, 100
+
+def comparable_alpha(
+    task_loss:float,        # in the first step
+    guidance:float,         # guidance loss in the first step, with weight 1
+    choices:Sequence[float]=_choices,
+    task_fraction:float=.1, # fraction of the task loss that the weighted guidance should have
+) -> float:
+    "Return the weight from `choices` that brings `guidance` closest to a fraction of `task_loss`, in ratio"
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
         raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance '
                          f'loss of {guidance:g} in the first step; both must be positive and finite; '
                          'pass alpha as a number')
-    return min(choices, key=lambda alpha: abs(math.log(alpha * guidance / task_loss)))
+    return min(choices, key=lambda alpha: abs(math.log(alpha * guidance / (task_fraction * task_loss))))
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #038
 class _Targets(Method):
@@ -175,7 +184,8 @@ class _Guiding(_Targets):
         self.require(self._alpha is not None,
                      'alpha=None is chosen by prepare(trainer) when training starts; '
                      'pass alpha as a number to use the method without a trainer')
-        weight = alpha_at(progress, self._alpha, self.variant.schedule, self.variant.constant_steps)
+        v = self.variant
+        weight = alpha_at(progress, self._alpha, v.schedule, v.constant_steps, v.until)
         return dict(attention_guidance=Term(self.guidance(maps, plan, batch), weight))
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #018
@@ -294,12 +304,12 @@ def by_name(
     return patterns, custom or None
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046
+_outweighs = 10. # times the task loss
+
 class _Weighting(_Guiding):
     "Choose the weight at the start"
-    def choose_alpha(self, model:torch.nn.Module, *batches,
-                     over_processes:Callable[..., object]=lambda sums: sums) -> int:
-        """Return the weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`;
-        `over_processes` sums tensors over processes"""
+    def _first_losses(self, model, batches, over_processes) -> tuple: # (task loss, guidance loss with weight 1)
+        "Return the mean losses over all examples of `batches`"
         sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
         for batch in batches:
             plan, n = self.plan(model, batch, None), len(batch[what_is_read(batch)])
@@ -308,16 +318,35 @@ class _Weighting(_Guiding):
                 sums += n * torch.stack([task.double(), self.guidance(maps, plan, batch).mean().double(),
                                          torch.ones_like(sums[0])])
         task, guidance, n = over_processes(sums).tolist()
-        return comparable_alpha(task / n, guidance / n)
+        return task / n, guidance / n
+
+    def choose_alpha(self, model:torch.nn.Module, *batches,
+                     over_processes:Callable[..., object]=lambda sums: sums) -> float:
+        """Return the weight that `comparable_alpha` picks on all examples of `batches`; `over_processes` sums tensors
+        over processes"""
+        losses = self._first_losses(model, batches, over_processes)
+        return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha: the argument, the value stored in the run, or one chosen on the first step"
+        "Set alpha: the argument, the value stored in the run, or one chosen on the first step; store it with its effect"
         self._warn_if_constant(trainer)
-        self._alpha = trainer.broadcast(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
+        stored = trainer.broadcast(trainer.run.state.get('alpha'))
+        self._alpha = stored if self.alpha is None else self.alpha
+        if stored is not None: return # a resumed run
+        task, guidance = self._first_losses(trainer.model, trainer.first_batches(),
+                                            lambda sums: trainer.accelerator.reduce(sums, 'sum'))
         if self._alpha is None: # the same in all processes, since their sums are combined
-            self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(),
-                                            over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))
-        trainer.run.set_state(alpha=self._alpha)
+            self._alpha = comparable_alpha(task, guidance, task_fraction=self.variant.task_fraction)
+        ratio = self._alpha * guidance / task if task > 0 else math.nan
+        if trainer.is_world_process_zero(): self._warn_if_heavy(ratio)
+        trainer.run.set_state(alpha=self._alpha, guidance_ratio=ratio)
+
+    def _warn_if_heavy(self, ratio):
+        "Warn if the guidance outweighs the task"
+        if not ratio > _outweighs: return
+        warnings.warn(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
+                      'loss in the first step, so training mostly fits the patterns; the paper has about .1: choose '
+                      'alpha accordingly, or leave alpha=None', stacklevel=3)
 
     def _warn_if_constant(self, trainer):
         "Warn, in the first process, if training ends before the weight begins to fall"
@@ -419,8 +448,9 @@ class AttentionGuidanceVariant(Variant):
     over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
-    limits:ClassVar[dict] = dict(constant_steps=Limit(lambda x: type(x) is int and x >= 0,
-                                                      'a whole number of at least 0'))
+    limits:ClassVar[dict] = dict(
+        constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a whole number of at least 0'),
+        until=is_positive_fraction('fraction of training'), task_fraction=is_positive)
 
     # texts: row without a neighbour in next and prev: 'uniform' (paper) or 'zero' (code)
     boundary:Literal['uniform', 'zero']='uniform'
@@ -429,6 +459,8 @@ class AttentionGuidanceVariant(Variant):
     reduction:Literal['mean', 'sum']='mean' # 'mean' (code) or 'sum' (eq. 2 and 3)
     schedule:Literal['linear', 'constant-then-linear']='linear' # 'linear' (paper) or 'constant-then-linear' (code)
     constant_steps:int=20_000 # steps before 'constant-then-linear' begins to fall
+    until:float=1. # 'linear': fraction of training after which the weight is 0
+    task_fraction:float=.1 # alpha=None: fraction of the task loss that the guidance loss should have at the start
     after_dropout:bool=False # use attention before dropout (False, the equations) or after it (True, the code)
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #034
@@ -443,7 +475,7 @@ class AttentionGuidance(_Checking):
         # images: heads 0 to 3 right, left, above, below, the others neighbours)
         patterns:dict|None=None,
         head_fraction:float=.5, # lambda: fraction of heads that is guided, if `patterns` is None
-        alpha:float|None=None,  # weight at the start; None: chosen from 1, 10, 100 on the examples of the first step
+        alpha:float|None=None,  # weight at the start; None: from .1, 1, 10, 100, chosen on the examples of the first step
         layers:int|Sequence[int]|None=None, # guided layers; None: all
         # {name: pattern}: custom patterns in `patterns`, function(tokens) -> [n, n] (images: function(grid)) or matrix
         custom:dict|None=None,

@@ -590,6 +590,12 @@ class _Agreeing(_Unlabelled):
         how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
         return torch.stack([layer_loss(maps[l], maps.seen(l), *target, *how) for l in layers]).mean(0)
 
+    def compared(self, maps:'Maps', plan:Plan) -> torch.Tensor: # [batch, key]
+        "Return the attention that is compared with the explanation, as the mean over layers and heads"
+        _, _, rows, real = plan.targets['sallm']
+        how = rows, real, self.variant.heads, self.variant.per_head
+        return torch.stack([_compared_attention(maps[l], *how).mean(1) for l in plan.layers]).mean(0)
+
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the attention loss, and that of the texts without labels if there are any"
         terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))

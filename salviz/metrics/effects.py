@@ -27,7 +27,7 @@ class Estimate:
     tasks:int      # number of tasks with such a pair
     s:float        # standard deviation of the differences within tasks
     error:float    # standard error of `mean`, NaN if undefined
-    freedom:int    # degrees of freedom: pairs - tasks
+    freedom:float  # degrees of freedom: pairs - tasks, or those of Welch and Satterthwaite
 
     def p_of(self,
         value:float,              # hypothetical effect
@@ -79,13 +79,23 @@ def _check_fraction(name, x):
     if not (isinstance(x, Real) and 0 < x < 1):
         raise ValueError(f'{name} must be between 0 and 1, such as .95, got {x!r}')
 
+# %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
+def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
+    "Combine one variance per task; NaN if a task has a single pair"
+    if (counts < 2).any(): return math.nan, math.nan
+    _, codes = np.unique(codes, return_inverse=True)
+    variances = np.array([d[codes == i].var(ddof=1) for i in range(len(counts))])/counts
+    total = variances.sum()
+    return math.sqrt(total)/len(counts), float(total**2/(variances**2/(counts - 1)).sum())
+
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8
 def over_tasks(
     d,               # differences, one per pair; NaN and infinity do not count
     tasks=None,      # the task of each pair; None: one task
     confidence=.95,  # of the interval
+    pooled=True,     # one variance for all tasks; False: each task has its own (Welch and Satterthwaite)
 ) -> Estimate: # without an interval if the differences are too few or do not vary within their task
-    "Return the mean over tasks of the mean difference, with its variance pooled within tasks"
+    "Return the mean over tasks of the mean difference, with an interval from the variance within tasks"
     _check_fraction('confidence', confidence)
     d = _a_list('d', d)
     codes = _task_codes(tasks, len(d))
@@ -98,6 +108,8 @@ def over_tasks(
     s = math.sqrt(float((residuals**2).sum())/freedom)
     if _constant(d, residuals): return Estimate(mean, *[math.nan]*3, len(d), k, 0., math.nan, freedom)
     error = s*math.sqrt((1/counts).sum())/k
+    if k > 1 and not pooled: error, freedom = _welch(d, codes[finite], counts)
+    if math.isnan(error): return Estimate(mean, *[math.nan]*3, len(d), k, s, error, freedom)
     if k == 1:
         t = paired_t(d, np.zeros(len(d)), confidence)
         return Estimate(mean, t.low, t.high, t.p, len(d), k, s, error, freedom)

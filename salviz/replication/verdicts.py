@@ -149,16 +149,16 @@ def _checked(frame, rule, smallest, dropped):
     return frame
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13
-def _estimate(frame, rule):
+def _estimate(frame, rule, confidence=.95, pooled=True):
     "Return the effect with its interval, the detectable effect, and the rows that count"
     columns = ['first', 'second'] if rule == 'spread' else ['d']
     values = frame[columns].astype(float)
     used = frame[values.abs().lt(math.inf).all(axis=1)]
     if rule == 'spread':
-        effect = pitman_morgan(used['first'], used['second'], used['task'])
+        effect = pitman_morgan(used['first'], used['second'], used['task'], confidence)
         could = detectable_ratio(effect.pairs, effect.r, max(effect.tasks, 1)) if effect.r == effect.r else math.nan
         return effect, could, used
-    effect = over_tasks(used['d'], used['task'])
+    effect = over_tasks(used['d'], used['task'], confidence, pooled)
     has_error = not math.isnan(effect.error)
     could = detectable(effect.s, used.groupby('task').size()) if has_error else math.nan
     return effect, could, used
@@ -170,10 +170,12 @@ def verdict(
     smallest:float=None,   # smallest effect of interest; for 'no harm' the margin
     gate=None,             # `GateCheck` or a list of them, or True, False; None: no gate
     dropped:int=0,         # pairs that were dropped before and are not in the frame
+    confidence:float=.95,  # of the interval
+    pooled:bool=True,      # one variance for all tasks, see `over_tasks`
 ) -> Verdict:
     "Return the verdict on paired differences, with all numbers that it follows from"
     frame = _checked(frame, rule, smallest, dropped)
-    effect, could, used = _estimate(frame, rule)
+    effect, could, used = _estimate(frame, rule, confidence, pooled)
     dropped = int(dropped) + len(frame) - len(used)
     p = effect.p_of(-smallest) if rule == 'no harm' else effect.p
     word, why = _untestable(gate, len(used), dropped)

@@ -45,6 +45,31 @@ def slow_kl(model, teacher, row, share, binarised, layers, per_head):
             divergences.append(sum(t*math.log(t/(a[i].item()/mass)) for i, t in target.items() if t > 0))
     return np.mean(divergences)
 
+def slow_placement(model, teacher, row, fraction):
+    "Fraction of the [CLS] attention on marked tokens, and the fraction of pairs in order, of one text"
+    ids = torch.tensor([row['input_ids']])
+    e = teacher.get_input_embeddings()(ids).detach().requires_grad_()
+    slope, = torch.autograd.grad(teacher(inputs_embeds=e).logits[0, row['labels']], e)
+    saliency = (slope*e).sum(-1)[0].tolist()
+    counted = [i for i, special in enumerate(row['special_tokens_mask']) if not special]
+    marked = sorted(counted, key=lambda i: -saliency[i])[:max(1, math.ceil(fraction*len(counted) - 1e-6))]
+    with torch.no_grad(): a = model(ids, output_attentions=True).attentions[-1][0, :, 0].mean(0).tolist()
+    others = [i for i in counted if i not in marked]
+    in_order = [1. if a[i] > a[j] else .5 if a[i] == a[j] else 0. for i in marked for j in others]
+    return sum(a[i] for i in marked)/sum(a[i] for i in counted), np.mean(in_order)
+
+def test_mass_and_auc_equal_loops_over_tokens(tiny_bert, tiny_data, tiny_tokenizer):
+    model, teacher, data = tiny_bert().eval(), tiny_bert(seed=5).eval(), tiny_data['test']
+    with torch.no_grad():
+        for m in (model, teacher):
+            for p in m.parameters(): p.mul_(3)
+    frame = target_divergences(model, data, tiny_tokenizer, teacher, batch_size=5, saliency='input_x_gradient',
+                               top_fraction=.3)
+    rows = encode(data, tiny_tokenizer)
+    expected = np.array([slow_placement(double(model), double(teacher), row, .3) for row in rows])
+    np.testing.assert_allclose(frame[['mass', 'auc']], expected, rtol=2e-4, atol=1e-6)
+    assert frame.mass.std() > .01 and frame.auc.std() > .01
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('binarised', [True, False])
 @pytest.mark.parametrize('layers,per_head', [((-1,), False), ((0, 1), False), ((-1,), True)])

@@ -336,11 +336,13 @@ def test_weight_follows_schedule_and_constant_steps():
     assert weights(schedule='constant-then-linear', constant_steps=20) == [8, 8, 8, 4, 0]
 
 
-def test_alpha_brings_the_ratio_of_losses_closest_to_one():
+@pytest.mark.parametrize('fraction', [.1, 1.])
+def test_alpha_brings_the_guidance_closest_to_a_fraction_of_the_task_loss(fraction):
     rng = np.random.default_rng(0)
     for task, guidance in np.exp(rng.normal(0, 3, (200, 2))):
-        off = {a: max(a*guidance/task, task/(a*guidance)) for a in (1, 10, 100)}
-        assert off[comparable_alpha(task, guidance)] == min(off.values())
+        ratios = {a: a*guidance/(fraction*task) for a in (.1, 1, 10, 100)}
+        off = {a: max(x, 1/x) for a, x in ratios.items()}
+        assert off[comparable_alpha(task, guidance, task_fraction=fraction)] == min(off.values())
     for bad in [(0., 1.), (1., 0.), (math.nan, 1.), (1., math.inf)]:
         with pytest.raises(ValueError, match='pass alpha as a number'): comparable_alpha(*bad)
 
@@ -376,8 +378,32 @@ def test_alpha_is_chosen_on_the_first_step_and_stored_in_the_run(tmp_path):
 
 def test_alpha_argument_is_used_and_recorded(tmp_path):
     model, method = make_bert(), AttentionGuidance(alpha=3)
-    method.prepare(make_trainer(tmp_path, model, None))
+    method.prepare(make_trainer(tmp_path, model, lambda: [batch]))
     assert loss_and_maps(method, model, batch)[0].weight == 3 and Run(tmp_path/'run').state['alpha'] == 3
+
+
+def test_the_ratio_of_the_losses_is_stored_and_a_heavy_guidance_is_announced(tmp_path):
+    model, method = make_bert(), AttentionGuidance(alpha=1e4)
+    with pytest.warns(UserWarning, match='with alpha=10000 the guidance loss is .* times the task loss'):
+        method.prepare(make_trainer(tmp_path, model, lambda: [batch]))
+    with torch.no_grad():
+        task = torch.nn.functional.cross_entropy(model(**model_inputs(batch)).logits, batch['labels']).item()
+    term = loss_and_maps(method, model, batch)[0]
+    ratio = 1e4*term.loss.mean().item()/task
+    assert Run(tmp_path/'run').state['guidance_ratio'] == pytest.approx(ratio, rel=1e-4) and ratio > 10
+    chosen = AttentionGuidance()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        chosen.prepare(make_trainer(tmp_path/'chosen', model, lambda: [batch]))
+    assert .1/10**.5 <= Run(tmp_path/'chosen'/'run').state['guidance_ratio'] <= .1*10**.5
+
+
+def test_the_weight_can_reach_zero_before_the_end():
+    model = make_bert()
+    method = AttentionGuidance.from_args(dict(patterns={'next': [0]}, alpha=8, until=.5))
+    weights = [loss_and_maps(method, model, batch, Progress(step=s, total_steps=40))[0].weight
+               for s in (0, 10, 20, 40)]
+    assert weights == [8, 4, 0, 0]
 
 
 def uneven(seed):
@@ -445,7 +471,7 @@ def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
     def said(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
-            AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(make_trainer(tmp_path, make_bert(), None,
+            AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(make_trainer(tmp_path, make_bert(), lambda: [batch],
                                                                                       steps=steps,
                                                                       first=first))
         return [str(o.message) for o in found]
@@ -728,7 +754,9 @@ def reference_task_loss(name, outputs, batch):
 @pytest.mark.parametrize('name', list(made))
 def test_alpha_compares_guidance_and_task_loss_on_the_first_batch(name, tmp_path, monkeypatch):
     model, given, seen = make_model(name), task_batch(name), []
-    def spy(task_loss, guidance): seen.append((task_loss, guidance)); return comparable_alpha(task_loss, guidance)
+    def spy(task_loss, guidance, **more):
+        seen.append((task_loss, guidance))
+        return comparable_alpha(task_loss, guidance, **more)
     monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
     zero = AttentionGuidance(looking_back[0], variant=AttentionGuidanceVariant(boundary='zero'))
     method = zero if name == 'causal_lm' else AttentionGuidance()
