@@ -12,7 +12,7 @@ from pathlib import Path
 from ..core.validation import check_choice
 
 # %% ../../nbs/15_replication/01_plans.ipynb #pl-5
-budgets = ('quick', 'small', 'full')
+budgets = ('quick', 'small', 'tuned', 'full')
 plans = {} # {name: StudyPlan}, in the order in which they are trained
 
 # %% ../../nbs/15_replication/01_plans.ipynb #pl-5b

@@ -21,6 +21,8 @@ from ..core.validation import check_choice
 from .plans import budgets, plans
 from .registry import claims, paper_titles
 from .rows import identity, read_rows, recorded_cells, row_of, write_row
+from .tuned import TunedProtocol, cells_of, tuned_effects, tuned_table
+from .tuning import tuned_studies
 from ..studies.processes import end_with_parent
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-5
@@ -48,7 +50,9 @@ def selected_claims(
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'unknown claim {unknown[0]!r}; available: {", ".join(claims)}')
     out = [claims[n] for n in names] or [c for c in claims.values() if c.quick or budget != 'quick']
-    def is_complete(claim): return all(budget in plans[s].sizes for s in claim.deciding)
+    def is_complete(claim):
+        if budget == 'tuned': return claim.name in tuned_effects
+        return all(budget in plans[s].sizes for s in claim.deciding)
     lacking = [c.name for c in out if not is_complete(c)]
     if lacking and names:
         available = ', '.join(c.name for c in claims.values() if is_complete(c))
@@ -65,6 +69,18 @@ def _selected_plans(
     wanted |= {before for s in wanted for before in plans[s].after}
     return [name for name in plans if name in wanted]
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #baa04fce
+def _list_tuned(rows) -> pd.DataFrame:
+    "Return the claims of the tuned budget; the minutes are those of all four looks, without tuning"
+    out = []
+    for name, effects in tuned_effects.items():
+        cells = {str(c): c for e in effects for c in cells_of(e, range(e.seeds))}
+        studies = list(dict.fromkeys(c[0] for c in cells.values()))
+        out.append(dict(claim=name, paper=paper_titles[claims[name].paper], says=claims[name].title,
+                        studies=', '.join(studies), rows=int(rows.study.isin(studies).sum()),
+                        minutes=round(sum(tuned_studies[c[0]].minutes for c in cells.values()))))
+    return pd.DataFrame(out)
+
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-7c
 def list_claims(
     budget='small',
@@ -72,6 +88,7 @@ def list_claims(
 ) -> pd.DataFrame: # columns claim, paper, says, studies, rows, minutes
     "Return the claims with their studies, cost and number of rows; a shared study counts for each of its claims"
     if rows is None: rows = read_rows(shipped_rows(budget), budget)
+    if budget == 'tuned': return _list_tuned(rows)
     def cost(c): return sum(plans[s].minutes.get(budget, 0) for s in _selected_plans([c], budget))
     return pd.DataFrame([dict(claim=c.name, paper=paper_titles[c.paper], says=c.title,
                               studies=', '.join(_selected_plans([c], budget)),
@@ -173,11 +190,11 @@ def _errors(folder, names) -> list: # of phrases
     return out
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13
-def _started(processes, *args) -> list:
-    "Start worker processes of one thread each and return them"
+def _started(work, processes, *args) -> list:
+    "Start processes of one thread each that call `work`, and return them"
     before = os.environ.get('OMP_NUM_THREADS')
     os.environ['OMP_NUM_THREADS'] = '1' # torch reads it when it is imported
-    workers = [multiprocessing.get_context('spawn').Process(target=_work, args=args) for _ in range(processes)]
+    workers = [multiprocessing.get_context('spawn').Process(target=work, args=args) for _ in range(processes)]
     try:
         for w in workers: w.start()
     finally:
@@ -185,11 +202,43 @@ def _started(processes, *args) -> list:
         else: os.environ['OMP_NUM_THREADS'] = before
     return workers
 
+# %% ../../nbs/15_replication/08_reproduce.ipynb #185a428d
+def _ended(workers):
+    "End processes and wait for them"
+    for w in workers:
+        if w.is_alive(): w.terminate()
+    for w in workers: w.join()
+
+# %% ../../nbs/15_replication/08_reproduce.ipynb #056d0c7c
+def _work_tuned(folder, file, names):
+    "Entry point of a worker process of the tuned budget"
+    end_with_parent()
+    import torch
+    torch.set_num_threads(1)
+    protocol = TunedProtocol(folder, file, names)
+    while protocol.once(): time.sleep(2)
+
+def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
+    "Tune, train and look until the verdicts of the claims `names` are clear, and return the rows of test runs"
+    workers = _started(_work_tuned, processes, str(folder), str(file), names)
+    try:
+        with tqdm(initial=len(recorded_cells(file)), unit='trial', disable=not progress, dynamic_ncols=True) as bar:
+            while any(w.is_alive() for w in workers):
+                time.sleep(1)
+                bar.update(len(recorded_cells(file)) - bar.n)
+    finally: _ended(workers)
+    table = tuned_table(file)
+    wanted = [e.name for name in names for e in tuned_effects[name]]
+    if left := [name for name in wanted if not table.finished[name]]:
+        raise RuntimeError(f'reproduce: {len(left)} of {len(wanted)} effects are not decided ({", ".join(left[:5])}): '
+                           f'a run failed, see the error files under {folder}. Repeat the call to resume')
+    return read_rows(file, 'tuned')
+
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13b
 def reproduce(
     folder,          # folder of the studies; existing studies are continued
     names=(),        # names of claims; empty: all claims of the budget
-    budget='small',  # 'quick', 'small' or 'full'
+    budget='small',  # 'quick', 'small', 'tuned' (see `salviz.replication.tuned`) or 'full'
     processes:int=1, # number of worker processes, each with one thread
     rows=None,       # file of rows, to which new rows are added; None: rows.jsonl in `folder`
     progress=True,   # show a progress bar
@@ -199,17 +248,15 @@ def reproduce(
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes must be an integer of at least 1, got {processes!r}')
     registered(modules)
-    wanted = _selected_plans(selected_claims(names, budget), budget)
-    folder = Path(folder)
+    chosen, folder = selected_claims(names, budget), Path(folder)
     file = Path(rows or folder/'rows.jsonl')
+    if budget == 'tuned': return _reproduce_tuned(folder, [c.name for c in chosen], processes, file, progress)
+    wanted = _selected_plans(chosen, budget)
     cells = _laid_out(folder, budget, wanted)
     if set(cells) - recorded_cells(file):
-        workers = _started(processes, modules, str(folder), budget, wanted, str(file))
+        workers = _started(_work, processes, modules, str(folder), budget, wanted, str(file))
         try: done = _watched(workers, cells, file, processes, progress)
-        finally:
-            for w in workers:
-                if w.is_alive(): w.terminate()
-            for w in workers: w.join()
+        finally: _ended(workers)
         missing = set(cells) - done
         if missing:
             ended = [f'a worker exited with code {w.exitcode}' for w in workers if w.exitcode]
