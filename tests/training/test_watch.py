@@ -100,6 +100,7 @@ def test_watching_a_loop_changes_nothing(watching, tiny_bert, tiny_tokenizer, ti
     assert_same(*results)
 
 
+@pytest.mark.slow
 def test_watching_a_compiled_model_changes_nothing(watching, tiny_bert, tiny_tokenizer, tiny_data):
     results = []
     for begin in (no_watcher, watching):
