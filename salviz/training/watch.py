@@ -41,7 +41,7 @@ from .settings import plain
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, TrainerControl, TrainerState, TrainingArguments
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa11
 class Spacing:
@@ -184,8 +184,15 @@ class _Watched(FineTuning):
 # %% ../../nbs/06_training/10_watch.ipynb #wa43
 class _Watching(TrainerCallback):
     "Writes losses and recordings into a run"
-    def __init__(self, model, run, held, recorder, spacing, seed=0, log_every=10):
-        self.model, self.run, self._held, self.recorder = model, run, held, recorder # all None in further processes
+    def __init__(self,
+        model:torch.nn.Module|None, # the model without wrappers; None in all processes but the first
+        run:Run|None, held:Held|None, # its run, and the lock on its folder
+        recorder:Recorder|None,
+        spacing:Spacing,
+        seed:int=0,
+        log_every:int=10, # steps of a plain loop whose losses are averaged for one row
+    ):
+        self.model, self.run, self._held, self.recorder = model, run, held, recorder
         self.spacing, self.seed, self.log_every = spacing, seed, log_every
         self.step_number, self.epoch, self.state, self.error = 0, 0., 'waiting', None
         self._losses, self._listeners = [], []
@@ -212,7 +219,6 @@ class _Watching(TrainerCallback):
         if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # time of training, not ours
         progress = Progress(step=self.step_number, epoch=max(1, math.ceil(self.epoch)), seed=self.seed)
         with self.spacing.recorded(self.step_number), _checkpointing_off(self.model):
-            self._flush()
             self.recorder(self.model, progress, float(self.epoch))
         self._news()
 
@@ -223,8 +229,16 @@ class _Logging(_Watching):
         "Write the mean of the losses since the last row"
         rows, self._losses = self._losses, []
         names = dict.fromkeys(name for row in rows for name in row)
-        means = {name: float(np.mean([float(row[name]) for row in rows if name in row])) for name in names}
-        if means: self.run.log(dict(kind='train', step=self.step_number, epoch=round(self.epoch, 6), **means))
+        self._log({name: float(np.mean([float(row[name]) for row in rows if name in row])) for name in names})
+
+    def _log(self, numbers, step=None, epoch=None):
+        "Write a row of losses, and one of the other `numbers`, which are no losses"
+        where = dict(step=self.step_number if step is None else step,
+                     epoch=round(float(self.epoch if epoch is None else epoch), 6))
+        losses = {name: x for name, x in numbers.items() if name.lower().endswith('loss')}
+        others = {name: x for name, x in numbers.items() if name not in losses}
+        for kind, row in (('train', losses), ('log', others)):
+            if row: self.run.log(dict(kind=kind, **where, **row))
 
     def _after_step(self, step, epoch=None):
         "Note that `step` steps are done, and record if it is time"
@@ -279,7 +293,8 @@ class _Loop(_Logging):
     def step(self,
         loss:'torch.Tensor|float|None'=None, # loss of this step, one number
         epoch:float|None=None,               # epochs done so far, such as 1.5; only for display
-        **numbers:'torch.Tensor|float',      # further numbers of this step, such as accuracy
+        # further numbers of this step; those whose names end in 'loss' are drawn with the losses
+        **numbers:'torch.Tensor|float',
     ) -> None:
         "Count one optimiser step, and record if it is time; call it after `optimizer.step()`"
         self._check_open('step')
@@ -308,7 +323,9 @@ class _Loop(_Logging):
 # %% ../../nbs/06_training/10_watch.ipynb #wa61
 class _Callback(_Loop):
     "The events of transformers' Trainer"
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
+    def on_train_begin(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl',
+                       model:torch.nn.Module|None=None, **kwargs) -> None:
+        "Check that the Trainer trains the watched model, as a whole"
         self._check_open('Trainer.train')
         if self.run is None: return
         if model is not None:
@@ -320,20 +337,24 @@ class _Callback(_Loop):
         self.step_number, self.epoch = state.global_step, float(state.epoch or 0)
         self.spacing.begin()
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', **kwargs) -> None:
+        "Count the step, and record if it is time"
         if state.global_step > self.step_number: self._after_step(state.global_step, state.epoch)
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', logs:dict|None=None,
+               **kwargs) -> None:
+        "Write the losses and scores in `logs`"
         if not self._is_active: return
-        numbers = {k: float(x) for k, x in (logs or {}).items() if isinstance(x, (int, float))}
-        where = dict(step=state.global_step, epoch=round(float(state.epoch or 0), 6))
+        numbers = {k: float(x) for k, x in (logs or {}).items() if isinstance(x, (int, float)) and k != 'epoch'}
         scores = scores_in(numbers, 'eval_')
-        losses = {k: x for k, x in numbers.items() if k not in where} if 'loss' in numbers else {}
         with self._safely(), self.spacing.measured():
-            if losses: self.run.log(dict(kind='train', **where, **losses))
-            if scores: self.run.log(dict(kind='eval', split='validation', **where, **scores))
+            if 'loss' in numbers: self._log(numbers, state.global_step, state.epoch)
+            if scores: self.run.log(dict(kind='eval', split='validation', step=state.global_step,
+                                         epoch=round(float(state.epoch or 0), 6), **scores))
 
-    def on_train_end(self, args, state, control, **kwargs): self.finish()
+    def on_train_end(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', **kwargs) -> None:
+        "Record the last step and finish the run"
+        self.finish()
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa71
 def _lightning_callback():

@@ -118,8 +118,8 @@ def _rule(many) -> str:
     examples = 'the probe example' if many == 1 else f'all {many} probe examples'
     percent = f'{mark_threshold:.0%}'.replace('%', ' %')
     return (f'Framed: for {examples} with at least five words, at least {percent} of the attention of words lies on '
-            'the first token and special tokens (dead), or on one word (collapsed). On other texts, these heads may '
-            'differ.')
+            'the first token and special tokens (dead), or on one word (collapsed). '
+            'On other texts, these heads may differ.')
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs32b
 def _marked_words(frame) -> list: # of 'head 3.1 dead'

@@ -8,6 +8,7 @@ import types
 import warnings
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,8 @@ from salviz.training.trainer import train
 from salviz.training.watch import Spacing, watch
 
 probes = ['the film and a fine story', 'dull']
+quick = dict(max_steps=4, per_device_train_batch_size=4, learning_rate=1e-3, use_cpu=True, report_to='none',
+             disable_tqdm=True, save_strategy='no')
 
 
 def no_watcher(*args, **kwargs): return None
@@ -122,8 +125,7 @@ class Losses(TrainerCallback):
 def trainer_of(model, tokenizer, data, folder, callbacks, **kw):
     def encode(rows): return dict(tokenizer(rows['text']), labels=rows['label'])
     encoded = data['train'].map(encode, batched=True, remove_columns=['text', 'label'])
-    args = TrainingArguments(str(folder), max_steps=4, per_device_train_batch_size=4, learning_rate=1e-3, use_cpu=True,
-                             logging_steps=1, report_to='none', disable_tqdm=True, save_strategy='no', **kw)
+    args = TrainingArguments(str(folder), logging_steps=1, **quick, **kw)
     return Trainer(model, args, train_dataset=encoded, processing_class=tokenizer, callbacks=callbacks)
 
 
@@ -133,7 +135,8 @@ def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_
     for begin in (no_watcher, watching):
         model, logged = tiny_bert(), Losses()
         watcher = begin(model)
-        trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', [logged] + ([watcher] if watcher else []),
+        callbacks = [logged, watcher] if watcher else [logged]
+        trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', callbacks,
                              gradient_accumulation_steps=2, bf16=True, gradient_checkpointing=True)
         trainer.train()
         results.append((logged.logs, [x.clone() for x in model.state_dict().values()], random_states()))
@@ -141,7 +144,8 @@ def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_
     assert a == b and all(map(torch.equal, weights, watched)) and state == watched_state
     run = watcher.run
     assert run.finished and run.steps == [0, 2, 4] and run.snapshot(-1).epoch > 0
-    assert [r['loss'] for r in run.train_rows] == [row['loss'] for row in b if row] and 'grad_norm' in run.train_rows[0]
+    assert [r['loss'] for r in run.train_rows] == [row['loss'] for row in b if row]
+    assert 'grad_norm' in next(r for r in run.metrics if r['kind'] == 'log')
 
 
 def test_the_trainer_must_train_the_watched_model(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
@@ -160,7 +164,7 @@ from salviz import Run, figure
 from salviz.cli import main
 run = Run(sys.argv[1])
 assert run.finished and run.steps == [0, 2, 4] and run.probes == [0, 1] and not run.check(), run
-assert [r['step'] for r in run.train_rows] == [2, 4] and run.summary['steps'] == 4
+assert [r['step'] for r in run.train_rows] == [4] and run.summary['steps'] == 4
 assert figure(run, 'head_statistics').caption
 assert not main(['show', sys.argv[1], '--out', sys.argv[2]])
 assert 'torch' not in sys.modules
@@ -238,8 +242,9 @@ def test_losses_of_a_loop_are_averaged_before_they_are_written(watching, tiny_be
     watcher = watching(tiny_bert(), steps=10**6, saliency=False, log_every=4)
     for loss in range(10): watcher.step(loss=torch.tensor(float(loss), requires_grad=True), accuracy=.5, epoch=loss/10)
     run = watcher.finish()
-    assert [(r['step'], r['loss'], r['accuracy']) for r in run.train_rows] == [(4, 1.5, .5), (8, 5.5, .5), (10, 8.5, .5)]
-    assert run.train_rows[-1]['epoch'] == .9
+    assert [(r['step'], r['loss']) for r in run.train_rows] == [(4, 1.5), (8, 5.5), (10, 8.5)]
+    assert run.train_rows[-1]['epoch'] == .9 and 'accuracy' not in run.train_rows[-1] # not drawn as if it were a loss
+    assert [r['accuracy'] for r in run.metrics if r['kind'] == 'log'] == [.5]*3
 
 
 @pytest.mark.parametrize('task, texts, arrays', [
@@ -357,3 +362,70 @@ def test_attention_recorded_by_watch_is_that_of_observe(watching, tiny_bert):
     recorded = watching(model).run.snapshot().arrays['attention']
     assert recorded.shape[:2] == (len(attention_layers(model)), 4) and np.allclose(recorded.sum(-1), 1, atol=2e-3)
     assert model.training and Path(model.config.name_or_path or '.').exists()
+
+
+def same_weights(trained, steps):
+    "Assert that `trained(True)`, a watcher and a model, has the weights of `trained(False)`, and recorded `steps`"
+    watcher, model = trained(True)
+    _, plain = trained(False)
+    assert all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
+    assert watcher.run.finished and watcher.run.steps == steps and watcher.run.train_rows
+    return watcher.run
+
+
+@pytest.mark.slow
+def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_data):
+    trl = pytest.importorskip('trl')
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.eos_token = tokenizer.sep_token
+    def trained(watched):
+        model = small_model('causal_lm', tokenizer, kind='llama')
+        args = trl.SFTConfig(str(tmp_path/'out'), bf16=False, logging_steps=2, **quick)
+        trainer = trl.SFTTrainer(model, args, train_dataset=tiny_data['train'].select_columns('text'),
+                                 processing_class=tokenizer)
+        watcher = watching(trainer.model, texts=['the film and'], max_length=32) if watched else None
+        if watched: trainer.add_callback(watcher)
+        trainer.train()
+        return watcher, model
+    assert same_weights(trained, [0, 2, 4]).snapshot().info['token_predictions']
+
+
+@pytest.mark.slow
+def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_bert, tiny_tokenizer):
+    "Its score of a sentence pair is what saliency explains"
+    pytest.importorskip('sentence_transformers')
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    make_tiny_bert(num_labels=1).save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model')
+    pairs = datasets.Dataset.from_dict(dict(a=['the film', 'a story']*8, b=['a film', 'the music']*8, label=[1., 0.]*8))
+    def trained(watched):
+        model = CrossEncoder(str(tmp_path/'model'), num_labels=1, device='cpu')
+        args = CrossEncoderTrainingArguments(str(tmp_path/'out'), logging_steps=2, **quick)
+        inner = next(m for m in model.modules() if type(m).__name__ == 'BertForSequenceClassification')
+        watcher = watching(inner, texts=[('the film', 'a film')]) if watched else None
+        CrossEncoderTrainer(model, args, train_dataset=pairs, callbacks=[watcher] if watched else []).train()
+        return watcher, inner
+    s = same_weights(trained, [0, 2, 4]).snapshot()
+    assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
+
+
+@pytest.mark.slow
+def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_tokenizer, tiny_data):
+    lightning = pytest.importorskip('lightning')
+    class Module(lightning.LightningModule):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+        def training_step(self, batch, i): return self.model(**batch).loss
+        def configure_optimizers(self): return torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+    def trained(watched):
+        torch.manual_seed(0)
+        model = make_tiny_bert().train()
+        watcher = watching(model) if watched else None
+        trainer = lightning.Trainer(max_steps=4, accelerator='cpu', logger=False, enable_checkpointing=False,
+                                    enable_progress_bar=False, accumulate_grad_batches=2,
+                                    callbacks=[watcher.lightning()] if watched else [])
+        loader = torch.utils.data.DataLoader(list(batches(tiny_tokenizer, tiny_data, 8)), batch_size=None)
+        trainer.fit(Module(model), loader)
+        return watcher, model
+    same_weights(trained, [0, 2, 4])
