@@ -27,6 +27,7 @@ from .methods import (FineTuning as FineTuning, SalLM as SalLM, SalLMVariant as 
                       DistillationVariant as DistillationVariant, Method as Method, Plan as Plan, Term as Term)
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
+from .training.watch import watch as watch, Watcher as Watcher
 from .studies.study import Study as Study
 from .studies.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
 from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement

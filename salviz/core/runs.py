@@ -607,7 +607,7 @@ def _about(config):
             line('model', model,
                  [f'{size[k]} {k}'.removesuffix(' class') for k in ('class', 'layers', 'heads') if k in size]
                  + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
-            line('data', data, [f'{v} {k}' for k, v in splits.items()])]
+            *([line('data', data, [f'{v} {k}' for k, v in splits.items()])] if 'data' in config else [])]
 
 # %% ../../nbs/01_core/15_runs.ipynb #086c
 _score_names = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson',

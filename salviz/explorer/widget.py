@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from salviz.figures.interactive import Interactive
     from salviz.metrics.front import Front
     from salviz.training.live import Training
+    from salviz.training.watch import Watcher
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #042
 def _in_words(seconds) -> str:
@@ -147,8 +148,8 @@ def _opened(run):
     try: opened = as_run(run)
     except (TypeError, AttributeError): opened = None
     if all(hasattr(opened, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return opened
-    raise ValueError('run must be a Run, its path, a training from start_training, or a list of Snapshots; got '
-                     f'{type(run).__name__}')
+    raise ValueError('run must be a Run, its path, a training from start_training or watch, or a list of Snapshots; '
+                     f'got {type(run).__name__}')
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
@@ -225,7 +226,8 @@ class _WithBackground(_Selected):
     def _background(self):
         "Return the computation of `explore`, None without one"
         looking = getattr(self, 'training', None) # missing if __init__ raised an error
-        if hasattr(looking, 'pause'): return None
+        # a training can be paused, and one that `watch` records cannot be stopped from here
+        if hasattr(looking, 'pause') or not hasattr(looking, 'stop'): return None
         return looking
 
     def settle(self,
@@ -439,9 +441,10 @@ class Explorer(_Export):
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     def __init__(self,
         # a `Run`, its path, the name of a bundled run ('plain', 'sallm', 'saliency-guided', 'ad-drop',
-        # 'attention-guidance'), a training from `start_training`, a list of `Snapshot`, or a `Front`
-        run:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front',
-        compare:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front|None'=None, # another run, to compare with
+        # 'attention-guidance'), a training from `start_training` or `watch`, a list of `Snapshot`, or a `Front`
+        run:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front',
+        # another run, to compare with
+        compare:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|None'=None,
         probes:Sequence[int]|None=None, # numbers of the examples to show; None: all
         steps:Sequence[int]|None=None,  # recorded steps to show; None: all
         panels:Sequence[str]|None=None, # names from `salviz.explorer.assets.panel_names`; None: all
@@ -454,7 +457,7 @@ class Explorer(_Export):
         # the run and the model of a training
         model:tuple|None=None,
     ):
-        training = run if hasattr(run, 'stop') and hasattr(run, 'run') else None
+        training = run if hasattr(run, 'subscribe') and hasattr(run, 'run') else None
         panels = check_panels(panels)
         for name, x in (('probes', probes), ('steps', steps)): _check_numbers(name, x)
         if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
@@ -473,7 +476,7 @@ class Explorer(_Export):
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',
                                  layout=W.Layout(width='100%'))
-        self.controls = None if training is None else Controls(training)
+        self.controls = Controls(training) if hasattr(training, 'stop') else None
         super().__init__([o for o in (self.controls, self.view) if o is not None])
         self.view.place = self.model_id
         if live:

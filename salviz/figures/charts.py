@@ -21,6 +21,7 @@ from ..metrics.statistics import result_table
 from ..views.base import is_negative
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
+from ..views.head_statistics import head_statistics
 from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off
 
@@ -266,6 +267,8 @@ def _grid_layout(view, width, left, norm):
 # %% ../../nbs/11_figures/03_charts.ipynb #024xs
 @figure_kind('difference_grid', difference_grid, 'differences from a baseline over two settings, such as p and q',
              'columns method, p, q, seed and the metric, with the baseline', 'frame')
+@figure_kind('head_statistics', head_statistics, 'a number of each head over the steps, with collapsed and dead heads',
+             'attention', 'runs', lists=('layers',))
 @figure_kind('head_map', head_map, 'a number for each head, layers x heads', 'columns layer, head, and the number',
              'frame', example=dict(value='entropy'))
 @figure_kind('sensitivity_grid', sensitivity_grid, 'a metric over two settings, such as p and q',

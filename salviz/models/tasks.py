@@ -210,7 +210,8 @@ class TokenTask(Task):
 
     def example(self, outputs, predicted, batch, j):
         "Return labels, predictions and probabilities of the tokens of example `j`, and which tokens have a label"
-        gold, p = batch['labels'][j].cpu(), self.logits(outputs['main'])[j].detach().float().softmax(-1).cpu()
+        gold = batch.get('labels', predicted)[j].cpu()
+        p = self.logits(outputs['main'])[j].detach().float().softmax(-1).cpu()
         return gold, predicted[j].cpu(), p, gold != -100
 
     def answer(self, outputs, predicted, batch, j, real, names):
@@ -219,8 +220,8 @@ class TokenTask(Task):
             names_of = iter(names(ids[counts].tolist()))
             return [next(names_of) if c else None for c in counts[real].tolist()]
         confidence = torch.where(counts, p.gather(1, predicted.clamp(min=0)[:, None]).squeeze(1), torch.nan)
-        return (dict(token_confidence=confidence[real].numpy()),
-                dict(token_labels=named(gold), token_predictions=named(predicted)))
+        labelled = dict(token_labels=named(gold)) if 'labels' in batch else {} # without labels there is no gold answer
+        return dict(token_confidence=confidence[real].numpy()), dict(**labelled, token_predictions=named(predicted))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023b
 class Tagging(TokenTask):
@@ -316,11 +317,6 @@ class Spans(TokenTask):
         p = start.cumsum(0) * end.flip(0).cumsum(0).flip(0)
         gold = batch.get('labels', predicted)[j].cpu()
         return gold, predicted[j].cpu(), torch.stack([1 - p, p], -1), gold != -100
-
-    def answer(self, outputs, predicted, batch, j, real, names):
-        arrays, info = super().answer(outputs, predicted, batch, j, real, names)
-        if 'labels' not in batch: del info['token_labels'] # without labels there is no gold answer
-        return arrays, info
 
 # %% ../../nbs/03_models/02_tasks.ipynb #026
 def _of_texts(fits, config={}):

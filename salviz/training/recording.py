@@ -104,19 +104,23 @@ def check_saliency(model, feed, probes, settings):
 class _ProbePasses:
     "Runs the model on a batch of probes"
     def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20,
-        saliency=None, # name of an attribution; None: integrated gradients for text, else the gradient
+        # name of an attribution; None: integrated gradients for text, else the gradient; False: no saliency
+        saliency=None,
         saliency_steps=None, # steps whose snapshots contain saliency; None: all
+        layers=None,         # layers whose attention is recorded; None: all
+        score=None,          # what saliency explains, see `score_target`; None: the prediction
     ):
         self.run, self.probe_set, self.texts, self.feed, self.method, self.classes = (
             run, probe_set, texts, feed, method, classes)
         self.batch_size, self.steps, self.saliency_seconds = batch_size, steps, 0.
-        self.saliency_steps = saliency_steps
+        self.saliency_steps, self.layers, self.score = saliency_steps, layers, score
         default = 'integrated_gradients' if feed.task.modality == 'text' else 'gradient'
-        self.saliency = attribution_named(saliency or default, argument='saliency')
+        wanted = saliency is not False
+        self.saliency = attribution_named(saliency or default, argument='saliency') if wanted else None
 
     def leaves_out_saliency(self, step:int) -> bool:
         "Return whether the snapshots of `step` omit saliency"
-        return self.saliency_steps is not None and step not in self.saliency_steps
+        return self.saliency is None or self.saliency_steps is not None and step not in self.saliency_steps
 
     def _further(self, model, main, batch, plan) -> dict:
         "Return the outputs `main` and those of the further passes of `plan`"
@@ -136,9 +140,10 @@ class _ProbePasses:
         except ValueError: return None # a head that reads all rows; methods that need a pooled row have checked before
 
     def _saliency(self, model, batch, labelled, predicted) -> torch.Tensor:
-        "Return the saliency of each token, pixel or series value of `batch` for the prediction of `model`"
+        "Return the saliency of each token, pixel or series value of `batch` for the prediction, or for `score`"
         start = time.perf_counter()
-        target = attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
+        if self.score is None: target = attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
+        else: target = score_target(model, batch, self.score)
         saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
         self.saliency_seconds += time.perf_counter() - start
         return saliency
@@ -163,7 +168,8 @@ class _Observations(_ProbePasses):
         None), and the pooled `rows`, among others."""
         task, method = self.feed.task, self.method
         with undisturbed(model, training=False), full_precision(model):
-            with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps:
+            observing = observe(model, self.layers) if observes(model) else contextlib.nullcontext()
+            with torch.no_grad(), observing as maps:
                 main = model(**model_inputs(batch, model))
             predicted = task.predicted(main, batch)
             labelled = batch if 'labels' in batch else {**batch, 'labels': predicted}
@@ -240,13 +246,14 @@ class Recorder(_SnapshotParts):
     def __call__(self, model, progress:Progress, epoch:float, last=False):
         """Write a snapshot of every probe example for `model` at `progress`
 
-        `last`: training ends here, so the snapshots always contain saliency."""
+        `last`: training ends here, so the snapshots contain saliency if the recorder computes any."""
         start, self.saliency_seconds, largest = time.perf_counter(), 0., 0.
         for i in range(0, len(self.probe_set), self.batch_size):
             rows = [self.probe_set[j] for j in range(i, min(i + self.batch_size, len(self.probe_set)))]
             batch = {k: v.to(device_of(model)) for k, v in self.feed.collate(rows).items()}
             batch = self.feed.corrupt(batch, progress.seed, evaluation_draw)
-            seen = self.observations(model, batch, progress, last or not self.leaves_out_saliency(progress.step))
+            with_saliency = not self.leaves_out_saliency(progress.step) or last and self.saliency is not None
+            seen = self.observations(model, batch, progress, with_saliency)
             for j, row in enumerate(rows):
                 snapshot = self.snapshot(i + j, j, row, batch, seen, progress, epoch)
                 largest = max(largest, largest_saliency(snapshot))
@@ -265,11 +272,11 @@ class Recorder(_SnapshotParts):
                     modality=task.modality, seed=progress.seed, drawn_step=progress.step, method_epoch=progress.epoch,
                     phase=method.phase(progress),
                     example_id=int(row['example_id']),
-                    **self.saliency.in_a_run(), **more)
+                    **(self.saliency.in_a_run() if self.saliency else {}), **more)
         if method.cite: info['cite'] = plain(method.cite)
         if seen['patches']: info['patches'] = seen['patches']
         if seen['note']: info['notes'] = [seen['note']]
-        if seen['saliency'] is None:
+        if seen['saliency'] is None and self.saliency:
             before = max(step for step in self.saliency_steps if step < progress.step)
             info['awaited'] = ('Saliency was not recorded at this step; '
                                f'the last step before it with saliency is {before} '

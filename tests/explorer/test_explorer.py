@@ -294,7 +294,7 @@ def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which
 # --- errors
 
 def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
-    refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3),
+    refused = {'a training from start_training or watch, or a list of Snapshots; got int': lambda: Explorer(3),
                'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),

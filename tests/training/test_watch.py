@@ -1,0 +1,431 @@
+"Watching changes nothing, costs little, rejects what it cannot watch, and leaves a normal run."
+import contextlib
+import copy
+import random
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from salviz.core.locks import RunInUse
+from salviz.core.runs import Run
+from salviz.explorer.widget import Explorer
+from salviz.models.attention import attention_layers
+from salviz.models.corruption import small_model
+from salviz.training.trainer import train
+from salviz.training.watch import Spacing, watch
+
+probes = ['the film and a fine story', 'dull']
+quick = dict(max_steps=4, per_device_train_batch_size=4, learning_rate=1e-3, use_cpu=True, report_to='none',
+             disable_tqdm=True, save_strategy='no')
+
+
+def no_watcher(*args, **kwargs): return None
+
+
+@pytest.fixture
+def watching(tmp_path, tiny_tokenizer):
+    "Function that watches a model; every recording takes place unless `steps` says otherwise"
+    begun = []
+    def begin(model, run_dir='run', texts=probes, **kw):
+        begun.append(watch(model, tiny_tokenizer, texts, run_dir=tmp_path/run_dir, **{'steps': 2, **kw}))
+        return begun[-1]
+    yield begin
+    for watcher in begun: watcher.finish()
+
+
+def batches(tokenizer, data, n, size=4):
+    rows = data['train']
+    for i in range(n):
+        part = rows.select([(i*size + j) % len(rows) for j in range(size)])
+        yield dict(tokenizer(list(part['text']), padding=True, return_tensors='pt'), labels=torch.tensor(part['label']))
+
+
+def random_states():
+    python, arrays = random.getstate(), np.random.get_state()
+    return python, arrays[1].tolist(), arrays[2:], torch.get_rng_state().tolist()
+
+
+def loop(model, tokenizer, data, begin, autocast=False, accumulate=1, steps=4):
+    """Train with dropout; Python and numpy draw numbers too, and an embedding stays in evaluation mode with frozen
+    weights. Return everything that watching could change"""
+    for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0)
+    model.train()
+    model.bert.embeddings.eval()
+    for p in model.bert.embeddings.parameters(): p.requires_grad_(False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    watcher, drawn, losses = begin(model), [], []
+    casting = torch.autocast('cpu', torch.bfloat16) if autocast else contextlib.nullcontext()
+    with casting: # around the watcher too
+        for i, batch in enumerate(batches(tokenizer, data, steps*accumulate), 1):
+            loss = model(**batch).loss
+            loss.backward()
+            losses.append(float(loss.detach()))
+            if i % accumulate: continue
+            optimizer.step()
+            if watcher: watcher.step(loss=loss) # gradients are still there
+            drawn.append((random.random(), np.random.rand(), float(torch.rand(()))))
+            grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+    if watcher: watcher.finish()
+    return dict(weights=[p.detach().clone() for p in model.state_dict().values()], grads=grads, losses=losses,
+                modes=[m.training for m in model.modules()], needed=[p.requires_grad for p in model.parameters()],
+                states=random_states(), drawn=drawn, moments=list(optimizer.state_dict()['state'].items()))
+
+
+def assert_same(a, b):
+    "Assert that two results of `loop` are equal to the bit"
+    for name in ('weights', 'grads'):
+        for x, y in zip(a[name], b[name], strict=True):
+            assert (x is None and y is None) or torch.equal(x, y), name
+    for name in ('losses', 'modes', 'needed', 'states', 'drawn'): assert a[name] == b[name], name
+    for (i, x), (j, y) in zip(a['moments'], b['moments'], strict=True):
+        assert i == j and all(torch.equal(x[k], y[k]) for k in x)
+
+
+@pytest.mark.parametrize('how', [dict(), dict(autocast=True), dict(accumulate=2), dict(checkpointing=True)],
+                         ids=['plain', 'autocast', 'accumulation', 'checkpointing'])
+def test_watching_a_loop_changes_nothing(watching, tiny_bert, tiny_tokenizer, tiny_data, how):
+    how, results = dict(how), []
+    checkpointing = how.pop('checkpointing', False)
+    for begin in (no_watcher, watching):
+        model = tiny_bert(num_hidden_layers=2)
+        if checkpointing: model.gradient_checkpointing_enable(dict(use_reentrant=False))
+        results.append(loop(model, tiny_tokenizer, tiny_data, begin, **how))
+        assert model.is_gradient_checkpointing == checkpointing
+    assert_same(*results)
+
+
+@pytest.mark.slow
+def test_watching_a_compiled_model_changes_nothing(watching, tiny_bert, tiny_tokenizer, tiny_data):
+    results = []
+    for begin in (no_watcher, watching):
+        torch._dynamo.reset()
+        model = tiny_bert(num_hidden_layers=1)
+        model.compile(backend='eager')
+        results.append(loop(model, tiny_tokenizer, tiny_data, begin, steps=2))
+    assert_same(*results)
+    torch._dynamo.reset()
+    watcher = watching(torch.compile(tiny_bert(), backend='eager'), 'wrapped')
+    assert watcher.run.snapshot().arrays['attention'].shape[:2] == (2, 4)
+
+
+class Losses(TrainerCallback):
+    def __init__(self): self.logs = []
+    def on_log(self, args, state, control, logs=None, **kw): self.logs.append({k: logs[k] for k in logs if k == 'loss'})
+
+
+def trainer_of(model, tokenizer, data, folder, callbacks, **kw):
+    def encode(rows): return dict(tokenizer(rows['text']), labels=rows['label'])
+    encoded = data['train'].map(encode, batched=True, remove_columns=['text', 'label'])
+    args = TrainingArguments(str(folder), logging_steps=1, **quick, **kw)
+    return Trainer(model, args, train_dataset=encoded, processing_class=tokenizer, callbacks=callbacks)
+
+
+def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    "With dropout, gradient accumulation, bf16 autocast and gradient checkpointing"
+    results = []
+    for begin in (no_watcher, watching):
+        model, logged = tiny_bert(), Losses()
+        watcher = begin(model)
+        callbacks = [logged, watcher] if watcher else [logged]
+        trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', callbacks,
+                             gradient_accumulation_steps=2, bf16=True, gradient_checkpointing=True)
+        trainer.train()
+        results.append((logged.logs, [x.clone() for x in model.state_dict().values()], random_states()))
+    (a, weights, state), (b, watched, watched_state) = results
+    assert a == b and all(map(torch.equal, weights, watched)) and state == watched_state
+    run = watcher.run
+    assert run.finished and run.steps == [0, 2, 4] and run.snapshot(-1).epoch > 0
+    assert [r['loss'] for r in run.train_rows] == [row['loss'] for row in b if row]
+    assert 'grad_norm' in next(r for r in run.metrics if r['kind'] == 'log')
+
+
+def test_the_trainer_must_train_the_watched_model(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    watcher = watching(tiny_bert())
+    trainer = trainer_of(tiny_bert(), tiny_tokenizer, tiny_data, tmp_path/'out', [watcher])
+    with pytest.raises(ValueError, match='trains another BertForSequenceClassification than the one that'):
+        trainer.train()
+
+
+def test_a_watched_run_opens_in_a_fresh_process_and_in_salviz_show(watching, tmp_path, tiny_bert, tiny_tokenizer,
+                                                                  tiny_data):
+    loop(tiny_bert(), tiny_tokenizer, tiny_data, watching)
+    program = '''
+import sys
+from salviz import Run, figure
+from salviz.cli import main
+run = Run(sys.argv[1])
+assert run.finished and run.steps == [0, 2, 4] and run.probes == [0, 1] and not run.check(), run
+assert [r['step'] for r in run.train_rows] == [4] and run.summary['steps'] == 4
+assert figure(run, 'head_statistics').caption
+assert not main(['show', sys.argv[1], '--out', sys.argv[2]])
+assert 'torch' not in sys.modules
+'''
+    done = subprocess.run([sys.executable, '-c', program, tmp_path/'run', tmp_path/'page.html'], capture_output=True,
+                          text=True, check=False)
+    assert not done.returncode, done.stderr
+    assert 'the film and a fine story' in (tmp_path/'page.html').read_text()
+
+
+def test_the_explorer_follows_a_watched_training(watching, tiny_bert, tiny_tokenizer, tiny_data):
+    watcher = watching(tiny_bert())
+    explorer = Explorer(watcher)
+    assert explorer.controls is None and explorer.selection().snapshot.step == 0
+    watcher.step(loss=1.)
+    watcher.step(loss=torch.tensor(.5))
+    explorer.view.settle()
+    assert [x for x in explorer._metas()[0]['recorded'] if x[1] == 2] == [[0, 2], [1, 2]]
+    assert explorer.picture().axes # does not wait for the training
+    watcher.finish()
+    explorer._worker.flush()
+    assert explorer._metas()[0]['finished'] and watcher.state == 'finished'
+    explorer.close()
+
+
+def test_a_folder_is_watched_once(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    watcher = watching(tiny_bert())
+    with pytest.raises(FileExistsError, match='exists already, or another process .* a watched run cannot be resumed'):
+        watching(tiny_bert())
+    with pytest.raises(RunInUse, match='is being trained by process'):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False)
+    watcher.finish()
+    with pytest.raises(ValueError, match='cannot resume .*: method, data, settings differ'):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False, resume=True)
+    with pytest.raises(RuntimeError, match='this watcher has finished'): watcher.step(loss=1.)
+    assert watcher.finish().steps == [0]
+
+
+class Clock:
+    "A clock that moves only when it is told to"
+    def __init__(self): self.now = 0.
+    def __call__(self): return self.now
+
+
+def spaced(watching, model, run_dir, seconds, cost, steps=400, **kw):
+    "Return the recorded steps and the spacing of `steps` steps of `seconds` each, with recordings of `cost` seconds"
+    clock, watcher = Clock(), watching(model, run_dir, steps=None, saliency=False, **kw)
+    def record(*args, **kwargs): clock.now += cost
+    watcher.recorder, recorded = record, [0]
+    watcher.spacing = Spacing(kw.get('budget', .02), clock=clock)
+    with watcher.spacing.recorded(0): record()
+    for step in range(1, steps + 1):
+        clock.now += seconds
+        before = watcher.spacing.count
+        watcher.step()
+        recorded += [step]*(watcher.spacing.count - before)
+    watcher.finish()
+    return recorded, watcher.spacing
+
+
+def test_recordings_are_spaced_so_that_they_take_at_most_two_percent_of_the_training(watching, tiny_bert):
+    model = tiny_bert()
+    recorded, spacing = spaced(watching, model, 'slow', 1., 1.)
+    assert recorded == [0, 151, 201, 251, 302, 363] # the last step is recorded too: 7 seconds
+    assert spacing.count == 7 and spacing.spent <= .02*spacing.training_seconds
+    recorded, spacing = spaced(watching, model, 'quick', 1., 1e-4) # never more often than the steps grow apart
+    assert recorded[:8] == [0, 2, 3, 4, 5, 6, 8, 10] and len(recorded) < 35
+    recorded, spacing = spaced(watching, model, 'costly', 1., 50.) # only the first and the last step
+    assert recorded == [0] and spacing.count == 2
+    recorded, spacing = spaced(watching, model, 'generous', 1., 1., budget=.1)
+    assert recorded[1] == 31 and .02 < spacing.spent/spacing.training_seconds <= .1
+
+
+def test_losses_of_a_loop_are_averaged_before_they_are_written(watching, tiny_bert):
+    watcher = watching(tiny_bert(), steps=10**6, saliency=False, log_every=4)
+    for loss in range(10): watcher.step(loss=torch.tensor(float(loss), requires_grad=True), accuracy=.5, epoch=loss/10)
+    run = watcher.finish()
+    assert [(r['step'], r['loss']) for r in run.train_rows] == [(4, 1.5), (8, 5.5), (10, 8.5)]
+    assert run.train_rows[-1]['epoch'] == .9 and 'accuracy' not in run.train_rows[-1] # not drawn as if it were a loss
+    assert [r['accuracy'] for r in run.metrics if r['kind'] == 'log'] == [.5]*3
+
+
+@pytest.mark.parametrize('task, texts, arrays', [
+    ('classification', ['film', 'the film . '*200], {'probabilities'}),
+    ('regression', ['film', ('the film', 'a story')][:1], {'prediction'}),
+    ('token_classification', ['film', 'the film . '*200], {'token_confidence'}),
+    ('masked_lm', ['the', 'the film . '*200], {'token_confidence'}),
+    ('causal_lm', ['the film', 'the film . '*200], {'token_confidence'})])
+def test_every_task_is_watched_with_short_and_long_probes(watching, tiny_tokenizer, task, texts, arrays):
+    model = small_model(task, tiny_tokenizer, layers=1, **dict(classification=dict(num_labels=2),
+                        token_classification=dict(labels=['O', 'NAME'])).get(task, {}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        watcher = watching(model, texts=texts)
+    cut = [w for w in caught if 'longer than 64 tokens and were truncated' in str(w.message)]
+    assert len(cut) == (len(texts) > 1)
+    s = watcher.run.snapshot(0, 0)
+    assert arrays | {'attention', 'saliency'} <= set(s.arrays) and s.info['task'] == task
+    if len(texts) > 1: assert len(watcher.run.snapshot(0, 1).tokens) == 64
+    watcher.step(loss=1.)
+    assert watcher.finish().steps == [0, 1]
+
+
+def test_layers_score_and_saliency_are_chosen(watching, tiny_bert):
+    first = watching(tiny_bert(), layers=-1, score=0).run.snapshot()
+    assert first.layers['attention'] == [1] and first.arrays['attention'].shape[0] == 1
+    second = watching(tiny_bert(), 'other', score=1, saliency='input_x_gradient').run.snapshot()
+    assert second.info['saliency_method'] == 'input_x_gradient' and 'saliency_method' in first.info
+    third = watching(tiny_bert(), 'third', score=lambda outputs, rows: outputs.logits[:, 0] - outputs.logits[:, 1])
+    fourth = watching(tiny_bert(), 'fourth', score=lambda outputs, rows: outputs.logits[:, 1] - outputs.logits[:, 0])
+    assert np.allclose(third.run.snapshot().arrays['saliency'], -fourth.run.snapshot().arrays['saliency'], atol=1e-6)
+    without = watching(tiny_bert(), 'without', saliency=False).run.snapshot()
+    assert 'saliency' not in without.arrays and 'saliency_method' not in without.info and 'awaited' not in without.info
+
+
+def test_a_model_without_a_padding_token_is_explained_without_a_baseline(tmp_path, tiny_bert, tiny_tokenizer):
+    model = tiny_bert()
+    model.config.pad_token_id = None
+    with watch(model, tiny_tokenizer, probes, run_dir=tmp_path/'run') as watcher:
+        assert watcher.run.snapshot().info['saliency_method'] == 'gradient_norm'
+    assert watcher.run.finished
+    unpadded = copy.deepcopy(tiny_tokenizer)
+    unpadded.pad_token = None
+    with pytest.raises(ValueError, match='watch: the tokenizer has no padding token; set one'):
+        watch(tiny_bert(), unpadded, probes, run_dir=tmp_path/'unpadded')
+
+
+def test_an_error_of_a_recording_ends_the_watching_but_not_the_training(watching, tiny_bert, tiny_tokenizer, tiny_data,
+                                                                       monkeypatch):
+    plain = loop(tiny_bert(), tiny_tokenizer, tiny_data, no_watcher)
+    def full(self, snapshot): raise OSError(28, 'No space left on device')
+    begun = []
+    def begin(model):
+        begun.append(watching(model))
+        monkeypatch.setattr(Run, 'save', full)
+        return begun[0]
+    with pytest.warns(UserWarning, match='recording failed at step 2 .*No space left.* the training continues'):
+        watched = loop(tiny_bert(), tiny_tokenizer, tiny_data, begin)
+    assert_same(plain, watched)
+    assert begun[0].state == 'failed' and 'No space left' in begun[0].run.state['error'] and begun[0].run.steps == [0]
+
+
+def test_an_error_of_the_training_is_recorded(watching, tiny_bert):
+    with pytest.raises(KeyError), watching(tiny_bert()) as watcher: raise KeyError('labels')
+    assert watcher.state == 'failed' and not watcher.run.finished and 'KeyError' in watcher.run.state['error']
+
+
+def test_bad_input_raises_at_the_start_and_leaves_nothing(tmp_path, tiny_bert, tiny_tokenizer):
+    def fails(message, model=None, tokenizer=tiny_tokenizer, texts=probes, error=ValueError, **kw):
+        with pytest.raises(error, match=message):
+            watch(model or tiny_bert(), tokenizer, texts, run_dir=tmp_path/'run', **kw)
+        assert not (tmp_path/'run').exists()
+    for texts in ([], 'one text', [3], ['', 'a film'], None): fails('probes must be a list of texts', texts=texts)
+    fails('layers: BertForSequenceClassification has the layers 0 to 1', layers=[9])
+    fails("target must be 'predicted', 'gold', a class from 0 to 1", score='best')
+    fails('has no num_labels|contains no transformers model|no head', model=torch.nn.Linear(2, 2))
+    fails('steps must be a positive integer', steps=[-1])
+    fails('saliency must be one of', saliency='guesswork')
+    fails('needs its tokenizer, got None', tokenizer=None)
+    with torch.device('meta'): empty = copy.deepcopy(tiny_bert()).to('meta')
+    fails('has parameters on the meta device', model=empty)
+    sharded = tiny_bert()
+    sharded.bert.pooler.dense.weight.ds_id = 0
+    fails('sharded by DeepSpeed ZeRO stage 3, so this process cannot run the model', model=sharded)
+    watcher = watch(tiny_bert(), tiny_tokenizer, probes, run_dir=tmp_path/'run', saliency=False)
+    with pytest.raises(ValueError, match=r'step: loss must be one number, .* got a tensor of shape \[2\]'):
+        watcher.step(loss=torch.ones(2))
+    watcher.finish()
+
+
+def test_only_the_first_process_records(tmp_path, monkeypatch, tiny_bert, tiny_tokenizer):
+    monkeypatch.setenv('RANK', '1')
+    watcher = watch(tiny_bert(), tiny_tokenizer, probes, run_dir=tmp_path/'run')
+    watcher.step(loss=1.)
+    assert watcher.finish() is None and not list(tmp_path.iterdir()) and 'another process' in repr(watcher)
+
+
+def test_lightning_is_an_optional_import(watching, tiny_bert, monkeypatch):
+    watcher = watching(tiny_bert(), saliency=False)
+    for name in ('lightning', 'lightning.pytorch', 'pytorch_lightning'): monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match='this needs the package lightning'): watcher.lightning()
+    monkeypatch.setitem(sys.modules, 'lightning.pytorch', types.SimpleNamespace(Callback=object))
+    monkeypatch.setitem(sys.modules, 'lightning', types.ModuleType('lightning'))
+    callback = watcher.lightning()
+    trainer = types.SimpleNamespace(global_step=0, current_epoch=1)
+    callback.on_train_start(trainer, None)
+    for trainer.global_step in (0, 1, 1, 2): # two batches for the first step
+        callback.on_train_batch_end(trainer, None, dict(loss=torch.tensor(1.)), None, 0)
+    callback.on_train_end(trainer, None)
+    assert watcher.run.steps == [0, 2] and watcher.run.finished and watcher.run.snapshot(2).epoch == 1
+
+
+def test_attention_recorded_by_watch_is_that_of_observe(watching, tiny_bert):
+    model = tiny_bert().train()
+    recorded = watching(model).run.snapshot().arrays['attention']
+    assert recorded.shape[:2] == (len(attention_layers(model)), 4) and np.allclose(recorded.sum(-1), 1, atol=2e-3)
+    assert model.training and Path(model.config.name_or_path or '.').exists()
+
+
+def same_weights(trained, steps):
+    "Assert that `trained(True)`, a watcher and a model, has the weights of `trained(False)`, and recorded `steps`"
+    watcher, model = trained(True)
+    _, plain = trained(False)
+    assert all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
+    assert watcher.run.finished and watcher.run.steps == steps and watcher.run.train_rows
+    return watcher.run
+
+
+@pytest.mark.slow
+def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_data):
+    trl = pytest.importorskip('trl')
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.eos_token = tokenizer.sep_token
+    def trained(watched):
+        model = small_model('causal_lm', tokenizer, kind='llama')
+        args = trl.SFTConfig(str(tmp_path/'out'), bf16=False, logging_steps=2, **quick)
+        trainer = trl.SFTTrainer(model, args, train_dataset=tiny_data['train'].select_columns('text'),
+                                 processing_class=tokenizer)
+        watcher = watching(trainer.model, texts=['the film and'], max_length=32) if watched else None
+        if watched: trainer.add_callback(watcher)
+        trainer.train()
+        return watcher, model
+    assert same_weights(trained, [0, 2, 4]).snapshot().info['token_predictions']
+
+
+@pytest.mark.slow
+def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_bert, tiny_tokenizer):
+    "Its score of a sentence pair is what saliency explains"
+    pytest.importorskip('sentence_transformers')
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    make_tiny_bert(num_labels=1).save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model')
+    pairs = datasets.Dataset.from_dict(dict(a=['the film', 'a story']*8, b=['a film', 'the music']*8, label=[1., 0.]*8))
+    def trained(watched):
+        model = CrossEncoder(str(tmp_path/'model'), num_labels=1, device='cpu')
+        args = CrossEncoderTrainingArguments(str(tmp_path/'out'), logging_steps=2, **quick)
+        inner = next(m for m in model.modules() if type(m).__name__ == 'BertForSequenceClassification')
+        watcher = watching(inner, texts=[('the film', 'a film')]) if watched else None
+        CrossEncoderTrainer(model, args, train_dataset=pairs, callbacks=[watcher] if watched else []).train()
+        return watcher, inner
+    s = same_weights(trained, [0, 2, 4]).snapshot()
+    assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
+
+
+@pytest.mark.slow
+def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_tokenizer, tiny_data):
+    lightning = pytest.importorskip('lightning')
+    class Module(lightning.LightningModule):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+        def training_step(self, batch, i): return self.model(**batch).loss
+        def configure_optimizers(self): return torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+    def trained(watched):
+        torch.manual_seed(0)
+        model = make_tiny_bert().train()
+        watcher = watching(model) if watched else None
+        trainer = lightning.Trainer(max_steps=4, accelerator='cpu', logger=False, enable_checkpointing=False,
+                                    enable_progress_bar=False, accumulate_grad_batches=2,
+                                    callbacks=[watcher.lightning()] if watched else [])
+        loader = torch.utils.data.DataLoader(list(batches(tiny_tokenizer, tiny_data, 8)), batch_size=None)
+        trainer.fit(Module(model), loader)
+        return watcher, model
+    same_weights(trained, [0, 2, 4])
