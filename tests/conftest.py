@@ -1,18 +1,15 @@
-"Small things that several test files share: a tokenizer, data and models that are made in a moment."
+"""Small things that several test files share: a tokenizer, data and models that are made in a moment.
+The process of pytest-xdist that only hands out tests loads this file too, so torch is imported where it is needed."""
 import asyncio
 import contextlib
 import re
 import sys
 from importlib.util import find_spec
 
-import datasets
 import pytest
-import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from _pytest.assertion import rewrite
 
 import traced
-from arithmetic import chosen
 from forked import cheaply, in_place_of_spawn
 from units import in_order
 
@@ -20,6 +17,18 @@ if find_spec('xdist') is not None: from units import pytest_xdist_make_scheduler
 if find_spec('playwright') is not None: # a machine with a card seldom has it, and no numeric test needs it (gpu.py)
     from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
     from lab_server import jupyter  # noqa: F401, a fixture of every test that opens JupyterLab
+
+def pytest_configure(config):
+    "Rewrite the assertions of all tests once, before two workers do so at the same time"
+    hands_out = getattr(config.option, 'numprocesses', None) and not hasattr(config, 'workerinput')
+    if not hands_out or sys.dont_write_bytecode: return
+    state = config.stash[rewrite.assertstate_key]
+    for file in sorted((traced.root/'tests').rglob('test_*.py')):
+        folder = rewrite.get_cache_dir(file)
+        compiled = folder/f'{file.stem}{rewrite.PYC_TAIL}'
+        if not rewrite.try_makedirs(folder) or rewrite._read_pyc(file, compiled) is not None: continue
+        digest, code = rewrite._rewrite_test(file, config)
+        rewrite._write_pyc(state, code, digest, compiled)
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
@@ -51,6 +60,7 @@ def what_it_depends_on(request):
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
     "Which arithmetic the tests run in; see arithmetic.py"
+    from arithmetic import chosen
     cheaply()
     with chosen(): yield
 
@@ -60,6 +70,8 @@ things = 'the film a plot and this story of one actor with its music'.split()
 @pytest.fixture(scope='session')
 def tiny_data():
     "Two classes that a word or two tell apart; sentences of 3 to 14 words"
+    import datasets
+    import torch
     g = torch.Generator().manual_seed(0)
     def pick(words): return words[int(torch.randint(len(words), (1,), generator=g))]
     def row(label):
@@ -81,6 +93,8 @@ fine film the this ##lly actor and cold dull funny its musi plot silly story wit
 @pytest.fixture(scope='session')
 def tiny_tokenizer():
     "WordPiece over the words of `tiny_data`; some words fall into pieces"
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
     special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
     vocab = {piece: i for i, piece in enumerate([*special, *pieces])}
     tok = Tokenizer(models.WordPiece(vocab, unk_token='[UNK]'))
@@ -93,6 +107,8 @@ def tiny_tokenizer():
 @pytest.fixture(scope='session')
 def make_tiny_bert(tiny_tokenizer):
     "Function that makes the same small random BERT again and again; keyword arguments change its config"
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
     def make(seed=0, **kw):
         sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                      max_position_embeddings=64, num_labels=2)

@@ -16,7 +16,10 @@ from types import SimpleNamespace
 
 import traced
 
-heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
+# jsonschema, which nbformat imports, builds grammars for formats that no notebook uses; two seconds in each process
+sys.modules.setdefault('rfc3987_syntax', None)
+
+heavy = ['forked', 'torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
          'salviz.training.live', 'salviz.analysis.model_maps', 'nbdev.test', 'execnb.shell', 'preloaded']
 
 def cheaply():

@@ -28,7 +28,7 @@ packages = dict(fastcore='fastcore', datasets='datasets', dill='dill', multiproc
                 psygnal='psygnal', ipywidgets='ipywidgets', widgetsnbextension='widgetsnbextension',
                 jupyterlab_widgets='jupyterlab_widgets', comm='comm', traitlets='traitlets', ipython='IPython',
                 jedi='jedi', parso='parso', prompt_toolkit='prompt_toolkit', wcwidth='wcwidth', pexpect='pexpect',
-                ptyprocess='ptyprocess', decorator='decorator', ipython_pygments_lexers='ipython_pygments_lexers',
+                ptyprocess='ptyprocess', ipython_pygments_lexers='ipython_pygments_lexers',
                 stack_data='stack_data', executing='executing', asttokens='asttokens', pure_eval='pure_eval',
                 peft='peft', accelerate='accelerate', safetensors='safetensors', scikit_learn='sklearn', scipy='scipy',
                 pandas='pandas', matplotlib='matplotlib', matplotlib_inline='matplotlib_inline', tqdm='tqdm',

@@ -36,7 +36,8 @@ def fresh(tmp_path_factory):
         (copy/file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy/file.relative_to(root))
     for command in ('nbdev-export', 'nbdev-clean'):
-        subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
+        done = forked.run((bin/command).read_text(), name=command, cwd=copy)
+        assert done.returncode == 0, done.stderr[-3000:]
     return copy
 
 def test_imports_are_sorted():

@@ -237,7 +237,7 @@ class _WithBackground(_Selected):
         if self._background:
             self._background.wait(timeout)
             self._worker.call()
-            self._worker.flush()
+            self._worker.flush(timeout)
             self._draw_last()
         self.view.settle()
 

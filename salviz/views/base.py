@@ -587,9 +587,10 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
         if layer not in observed: continue
-        rows = np.nan_to_num(snapshot.arrays['attention'][observed.index(layer)][:, words].astype(float))
-        total = rows.sum((-1, -2))
-        fractions[i] = np.divide(rows[..., words].sum((-1, -2)), total, out=np.zeros(len(rows)), where=total > 0)
+        for head, A in enumerate(snapshot.arrays['attention'][observed.index(layer)]): # one by one: saves memory
+            rows = np.nan_to_num(A[words].astype(float))
+            total = rows.sum()
+            fractions[i, head] = rows[:, words].sum()/total if total > 0 else 0.
     return fractions
 
 # %% ../../nbs/10_views/00_base.ipynb #058s
@@ -616,7 +617,8 @@ def telling_head(
 ) -> tuple: # row and head
     "Return the eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
     if words is None: words = slice(None)
-    rows = np.array([np.nan_to_num(np.abs(maps[:, words][..., words].astype(float))).sum(-1) for maps in attribution])
+    def row_sums(values): return np.nan_to_num(np.abs(values[words][:, words].astype(float))).sum(-1)
+    rows = np.array([[row_sums(values) for values in maps] for maps in attribution])
     fractions = np.broadcast_to(1. if fractions is None else fractions, rows.shape[:2])
     return best_head(fractions, np.median(rows, -1), rows.sum(-1))
 

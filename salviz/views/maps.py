@@ -84,8 +84,9 @@ def _on_patterns(snapshot, layers):
 def _contrasts(snapshot, layers):
     "Return the largest minus the smallest attention of a word to a word [layers, heads], mean over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
-    maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
-    return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
+    def contrast(A): return np.ptp(np.nan_to_num(A[words][:, words].astype(float)), -1).mean()
+    maps = (snapshot.arrays['attention'][observed.index(layer)] for layer in layers)
+    return np.array([[contrast(A) for A in heads] for heads in maps])
 
 # %% ../../nbs/10_views/02_maps.ipynb #011s
 def _telling(
@@ -94,13 +95,14 @@ def _telling(
     "Return the default head of `snapshot` and the reason for the choice"
     def allowed(recorded): return [layer for layer in recorded if layers is None or layer in layers]
     words, of = word_tokens(snapshot), {name: allowed(recorded) for name, recorded in snapshot.layers.items()}
-    def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
+    def maps(name): return [snapshot.arrays[name][snapshot.layers[name].index(l)] for l in of[name]]
     def fractions(name): return word_fractions(snapshot, of[name])
-    if of.get('guided') and (guided := maps('guided') > 0).any():
+    def is_nonzero(name): return any(np.nan_to_num(values).any() for heads in maps(name) for values in heads)
+    if of.get('guided') and (guided := np.stack(maps('guided')) > 0).any():
         name, eligible = 'guided', np.where(guided, fractions('guided'), -1)
         i, head = best_head(eligible, _on_patterns(snapshot, of[name]))
         why = chosen_by(eligible, 'the guided one with the most attention on its pattern')
-    elif of.get('attention_attribution') and np.nan_to_num(maps('attention_attribution')).any():
+    elif of.get('attention_attribution') and is_nonzero('attention_attribution'):
         name, eligible = 'attention_attribution', fractions('attention_attribution')
         i, head = telling_head(maps(name), words, eligible)
         why = chosen_by(eligible, attributed_rule)
