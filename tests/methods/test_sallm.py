@@ -42,7 +42,7 @@ from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_l
                                   layer_loss,
                                   pooled_attention,
                                   saliency_target,
-                                  taken_over, token_saliency)
+                                  matching_explanations, token_saliency)
 from salviz.models.nets import TextLSTM, TextLSTMConfig
 from salviz.core.runs import Run
 from salviz.training.trainer import load_model, train
@@ -1667,7 +1667,7 @@ def test_content_depends_on_tokens_and_label_only():
     assert contents(data['train'].remove_columns('labels')).tolist() != one.tolist()
     made = explain_examples(make_bert(1), data['train'], collate, 2)
     made['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in made['example_id']])
-    found, missing = taken_over(made, encode_texts(['fun and long'], tokenizer))
+    found, missing = matching_explanations(made, encode_texts(['fun and long'], tokenizer))
     assert missing == 1 and all(len(v) == 0 for v in found.values())
 
 
