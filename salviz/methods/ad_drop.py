@@ -189,7 +189,7 @@ class _Attributing(Method):
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
         """Return the attribution of every layer, and the positions that may be attended to
 
-        With RD, random numbers replace the attribution, including positions that are not allowed."""
+        With RD, random numbers replace the attribution, even at positions that are not allowed."""
         if self.attribution == 'random':
             allowed = attendable(model, batch, check_layers(model, self.layers))
             return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)

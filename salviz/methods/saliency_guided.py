@@ -208,7 +208,7 @@ def consistency_loss_per_class(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm2
 def maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
-    "Return the `word_ids` of `batch` without those of answers (second segments) of a causal language model"
+    "Return the `word_ids` of `batch`, but not those of answers (second segments) for causal language models"
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-1

@@ -114,7 +114,7 @@ def agreement_loss(
     loss='kl',              # one of `_agreement_losses`
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]; 0 where the target is all zero
-    "Return the loss between `attention` and `target`, normalised over the tokens that count or as in the released code"
+    "Return the loss between `attention` and `target`, over the tokens that count or as in the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
     if loss == 'released':
@@ -382,7 +382,7 @@ def matching_explanations(
     recorded:dict, # arrays example_id, length, saliency and content of another run
     examples,      # encoded examples of this run
 ) -> tuple: # (the same arrays for the examples that are found, number of examples that are not)
-    "Find the explanations of `examples` in those of another run by their content"
+    "Look up the explanations of `examples` by content in the arrays of another run"
     content, order = contents(examples), np.argsort(recorded['content'], kind='stable')
     at = order[np.searchsorted(recorded['content'][order], content).clip(max=len(order) - 1)]
     is_found = recorded['content'][at] == content
@@ -467,7 +467,7 @@ written"""
         if time.perf_counter() - self.since >= part_seconds: self.write()
 
     def write(self):
-        "Write the waiting batches as a part"
+        "Write the batches that are not stored yet as a part"
         if not self.waiting: return
         now = time.perf_counter()
         question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
@@ -524,7 +524,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and smaller than `longest`, the length of a text"
+        "Raise an error if `padded_to` or `target_positions` is used and smaller than the longest text, `longest` tokens"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -795,7 +795,7 @@ class _Refreshing(_Explaining):
         self.explained_epoch = epoch
 
     def _damage(self, run, epoch): # None if there is none
-        "Return how the explanations in `run` that were computed at the start of `epoch` are damaged"
+        "Return a description of the damage to the explanations in `run` from the start of `epoch`"
         try: _load_explanations(run, _arrays_of(epoch))
         except ValueError as e: return str(e)
 
