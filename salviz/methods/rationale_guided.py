@@ -419,7 +419,7 @@ class RationaleGuidedVariant(Variant):
     """Further options of rationale-guided training; the preset 'paper' has their defaults
 
     'released' is the code of ER-Test (Joshi et al. 2022): the threshold of 'huber', and a softmax over attention. Three
-    differences in this code have no option. KL is divided by the number of tokens. Marked tokens have a larger weight in BCE.
+    differences in this code have no option. KL is divided by the number of tokens. Marked tokens weigh more in BCE.
     All losses but 'order' are pooled over the tokens of a batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
