@@ -346,7 +346,7 @@ def random_attribution(
     seed:int, step:int, layer:int,
 ) -> torch.Tensor: # int32 (int64 for rows of more than 128 keys) [batch, heads, query, key]
     "Return random non-negative integers, distinct within each row, that replace the attribution of `layer` (RD)"
-    # streams from 0 upwards are those of the drop
+    # streams from 0 upwards are used by the drop masks
     return keyed_order(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, -1 - layer)
 
 def as_fraction(order:torch.Tensor) -> torch.Tensor: # float64
