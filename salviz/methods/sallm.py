@@ -743,8 +743,8 @@ class _Explaining(_Teaching):
             arrays, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
             same = (np.array_equal(arrays['example_id'], ids)
                     and arrays['content'].tolist() == [content[i] for i in ids.tolist()])
-            self.require(same, f'the unfinished explanations in {trainer.run.path} were computed for other tokens or labels; '
-                               'resume with the data and the tokenizer that the run was started with')
+            self.require(same, f'the unfinished explanations in {trainer.run.path} were computed for other tokens or '
+                               'labels; resume with the data and the tokenizer that the run was started with')
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):

@@ -1151,7 +1151,8 @@ def test_parts_of_other_examples_are_rejected(tmp_path, monkeypatch):
     for other in (changed, data['train'].select(range(7, -1, -1))):
         trainer = make_trainer(run)
         trainer.encoded = dict(train=other)
-        with pytest.raises(ValueError, match='were computed for other tokens or labels; resume with the data and the tokenizer'):
+        message = 'were computed for other tokens or labels; resume with the data and the tokenizer'
+        with pytest.raises(ValueError, match=message):
             SalLM(make_bert(1), steps=2).prepare(trainer)
     assert len(sallm_module.parts_of(run, 'explanations')) == 2
 
