@@ -465,7 +465,7 @@ class AttentionGuidance(_Checking):
         return {**super().args(), 'custom': self.custom and {name: as_text(P) for name, P in self.custom.items()}}
 
     def _check_patterns(self):
-        "Raise an error if `patterns`, `layers` and `custom` do not fit together"
+        "Raise an error if `patterns`, `layers` and `custom` contradict each other"
         by_layer = _is_by_layer(self.patterns)
         every = list(self.patterns.values()) if by_layer else [{} if self.patterns is None else self.patterns]
         self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p)

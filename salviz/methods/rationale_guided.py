@@ -465,7 +465,9 @@ def check_trainable(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-051
 class RationaleGuided(_Checking):
-    "Rationale-guided training with eight losses (Joshi et al. 2022; Chan et al. 2022; Resck et al. 2024)"
+    """Rationale-guided training: train explanations to agree with human rationales
+
+    The losses are those of Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
     cite = 'joshi2022ertest'
     limits = dict(weight=is_weight, steps=is_count,
                   heads=Limit(_is_heads, 'None (all) or a list of head indices'))

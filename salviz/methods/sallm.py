@@ -302,7 +302,7 @@ def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Ten
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #038
 class Explanations:
-    "Store the saliency of many examples and look it up by example id"
+    "The saliency of many examples, which can be looked up by example id"
     def __init__(self,
         example_id, # int64 [examples]
         length,     # int64 [examples]: number of real tokens
