@@ -46,7 +46,7 @@ def discard_candidates(
 ) -> torch.Tensor: # bool [..., query, key]
     """Return the candidate discard region (eq. 6): the fraction `p` of each row with the highest `attribution`
 
-    Only `allowed` keys count, row by row. With `region='low'` or `'low_released'` the lowest are candidates."""
+    Only `allowed` keys count in each row. With `region='low'` or `'low_released'`, the lowest are candidates."""
     check_region(region)
     b = attribution if region == 'high' else -attribution # the candidates now have the highest values
     n, sizes = allowed.sum(-1, keepdim=True), np.arange(b.shape[-1] + 1)
@@ -85,7 +85,7 @@ def keep_one(
     dropped:torch.Tensor, # bool [..., query, key]
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend to
 ) -> torch.Tensor: # bool [..., query, key]
-    "Return `dropped` with the rows cleared that would lose all their `allowed` keys"
+    "Return `dropped`, but clear the rows that would lose all their `allowed` keys"
     return and_needed(dropped, any_key(allowed & ~dropped))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #adv-1
@@ -93,14 +93,14 @@ def keep_one(
 class ADDropVariant(Variant):
     """Further options of AD-DROP; the preset 'paper' has their defaults, 'released' follows the authors' code
 
-    The released code also differs in points that have no option. It pools the scores of tagging and translation over
+    The released code has further differences without an option. It pools the scores of tagging and translation over
     the batch, padded target positions included. Its AA drops the lowest attention on STS-B. Rows that lose every key
     attend to padding. IGA leaves the model in eval mode. The region's size is computed in float32."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
 
-    # candidates are the 'high' attributions, the 'low' ones (section 2.2), or 'low_released' (the code of section 2.2)
+    # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (the code for section 2.2)
     region:Literal['high', 'low', 'low_released']='high'
     # causal language models: the score is the mean over 'all' target positions, or that of the 'last' one
     places:Literal['all', 'last']='all'
@@ -144,8 +144,8 @@ _read_by = dict( # option: (attributions that use it, why the others do not)
     after_dropout=(('gradient', 'attention'), 'no attention dropout is active there'))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #036b
-def _refuse_idle(method):
-    "Raise if the ADDrop `method` has options that its attribution does not use, or that contradict each other"
+def _reject_unused_options(method):
+    "Raise an error if `method` has options that its attribution does not use or that contradict each other"
     values, defaults, variant = method.args(), method.options(), method.variant
     for name, (readers, why) in _read_by.items():
         x = values[name]
@@ -166,7 +166,7 @@ def _refuse_idle(method):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #040
 class _Attributing(Method):
-    "First pass of AD-DROP: computes the attribution"
+    "The part of AD-DROP that computes the attribution in the first pass"
     def explained(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Callable[..., torch.Tensor]:
         "Return the score that the attribution differentiates, as a function of (outputs, rows)"
         task, labels, variant = tasks[task_of(model)], batch.get('labels'), self.variant
@@ -189,7 +189,7 @@ class _Attributing(Method):
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
         """Return the attribution of every layer, and the positions that may be attended to
 
-        With RD the attribution is replaced by random numbers, at positions that are not allowed too."""
+        With RD, random numbers replace the attribution, even at positions that are not allowed."""
         if self.attribution == 'random':
             allowed = attendable(model, batch, check_layers(model, self.layers))
             return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)
@@ -203,7 +203,7 @@ class _Attributing(Method):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #044
 class _Dropping(_Attributing):
-    "Drop masks of AD-DROP for its second pass"
+    "The part of AD-DROP that computes the drop masks for the second pass"
     def candidates(self, attribution:torch.Tensor, allowed:torch.Tensor,
                    batch:dict) -> torch.Tensor: # bool [batch, heads, query, key]
         "Return the candidate discard region of a layer, without protected special tokens and excluded rows"
@@ -220,7 +220,7 @@ class _Dropping(_Attributing):
         return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return the drop masks of this step, and the evidence to record; an empty plan in epochs of plain fine-tuning"
+        "Return a plan with the drop masks and the evidence of this step; it is empty in epochs of plain fine-tuning"
         if self.phase(progress) == 'fine-tuning': return Plan()
         attribution, allowed = self.attributed(model, batch, progress)
         candidates, dropped = {}, {}
@@ -228,7 +228,7 @@ class _Dropping(_Attributing):
             candidates[l] = self.candidates(B, allowed[l], batch)
             below_q = self.drawn(batch, B.shape[1], progress, l)
             dropped[l] = keep_one(candidates[l] & below_q, allowed[l])
-        # computed only where evidence is recorded
+        # computed only when evidence is recorded
         def fractions(): return {l: torch.where(allowed[l], as_fraction(b), 0.) for l, b in attribution.items()}
         evidence = fractions if self.attribution == 'random' else attribution
         return Plan(drop=dropped, evidence=dict(
@@ -237,13 +237,13 @@ class _Dropping(_Attributing):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 class _ComparingNodes(_Dropping):
-    "Check of `nodes` against all steps before AD-DROP trains with them"
+    "The part of AD-DROP that compares `nodes` with all steps before training uses them"
     def nodes_agreement(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> dict: # relative_difference of the worst layer, same_region
-        """Compare the attribution with `nodes` with the sum over all `steps`
+        """Compare the attribution computed with `nodes` to the sum over all `steps`
 
-        `same_region` is the fraction of the exact sum's discard region that the nodes find too."""
+        `same_region` is the fraction of the exact sum's discard region that is also found with the nodes."""
         whole = copy.copy(self)
         whole.variant = replace(self.variant, nodes=None)
         by_nodes, allowed = self.attributed(model, batch, progress)
@@ -259,7 +259,7 @@ class _ComparingNodes(_Dropping):
         "Compare `nodes` with all steps before the first AD-DROP epoch; store the result and warn if they differ"
         progress, nodes = trainer.progress(), self.variant.nodes
         if nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
-        from salviz.models.loading import full_precision # imports the methods itself
+        from salviz.models.loading import full_precision # this module imports the methods
         train = trainer.encoded['train']
         first = train.select(range(min(len(train), trainer.args.train_batch_size)))
         batch = {k: v.to(device_of(trainer.model)) for k, v in trainer.collate(list(first)).items()}
@@ -281,7 +281,7 @@ class ADDrop(_ComparingNodes):
     def __init__(self,
         p:float=.3,             # fraction of each row that may be dropped, the candidate discard region
         q:float=.2,             # probability of dropping a position in the region; 1 drops the whole region
-        # one layer, a list of layers, or None for all; those of the encoder in an encoder-decoder model
+        # one layer, a list of layers, or None for all; in an encoder-decoder model, layers of the encoder
         layers:int|Sequence[int]|None=None,
         # whether plain fine-tuning (odd epochs, from 1) and AD-DROP (even epochs) alternate; False: always AD-DROP
         cross_tuning:bool=True,
@@ -295,15 +295,15 @@ class ADDrop(_ComparingNodes):
         self.p, self.q, self.layers, self.cross_tuning = p, q, layers, cross_tuning
         self.target, self.attribution, self.steps = target, attribution, steps
         self.variant = self.as_variant(variant)
-        _refuse_idle(self)
+        _reject_unused_options(self)
 
     def phase(self, progress:'Progress') -> str:
-        "Return what the current epoch does: 'fine-tuning' or 'ad_drop'"
+        "Return the phase of the current epoch: 'fine-tuning' or 'ad_drop'"
         if self.cross_tuning and progress.epoch % 2: return 'fine-tuning'
         return 'ad_drop'
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise if `model` cannot be observed, if it lacks one of the layers, or if an option does not fit the task
+        """Raise an error if `model` cannot be observed or lacks a layer, or if an option does not apply to the task
 
         Cross-tuning needs at least two epochs."""
         Method.check(self, model, tokenizer, data, epochs)
@@ -345,8 +345,8 @@ def random_attribution(
     heads:int,
     seed:int, step:int, layer:int,
 ) -> torch.Tensor: # int32 (int64 for rows of more than 128 keys) [batch, heads, query, key]
-    "Return random non-negative integers, distinct within each row, in place of an attribution of `layer` (RD)"
-    # streams from 0 upwards are those of the drop
+    "Return random non-negative integers, distinct within each row, that replace the attribution of `layer` (RD)"
+    # streams from 0 upwards are used by the drop masks
     return keyed_order(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, -1 - layer)
 
 def as_fraction(order:torch.Tensor) -> torch.Tensor: # float64
@@ -368,7 +368,7 @@ def _sight(
     device=None,
     causal=None, # whether attention is causal; None: determined by `_looks_back`
 ) -> torch.Tensor: # bool [n, n]
-    "Return which keys each query of `layer` may attend to, for `n` tokens without padding, by `model`'s configuration"
+    "Return which keys each query in `layer` may attend to, for `n` tokens without padding, as `model` is configured"
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = _looks_back(stack)
@@ -400,7 +400,7 @@ def check_sight(
     layers=None, # of `model`; None: all
     n:int=12,    # tokens per test text
 ):
-    "Raise if the attention of `model` differs from the result of `attendable` on two short texts"
+    "Raise an error if the attention of `model` differs from the result of `attendable` on two short texts"
     stack, layers = check_part(model)[1], check_layers(model, layers)
     if stack.main_input_name == 'pixel_values': return # patches attend to all patches; `check_images` verifies this
     word = 1 if getattr(stack.config, 'pad_token_id', None) == 0 else 0
@@ -416,9 +416,9 @@ def check_sight(
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #032
 def pass_seed(seed:int, step:int) -> int:
-    """Return a seed for the dropout of the first pass, from (`seed`, `step`)
+    """Return a seed for the dropout in the first pass, computed from (`seed`, `step`)
 
-    It is one seed for the whole batch, so the attribution depends slightly on the other examples in the batch."""
+    The whole batch has one seed, so the attribution depends slightly on the other examples in the batch."""
     return int(np.random.SeedSequence((abs(seed), step)).generate_state(1)[0])
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #042
@@ -444,7 +444,7 @@ def prior_method(
     layers=0,      # see `ADDrop`
     form='equal',  # 'equal': every strategy drops the same number of positions per row; 'released': authors' code
 ) -> Method:
-    "Return the method that one run of the experiment in section 2.2 trains with"
+    "Return the method for one run of the experiment in section 2.2"
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     released = form == 'released'

@@ -28,7 +28,7 @@ def attention_entropy(
 
 # %% ../../nbs/00_learn/own_method.ipynb #013
 class AttentionEntropy(Method):
-    "Regularise training towards high attention entropy (EAR, Attanasio et al. 2022)"
+    "Entropy-based attention regularisation: train towards high entropy (EAR, Attanasio et al. 2022)"
     cite = """@inproceedings{attanasio2022entropy,
   author = {Attanasio, Giuseppe and Nozza, Debora and Hovy, Dirk and Baralis, Elena},
   title = {Entropy-based Attention Regularization Frees Unintended Bias Mitigation from Lists},

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_o
 import torch
 
 from ..core.bibliography import cited
-from ..core.renamed import RENAMED, renamed_settings
+from ..core.renamed import RENAMED
 from ..core.validation import shown
 from ..models.tasks import task_of, tasks
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Progress:
     "The state of training at the start of a step"
-    step:int = 0         # optimiser steps done so far
+    step:int = 0         # number of completed optimiser steps
     epoch:int = 1        # current epoch, counted from 1
-    total_steps:int = 1  # optimiser steps planned
-    total_epochs:int = 1 # epochs planned
+    total_steps:int = 1  # planned number of optimiser steps
+    total_epochs:int = 1 # planned number of epochs
     seed:int = 0         # seed of the run
 
     @property
     def fraction(self) -> float:
-        "Return the fraction of the planned steps that is done, in [0, 1]"
+        "Return the completed fraction of the planned steps, in [0, 1]"
         return min(1., self.step / max(1, self.total_steps))
 
 # %% ../../nbs/05_methods/00_base.ipynb #009
@@ -62,8 +62,9 @@ class Plan:
     main_embeddings:bool = False
     # capture maps after attention dropout (True, all released code) or before it (False, the papers)
     after_dropout:bool = False
-    targets:dict = field(default_factory=dict)  # whatever the method's terms need
-    evidence:dict = field(default_factory=dict) # {name: tensor, {layer: tensor} or function returning one}, batch first
+    targets:dict = field(default_factory=dict)  # anything that `terms` needs
+    # {name: tensor, {layer: tensor}, or a function that returns one}; the first axis of a tensor is the batch
+    evidence:dict = field(default_factory=dict)
     # {name of evidence: its axes after batch and layer}, see `salviz.core.evidence`; needed if sizes are ambiguous
     axes:dict = field(default_factory=dict)
 
@@ -73,7 +74,7 @@ class Plan:
         return tuple(sorted({*self.layers, *self.drop}))
 
     def shown(self) -> dict:
-        "Return the evidence, and compute entries that are functions"
+        "Return the evidence, with entries that are functions replaced by their results"
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
@@ -148,12 +149,12 @@ def _declared_tasks(method): # None if it declares none
     return method.serves
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01
-Limit = namedtuple('Limit', 'fits words') # function(value) -> bool: is it allowed; description for errors
+Limit = namedtuple('Limit', 'fits words') # function(value) -> bool, whether it is allowed; description for errors
 
 def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 def is_fraction(
-    meaning:str, # what the fraction is of
+    meaning:str, # what the fraction refers to
     ends=False,  # True: 0 and 1 are allowed
 ) -> Limit:
     "Limit an argument to numbers between 0 and 1"
@@ -184,7 +185,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
-    "Return the error message for `x` as the argument `name`"
+    "Return the error message if `x` is not allowed as the argument `name`"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
     choices = _choices(annotation)
@@ -237,7 +238,7 @@ def _variant_class(parameters):
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05b
 def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the variant)
-    "Split `values`, under current or earlier names, into arguments of the constructor and options of the variant"
+    "Split `values`, whose names may be earlier ones, into constructor arguments and options of the variant"
     names = _renamed(cls)
     twice = [old for old, new in names.items() if old in values and new in values]
     if twice: raise TypeError(f'{cls.__name__}: {twice[0]} is now called {names[twice[0]]}; leave {twice[0]} out')
@@ -255,7 +256,7 @@ def _with_variant(cls, kind, arguments:dict, options:dict) -> dict:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05d
 def _new_spelling(cls, kind, parameters, kwargs:dict) -> dict:
-    "Return the keyword arguments `kwargs` under current names, and warn if they differ"
+    "Return the keyword arguments `kwargs` with current names, and warn if any name has changed"
     arguments, options = _split(cls, kind, kwargs)
     moved = {k: x for k, x in arguments.items() if k not in kwargs}
     if not (options or moved): return kwargs
@@ -268,7 +269,7 @@ def _new_spelling(cls, kind, parameters, kwargs:dict) -> dict:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05e
 def _checked(cls, init):
-    "Wrap the constructor `init` of `cls`: check its arguments, and accept earlier names"
+    "Wrap the constructor `init` of `cls` so that it checks its arguments and accepts earlier names"
     signature, limits = inspect.signature(init), cls.limits
     kind = _variant_class(signature.parameters)
     @wraps(init)
@@ -285,7 +286,7 @@ def _checked(cls, init):
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-06
 class _WithOptions:
-    "Store the arguments of a method, and define how files record them"
+    "Base class that stores the arguments of a method and defines how files record them"
     limits:ClassVar[dict] = {} # {argument: `Limit`}; arguments are checked in classes that define it
     _kind:ClassVar[type|None] = None # class of the variant
 
@@ -332,18 +333,18 @@ class _WithOptions:
 
     @classmethod
     def from_args(cls, args:dict) -> 'Method':
-        "Construct a method from recorded `args`, under current or earlier names"
+        "Construct a method from recorded `args`, whose names may be earlier ones"
         kind = _variant_class(cls._parameters())
         return cls(**_with_variant(cls, kind, *_split(cls, kind, args)))
 
     def replaced(self, **args:Any) -> 'Method':
-        "Construct a copy of the method with other `args`, named as in files"
+        "Return a copy of the method with new values for `args`, which are named as in files"
         names = _renamed(type(self))
         return self.from_args({**self.arguments(), **{names.get(name, name): x for name, x in args.items()}})
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-07
 class _Described(_WithOptions):
-    "Display a method, and compare it with a recorded one"
+    "Base class for displaying a method and comparing it with a recorded one"
     @property
     def name(self) -> str:
         "Return the class name, as recorded in the run"
@@ -354,7 +355,7 @@ class _Described(_WithOptions):
         if not ok: raise ValueError(f'{self.name}: {message}')
 
     def __getattr__(self, name:str) -> Any:
-        "Return an option of the variant, under its current or earlier name"
+        "Return an option of the variant by its current or earlier name"
         new, variant = _renamed(type(self)).get(name), vars(self).get('variant')
         if isinstance(variant, Variant) and name in vars(variant): return getattr(variant, name)
         if new is None: raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
@@ -371,8 +372,8 @@ class _Described(_WithOptions):
         return f'{self.name}({", ".join(values)})'
 
     def completed(self, args:dict) -> dict:
-        """Return `args`, which an earlier version of this method may have recorded, under current names and with the
-        defaults of missing arguments"""
+        """Return recorded `args` with current names, and with defaults for arguments that an earlier version did not
+have"""
         names, defaults = _renamed(type(self)), self.options()
         return {**{name: x for name, x in defaults.items() if x is not inspect.Parameter.empty},
                 **{names.get(name, name): x for name, x in args.items()}}
@@ -382,7 +383,7 @@ class Method(_Described):
     "Base class of methods that train with explanations; override `plan` and `terms`"
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
     supported_tasks = None # tasks of a custom method; None: those in the table `supported`, or all
-    task_weight = 1. # weight of the task loss; less in a method that replaces it
+    task_weight = 1. # weight of the task loss; smaller in a method that replaces this loss
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"
@@ -413,7 +414,7 @@ class Method(_Described):
         "Prepare an epoch (counted from 1); called after `prepare`"
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:Progress) -> Plan:
-        "Return what the step at `progress` does differently on `batch`"
+        "Return the plan for the step at `progress` on `batch`"
         return Plan()
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:Progress) -> dict:
@@ -423,7 +424,7 @@ class Method(_Described):
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
-    "Fine-tune on the task loss alone, with an empty plan: the baseline of all methods"
+    "Plain fine-tuning on the task loss alone, with an empty plan: the baseline for all methods"
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
@@ -445,12 +446,12 @@ def _in_words(x):
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
-    "Raise an error unless `x` is a `kind`; describe it only then, since the text of a plan contains all of its tensors"
+    "Raise an error unless `x` is a `kind`; only then format `x`, since the text of a plan contains all of its tensors"
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327b
 def check_cite(method):
-    "Return what `method` cites; raise unless it is a BibTeX entry or a key of `salviz.core.bibliography`"
+    "Return the citation of `method`; raise an error unless it is BibTeX or a key of `salviz.core.bibliography`"
     for part in getattr(method, 'methods', (method,)):
         try: cited(part.cite)
         except ValueError as e: part.require(False, f'cite {e}')
@@ -496,11 +497,11 @@ def _check_term(
 
 # %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1b
 class NoColumn(KeyError):
-    "A method reads a column that the data do not have"
+    "Raised if a method reads a column that the data do not have"
     def __str__(self): return self.args[0]
 
 class Batch(dict):
-    "The batch that a method gets; a missing column raises an error with the available ones"
+    "The batch that a method gets; a missing column raises an error that lists the available columns"
     def __init__(self, columns, method, where='the batch'):
         super().__init__(columns)
         self.method, self.where = method, getattr(columns, 'where', where)
@@ -547,7 +548,7 @@ class MergedPlan(Plan):
         return {k: v for part in self.parts for k, v in getattr(part, field).items()}
 
     def shown(self) -> dict:
-        "Return the evidence of all parts; the method's name is added to a name that two parts use"
+        "Return the evidence of all parts; if two parts use the same name, the name of the method is added"
         of_parts = [part.shown() for part in self.parts]
         often = Counter(k for x in of_parts for k in x)
         first = {k: next(i for i, x in enumerate(of_parts) if k in x) for k in often}
@@ -564,7 +565,7 @@ class MergedPlan(Plan):
 
 # %% ../../nbs/05_methods/00_base.ipynb #045
 class _Joined(Method):
-    "What combined methods have in common"
+    "Base class with the attributes that combined methods share"
     def __init__(self, *methods):
         self.methods = tuple(m for method in methods
                              for m in (method.methods if isinstance(method, Together) else (method,)))
@@ -610,9 +611,9 @@ class _Joined(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #046
 class Together(_Joined):
-    "Train with several methods at once: `A(...) + B(...)`"
+    "A combination of several methods that train at once, `A(...) + B(...)`"
     def check(self, model, tokenizer, data, epochs):
-        "Run the checks of all methods, and raise if two of them give one head a target"
+        "Run the checks of all methods, and raise an error if two of them set a target for the same head"
         for method in self.methods: method.check(model, tokenizer, data, epochs)
         targets = {}
         for method in self.methods:
@@ -633,7 +634,7 @@ class Together(_Joined):
         return MergedPlan([method.name for method in self.methods], plans)
 
     def terms(self, outputs, maps, plan, batch, progress) -> dict:
-        "Return the terms of all methods, each computed with its part of the plan"
+        "Return the terms of all methods, each computed with its own part of the plan"
         joint = {}
         for method, part in zip(self.methods, plan.parts):
             new = terms_of(method, outputs, maps, part, batch, progress)

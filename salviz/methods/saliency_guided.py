@@ -58,7 +58,7 @@ def _fill_source(
     block:torch.Tensor,   # int64 [batch, words]
     first='next',         # for low words without an unmasked word before them: 'next', 'keep' or 'mask'
 ) -> torch.Tensor: # int64 [batch, words]
-    "Return the column of the word that replaces each `low` word, -1 where there is none"
+    "Return the column of the word that replaces each `low` word, or -1 where there is none"
     W = low.shape[1]
     column = torch.arange(W, device=low.device).expand_as(low)
     remaining = is_word & ~low
@@ -121,14 +121,14 @@ def mask_words(
     return torch.where(is_masked, filled, input_ids), is_masked
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #025
-_fill_stream = 0x5a11 # keeps these draws apart from those of other methods in the same step
+_fill_stream = 0x5a11 # separates these random numbers from those of other methods in the same step
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #025b
 def fill_values(
     x:torch.Tensor,               # images [batch, channels, height, width] or series [batch, time, features]
     # 'uniform' noise within the range, the 'mean', a number, or a tensor that expands to the shape of a sample
     fill='uniform',
-    # take range and mean over each 'feature' (channel or variable), or over the whole 'sample'
+    # compute range and mean over each 'feature' (channel or variable), or over the whole 'sample'
     fill_range='feature',
     example_id:torch.Tensor=None, # int64 [batch], keys of the random numbers; required by 'uniform'
     seed:int=0, step:int=0,       # seed and step of the run, keys of the random numbers
@@ -190,7 +190,7 @@ def consistency_loss(
     logits:torch.Tensor,        # of the input [batch, classes]
     masked_logits:torch.Tensor, # of its masked copy [batch, classes]
 ) -> torch.Tensor: # [batch]
-    "Return KL(f(X) || f(X̃)) of each example (eq. 2), with a gradient into both sides"
+    "Return KL(f(X) || f(X̃)) for each example (eq. 2); the gradient flows into both sides"
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_p, log_q = logits.to(dtype).log_softmax(-1), masked_logits.to(dtype).log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
@@ -200,7 +200,7 @@ def consistency_loss_per_class(
     logits:torch.Tensor,        # of the input [batch, classes], one sigmoid per class
     masked_logits:torch.Tensor, # of its masked copy [batch, classes]
 ) -> torch.Tensor: # [batch]
-    "Return the mean over classes of KL(p || q) of Bernoulli distributions, with a gradient into both sides"
+    "Return the mean over classes of KL(p || q) for Bernoulli distributions; the gradient flows into both sides"
     dtype = torch.promote_types(logits.dtype, torch.float32)
     a, b = logits.to(dtype), masked_logits.to(dtype)
     log_ratio = lambda sign: F.logsigmoid(sign*a) - F.logsigmoid(sign*b)
@@ -208,7 +208,7 @@ def consistency_loss_per_class(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm2
 def maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
-    "Return the `word_ids` of `batch` without those of answers (second segments) of a causal language model"
+    "Return the `word_ids` of `batch`, but not those of answers (second segments) for causal language models"
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-1
@@ -216,10 +216,10 @@ def maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 wher
 class SaliencyGuidedVariant(Variant):
     """Further options of saliency guided training; the preset 'paper' has their defaults
 
-    'released' is the digits branch of the authors' training loop, 'released_colour' its branch for colour images, which
-    has the same options as 'paper'. The loop does not support texts or series. Two details have no option: without
-    noise, the digits branch fills with the value of the batch's first pixel; the colour branch masks at least one
-    pixel."""
+    'released' follows the digits branch of the authors' training loop. 'released_colour' follows its branch for colour
+images, which has the same options as 'paper'. The loop does not support texts or series. Two details have no
+option: without noise, the digits branch fills with the value of the batch's first pixel, and the colour branch
+masks at least one pixel."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(fill_range='sample', score='log_probability'),
                                   released_colour={})
     limits:ClassVar[dict] = dict(steps=is_count)
@@ -236,7 +236,7 @@ class SaliencyGuidedVariant(Variant):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
 class _FitsInputs(Method):
-    "Check that the options fit the inputs of the model"
+    "The part of the method that checks the options against the inputs of the model"
     def patch_size(self, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
         "Return the size of `model`'s patches in images `x` [..., height, width]; None unless patches are masked"
         if self.unit is None: return None
@@ -244,7 +244,7 @@ class _FitsInputs(Method):
         return x.shape[-2] // grid.rows, x.shape[-1] // grid.columns
 
     def _check_unit(self, model):
-        "Raise if `unit` is set and `model` has no patches, or if `mask_fraction` is less than one patch"
+        "Raise an error if `unit` is set and `model` has no patches, or if `mask_fraction` is less than one patch"
         if self.unit is None: return
         self.require(reads_patches(model), f"unit='patch' is for vision transformers; {type(model).__name__} has no "
                                            'patches; leave it out')
@@ -256,7 +256,7 @@ class _FitsInputs(Method):
 
     def one_example(self, model:torch.nn.Module,
                     tokenizer:'Tokenizer|None', row:dict) -> dict: # model inputs
-        "Return the model inputs of the encoded example `row`; raise if an option does not fit them"
+        "Return the model inputs of the encoded example `row`; raise an error if an option does not apply to them"
         name = what_is_read(row)
         if name == 'input_ids':
             self.require(isinstance(self.fill, str) and (self.fill, self.variant.fill_range) == ('uniform', 'feature'),
@@ -283,7 +283,7 @@ class _FitsInputs(Method):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
 class _Masking(_FitsInputs):
-    "Mask the inputs of a batch, and compare the two predictions"
+    "The part of the method that masks the inputs of a batch and compares the two predictions"
     def masked_inputs(
         self, model:torch.nn.Module, batch:dict,
         saliency:torch.Tensor, # of tokens [batch, n], pixels [batch, height, width] or series [batch, time, features]
@@ -322,7 +322,7 @@ def _pass_saliency(
     target,        # 'predicted' (by this pass), or int64 [batch]
     score='logit', # of the target class, see `class_scores`
 ) -> torch.Tensor: # of tokens [batch, n], pixels [batch, height, width] or series [batch, time, features]
-    "Return the saliency of a forward pass; keep its graph for the loss"
+    "Return the saliency from a forward pass, whose graph is retained for the loss"
     x, name = outputs.salviz_input, what_is_read(batch)
     total = target_scores(outputs, target, torch.arange(len(x), device=x.device), score).sum()
     gradient = torch.autograd.grad(total, x, retain_graph=True)[0]
@@ -332,11 +332,12 @@ def _pass_saliency(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051
 class _Explaining(_Masking):
-    "Choose the saliency that ranks the features, its target, and the pass that computes it"
+    "The part of the method that chooses the saliency, its target, and the pass that computes it"
     def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
         """Return the name of the saliency that ranks the features of `model`'s inputs
 
-        It is `saliency` if set, else that of the resumed run, else the default for `model` and its first `batch`."""
+        The name is `saliency` if this is set, else that of the resumed run, else the default for `model` and its first
+        `batch`."""
         if self.saliency or self.recorded: return self.saliency or self.recorded
         if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
         return self.chosen[type(model)]
@@ -344,8 +345,8 @@ class _Explaining(_Masking):
     def question(self, model:torch.nn.Module, batch:dict) -> str|torch.Tensor|Callable[..., torch.Tensor]:
         """Return the target of the saliency
 
-        It is the class, in multi-label classification the set of labels, for causal language models the score of the
-        target tokens."""
+        The target is the class. In multi-label classification it is the set of labels, and in causal language modelling
+        it is the score of the target tokens."""
         labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
         task = tasks[task_of(model)]
         sets = task.several and not isinstance(labels, str)
@@ -370,10 +371,10 @@ class _Explaining(_Masking):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-2
 class _Prepared(_Explaining):
-    "Check the options and settle the default saliency before training"
+    "The part of the method that checks the options and determines the default saliency before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise if the saliency of `model` cannot be computed as requested, or if an option does not fit `data`"
+        "Raise an error if the requested saliency cannot be computed for `model`, or an option does not apply to `data`"
         Method.check(self, model, tokenizer, data, epochs)
         reuse = self.variant.passes == 'reuse'
         checkpointed = any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
@@ -407,7 +408,7 @@ class _Prepared(_Explaining):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #040
 class SaliencyGuided(_Prepared):
-    """Saliency guided training: keep the prediction when the least salient features are masked
+    """Saliency guided training: train for the same prediction when the least salient features are masked
 
     Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
     cite = 'ismail2021saliency'

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
            'token_saliency', 'query_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'explain_examples',
-           'contents', 'taken_over', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
+           'contents', 'matching_explanations', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
 import hashlib
@@ -57,8 +57,8 @@ def saliency_target(
     counts:torch.Tensor,   # bool [batch, tokens]: real tokens that are not special
     top_fraction=.1,       # k: fraction of the counted tokens that is marked, if `binarised`
     binarised=True,        # True: mark the most positive tokens; False: positive saliency, normalised
-) -> torch.Tensor: # [batch, tokens], sums to 1; all zero if no value is known or, if not binarised, none is positive
-    "Return the distribution that attention should follow (Lake 2021)"
+) -> torch.Tensor: # [batch, tokens], sums to 1; all zero if every value is NaN or, if not binarised, none is positive
+    "Return the target distribution for attention (Lake 2021)"
     counts = counts & ~saliency.isnan()
     if binarised:
         order = torch.where(counts, saliency, -math.inf).sort(descending=True, stable=True).indices
@@ -114,7 +114,7 @@ def agreement_loss(
     loss='kl',              # one of `_agreement_losses`
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]; 0 where the target is all zero
-    "Compare `attention` with `target`, normalised over the tokens that count or in the form of the released code"
+    "Return the loss between `attention` and `target`, over the tokens that count or as in the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
     if loss == 'released':
@@ -158,7 +158,7 @@ def layer_loss(
     after_dropout=False,    # True if `attention` was captured after dropout, which may have set values to 0
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]
-    "Return the loss of the attention of one layer"
+    "Return the loss for the attention of one layer"
     a = _compared_attention(attention, rows, real, heads, per_head)
     seen = _compared_attention(seen.float().expand(-1, attention.shape[1], -1, -1), rows, real, heads, per_head) > 0
     if after_dropout and loss == 'kl': seen = seen & (a > 0)
@@ -208,7 +208,7 @@ def standardised(
     real:torch.Tensor,     # bool [batch, tokens]
     positions=60, # positions of a row for mean and deviation, with 0 at pads; 'real': only the real tokens
 ) -> torch.Tensor: # [batch, tokens]; 0 at pads, and in rows without variation
-    "Divide each map by its L2 norm and z-score it, as the released code does"
+    "Divide each map by its L2 norm and standardise it (z-score), as the released code does"
     count = real.sum(-1, keepdim=True)
     if positions != 'real' and (longest := int(count.max())) > positions:
         raise ValueError(f'SalLM: target_positions must be at least {longest}, the tokens of the longest text in this '
@@ -251,7 +251,7 @@ def token_saliency(
         return torch.stack([standardised(x, real, positions) for x in maps]).mean(0)
     if target == 'all' and is_linear: return _class_saliency(teacher, batch, saliency, _mean_logit, steps)
     if target == 'all': return _label_saliencies(teacher, batch, saliency, steps).mean(0)
-    # a regression has one output, which is its own prediction
+    # the single output of a regression is the prediction
     is_gold = target == 'gold' and 'labels' in batch and task != 'regression'
     classes = batch['labels'] if is_gold else 'predicted'
     # with several labels their mean logit is explained; a custom function gets all of them [batch, classes]
@@ -281,7 +281,7 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    "Return the tokens that a target may mark: real ones that are not special; of a prompt with answer, the prompt"
+    "Return the tokens that a target may mark: real ones that are not special; only the prompt if there is an answer"
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
@@ -302,7 +302,7 @@ def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Ten
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #038
 class Explanations:
-    "Store the saliency of many examples and look it up by example id"
+    "The saliency of many examples, which can be looked up by example id"
     def __init__(self,
         example_id, # int64 [examples]
         length,     # int64 [examples]: number of real tokens
@@ -332,7 +332,7 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the order in which encoded `examples` are explained: by length"
+    "Return the order in which the encoded `examples` are explained, which is by length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
@@ -378,11 +378,11 @@ def contents(examples) -> np.ndarray: # int64 [examples]
                      for label, ids in zip(labels, examples['input_ids'])], np.int64)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #046b
-def taken_over(
+def matching_explanations(
     recorded:dict, # arrays example_id, length, saliency and content of another run
     examples,      # encoded examples of this run
 ) -> tuple: # (the same arrays for the examples that are found, number of examples that are not)
-    "Find the explanations of `examples` by their content"
+    "Look up the explanations of `examples` by content in the arrays of another run"
     content, order = contents(examples), np.argsort(recorded['content'], kind='stable')
     at = order[np.searchsorted(recorded['content'][order], content).clip(max=len(order) - 1)]
     is_found = recorded['content'][at] == content
@@ -430,12 +430,12 @@ def _maker_of(run, name:str): # None without a readable part
         except (ValueError, KeyError): pass # `Unfinished` warns of it
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050a
-part_seconds = 60. # work after which a part is written
+part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class Unfinished:
-    """Collect explanations for the arrays `name` of `run`, starting with the parts that an earlier process has
-    written"""
+    """The explanations for the arrays `name` of `run` that exist so far, including parts that an earlier process has
+written"""
     def __init__(self,
         run, name:str,
         maker:int,          # checksum of the weights that explain
@@ -462,12 +462,12 @@ class Unfinished:
     def __len__(self): return sum(len(part['length']) for part in self.parts)
 
     def add(self, arrays:dict):
-        "Add the arrays of one batch, and write a part if a minute has passed"
+        "Add the arrays of one batch, and write a part if a minute has passed since the last one"
         self.waiting.append(arrays)
         if time.perf_counter() - self.since >= part_seconds: self.write()
 
     def write(self):
-        "Write the waiting batches as a part"
+        "Write the batches that are not stored yet as a part"
         if not self.waiting: return
         now = time.perf_counter()
         question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
@@ -484,12 +484,12 @@ class Unfinished:
 
     @property
     def seconds(self) -> float:
-        "Return the seconds of work in all parts, without what a killed process lost"
+        "Return the computing time of all parts in seconds, without the work that a killed process lost"
         return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if none was stored, as in earlier versions
-    "Return what `part` explains"
+    "Return the question that `part` answers, as in `SalLM`"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 
@@ -498,7 +498,7 @@ _companion_stream = 0x51de # separates these random numbers from those of other 
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2b
 class _Unlabelled(Method):
-    "The texts without labels that are added to a batch"
+    "The part of the method that adds texts without labels to a batch"
     def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None without any
         "Return the texts without labels as one Dataset"
         x = self.variant.unlabelled
@@ -524,7 +524,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and less than the `longest` tokens of a text"
+        "Raise an error if `padded_to` or `target_positions` is used and smaller than `longest`, the length of a text"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -533,7 +533,7 @@ class _Unlabelled(Method):
                          f'set {name} to {longest} or more, or max_length to {n}')
 
     def companions(self, batch:dict, progress:'Progress') -> dict: # a batch with unlabelled_ratio times as many texts
-        "Draw the texts without labels for the examples of `batch` in the step at `progress`"
+        "Draw the texts without labels for the examples in `batch` in the step at `progress`"
         examples, collate = self._more
         drawn = keyed_uniform(batch['example_id'], (self.variant.unlabelled_ratio,), progress.seed, progress.step,
                               _companion_stream)
@@ -543,7 +543,7 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like those of `trainer`, with ids that follow theirs"
+        "Encode the texts without labels like the training texts of `trainer`, with ids that follow theirs"
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -554,14 +554,14 @@ class _Unlabelled(Method):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 class _Agreeing(_Unlabelled):
-    "Compare attention with explanations"
+    "The part of the method that compares attention with explanations"
     def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
         "Return the heads whose attention has a target"
         heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def _target_of(self, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
-        "Return the target for the attention of `model` in `batch`, with what `layer_loss` needs"
+        "Return the target for the attention of `model` in `batch`, and the other arguments of `layer_loss`"
         saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
         rows = query_rows(model, batch) if self.variant.rows == 'pooled' else None
         counts = counted_tokens(model, batch)
@@ -585,7 +585,7 @@ class _Agreeing(_Unlabelled):
         return plan
 
     def _agreement(self, maps, layers, target) -> torch.Tensor: # [batch]
-        "Return the mean over `layers` of the loss of their attention"
+        "Return the loss of the attention, averaged over `layers`"
         options = self.variant
         how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
         return torch.stack([layer_loss(maps[l], maps.seen(l), *target, *how) for l in layers]).mean(0)
@@ -597,7 +597,7 @@ class _Agreeing(_Unlabelled):
         return torch.stack([_compared_attention(maps[l], *how).mean(1) for l in plan.layers]).mean(0)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the attention loss, and that of the texts without labels if there are any"
+        "Return the attention loss and, if there are texts without labels, the attention loss on these"
         terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
         if 'unlabelled' in plan.targets:
             model, companions = plan.targets['unlabelled']
@@ -611,9 +611,9 @@ class _Agreeing(_Unlabelled):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "Describe what is explained, and check that explanations of another run match"
+    "The part of the method that describes what is explained and checks explanations from another run"
     def _question(self, tokenizer) -> dict:
-        "Describe what is explained, for the state of the run"
+        "Return a description of what is explained, which the state of the run records"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
         vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
         takes_steps = not callable(self.saliency) and 'steps' in attribution_named(self.saliency).options
@@ -634,9 +634,9 @@ class _Questioning(_Agreeing):
         self.require(question['vocabulary'] == answered.get('vocabulary'),
                      f'the explanations in {run.path} were computed with another vocabulary; use the same tokenizer')
 
-    def _taken_over(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-        """Return the explanations of the source run for `parts` {name: encoded examples}, or raise if they do not
-        match"""
+    def _reused_explanations(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
+        """Return the explanations of the source run for `parts` {name: encoded examples}, or raise an error if they
+        do not match"""
         run = self.source if isinstance(self.source, Run) else Run(self.source)
         answered = run.state.get('explained')
         self.require(answered is not None, f'{run.path} contains no explanations; '
@@ -644,7 +644,7 @@ class _Questioning(_Agreeing):
         self._require_same_question(tokenizer, answered, run)
         recorded, found = _load_explanations(run, 'explanations'), []
         for name, examples in parts.items():
-            arrays, missing = taken_over(recorded, examples)
+            arrays, missing = matching_explanations(recorded, examples)
             same_probes = "use the same probes; with another seed, name them, as in probes='validation[:8]'"
             same_texts = 'use the same texts, labels and max_length, or a subset of them'
             hint = same_probes if name == 'probes' else same_texts
@@ -669,9 +669,9 @@ def _teacher_state(path) -> tuple: # (True if its training can be resumed, True 
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tch
 class _Teaching(_Questioning):
-    "The teacher: passed by the user, or trained first"
+    "The part of the method that loads the teacher or trains it first"
     def _teacher_in(self, path) -> tuple: # (state, None) or (None, error message)
-        "Return the `_teacher_state` of `path`, or the error that it raises"
+        "Return the `_teacher_state` of `path`, or the message of the error that it raises"
         try: return _teacher_state(path), None
         except (OSError, ValueError) as e: return None, str(e)
 
@@ -699,7 +699,7 @@ class _Teaching(_Questioning):
         return teacher
 
     def _load_teacher(self) -> tuple: # (model, tokenizer or None)
-        "Return the teacher that was passed; the best checkpoint of a run is loaded once"
+        "Return the teacher that was passed; the best checkpoint of a run is loaded only once"
         if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
         if self._loaded is None:
             model, tokenizer = load_model(self.teacher)
@@ -717,8 +717,8 @@ class _Teaching(_Questioning):
         trainer.model.load_state_dict(teacher.state_dict())
         trainer.run.set_state(teacher_weights=now)
 
-    def _goes_on(self, teacher, begun):
-        "Raise an error unless `teacher` computed the first explanations; `begun`: checksum of their weights"
+    def _require_same_teacher(self, teacher, begun):
+        "Raise an error unless `teacher` computed the first explanations, whose weights have the checksum `begun`"
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights of the one that computed the first explanations of this '
                      'run; pass the same teacher as before, or start a new run')
@@ -731,9 +731,9 @@ def _checksum(teacher) -> int: # 0 without a teacher
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #066b
 class _Explaining(_Teaching):
-    "Compute the explanations of all examples and write them into the run"
+    "The part of the method that explains all examples and stores the explanations in the run"
     def _splits(self, trainer) -> dict: # {name: encoded examples}
-        "Return all examples that are explained"
+        "Return all examples that have to be explained"
         more = dict(unlabelled=self._more[0]) if self._more else {}
         return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
 
@@ -749,12 +749,12 @@ class _Explaining(_Teaching):
             arrays, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
             same = (np.array_equal(arrays['example_id'], ids)
                     and arrays['content'].tolist() == [content[i] for i in ids.tolist()])
-            self.require(same, f'the unfinished explanations in {trainer.run.path} are of other tokens or labels; '
-                               'resume with the data and the tokenizer that the run was started with')
+            self.require(same, f'the unfinished explanations in {trainer.run.path} were computed for other tokens or '
+                               'labels; resume with the data and the tokenizer that the run was started with')
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):
-        "Explain all examples, write the arrays `name` into the run, and then its `state`"
+        "Explain all examples, write the arrays `name` to the run, and then write its `state`"
         if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
         run, splits = trainer.run, [*self._splits(trainer).values()]
         unfinished, content = self._begun(name, teacher, trainer, splits)
@@ -781,7 +781,7 @@ class _Explaining(_Teaching):
     def _copy_explanations(self, trainer):
         "Copy the explanations of the source run into this one"
         start = time.perf_counter()
-        arrays = self._taken_over(trainer.tokenizer, self._splits(trainer))
+        arrays = self._reused_explanations(trainer.tokenizer, self._splits(trainer))
         trainer.run.save_arrays('explanations', arrays)
         spent = time.perf_counter() - start
         trainer.run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer))
@@ -792,7 +792,7 @@ def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-e
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #068b
 class _Refreshing(_Explaining):
-    "Choose the explanations that an epoch uses, and refresh them"
+    "The part of the method that chooses the explanations for an epoch and refreshes them"
     def _use(self, trainer, epoch):
         "Use the explanations that were computed at the start of `epoch`"
         arrays = _load_explanations(Run(trainer.home), _arrays_of(epoch))
@@ -801,7 +801,7 @@ class _Refreshing(_Explaining):
         self.explained_epoch = epoch
 
     def _damage(self, run, epoch): # None if there is none
-        "Return what is wrong with the explanations in `run` that were computed at the start of `epoch`"
+        "Return a description of the damage to the explanations in `run` from the start of `epoch`"
         try: _load_explanations(run, _arrays_of(epoch))
         except ValueError as e: return str(e)
 
@@ -811,8 +811,8 @@ class _Refreshing(_Explaining):
         return epoch - (epoch - 1) % self.variant.refresh
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        """Explain again with the model in training if `refresh` requires it at this epoch and the run does not have
-        these explanations yet"""
+        """Compute new explanations with the current model if `refresh` requires it in this epoch and the run does not
+        have them yet"""
         from salviz.models.loading import full_precision
         explained = self._explaining_epoch(epoch)
         if explained == self.explained_epoch: return
@@ -834,9 +834,9 @@ class _Refreshing(_Explaining):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #071x
 class _Preparing(_Refreshing):
-    "What happens before training"
+    "The part of the method that prepares explanations and weights before training"
     def _where(self, trainer) -> tuple: # (explain now, steps done, epoch of the explanations, checksum of their model)
-        "Return the state of the run; raise if it cannot be resumed"
+        "Return the state of the run; raise an error if it cannot be resumed"
         run, home = trainer.run, Run(trainer.home)
         done = trainer.broadcast(max(home.checkpoints, default=0))
         refreshes = self.variant.refresh is not None
@@ -856,8 +856,8 @@ class _Preparing(_Refreshing):
         return not is_explained or damage is not None, done, epoch, begun
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        """Explain the training set and the probes unless the run has the explanations, and copy the teacher's weights
-        with start='teacher'"""
+        """Explain the training set and the probes unless the run has the explanations; with start='teacher', copy the
+        teacher's weights"""
         run = trainer.run
         if self.variant.unlabelled is not None: self._prepare_unlabelled(trainer)
         new, done, epoch, begun = self._where(trainer)
@@ -866,7 +866,7 @@ class _Preparing(_Refreshing):
             if start or new and self.source is None:
                 teacher = (None if self.teacher is False else self._train_teacher(trainer)[0] if self.teacher is None
                            else self._load_teacher()[0])
-                if new: self._goes_on(teacher, begun)
+                if new: self._require_same_teacher(teacher, begun)
             if new and trainer.is_world_process_zero():
                 self._explain_all(teacher, trainer) if self.source is None else self._copy_explanations(trainer)
         if trainer.is_world_process_zero(): self._remove_leftovers(run)
@@ -877,9 +877,9 @@ class _Preparing(_Refreshing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 class _CheckingTeacher(_Preparing):
-    "Check that teacher and model fit together"
+    "The part of the checks that compares teacher and model"
     def _check_teacher(self, model, tokenizer):
-        "Return the teacher that was passed; raise unless it has the task, vocabulary and classes of `model`"
+        "Return the teacher that was passed; raise an error unless it has the task, vocabulary and classes of `model`"
         teacher, its_tokenizer = self._load_teacher()
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
@@ -921,7 +921,7 @@ class _CheckingTeacher(_Preparing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060a
 class _Checking(_CheckingTeacher):
-    "Check everything that can be checked before training"
+    "The part of the method that checks arguments, model and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Raise an error if layers, heads or rows do not exist, the saliency cannot be computed, or the teacher or the
         explanations do not fit the model"""
@@ -948,7 +948,8 @@ class _Checking(_CheckingTeacher):
                        positions=self.variant.target_positions)
         if self.variant.unlabelled is not None:
             self._encoded(tokenizer, 0, paired=any(1 in s for s in data['train']['segments']))
-        if self.source is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
+        if self.source is not None:
+            self._reused_explanations(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-0
 def _is_heads(x) -> bool:
@@ -967,9 +968,9 @@ def _are_texts(x) -> bool:
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-1
 @dataclass(frozen=True, repr=False)
 class SalLMVariant(Variant):
-    """Options of SalLM beyond its main arguments; 'paper' has their defaults, 'released' is the authors' code
+    """Further options of SalLM; the preset 'paper' has their defaults, 'released' follows the authors' code
 
-    Two differences of the released code have no option: it marks 6 of the 60 positions, so that special tokens and
+    Two differences in the released code have no option: it marks 6 of the 60 positions, so that special tokens and
     pads can be marked, and it passes no attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
@@ -993,12 +994,12 @@ class SalLMVariant(Variant):
     # 'pooled': the row that predicts the explained answer; 'mean': mean over all query rows
     rows:Literal['pooled', 'mean']='pooled'
     after_dropout:bool=False # use attention before dropout (False, the equation) or after it (True, the released code)
-    # weights at the start: 'pretrained': those of the model passed to `train`; 'teacher': the teacher's (Fine-Tuned)
+    # initial weights: 'pretrained': those of the model passed to `train`; 'teacher': the teacher's (Fine-Tuned)
     start:Literal['pretrained', 'teacher']='pretrained'
-    refresh:int|None=None # N: explain again with the model in training every N epochs (Iterative); None: never
+    refresh:int|None=None # N: the model explains the data again every N epochs (Iterative); None: never
     unlabelled:Sequence|Dataset|None=None # texts (or pairs of texts) without labels, see "Texts without labels"
-    unlabelled_ratio:int=1                # number of them that each labelled example adds to its step
-    unlabelled_weight:float|None=None     # weight of their attention loss; None: that of `weight`
+    unlabelled_ratio:int=1                # number of these texts that are added for each labelled example
+    unlabelled_weight:float|None=None     # weight of their attention loss; None: the same as `weight`
 
     def __post_init__(self):
         # salviz 0.1 had the default None
@@ -1024,13 +1025,13 @@ class SalLMVariant(Variant):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
-    "Train attention to agree with a teacher's saliency (Lake 2021)"
+    "SalLM: train attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
     limits = dict(weight=is_weight, steps=is_count,
                   top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 
     def __init__(self,
-        # a fine-tuned model, or a run or its path; None: trained first, with the settings of this run; False: no
+        # a fine-tuned model, a run, or the path of a run; None: trained first with the settings of this run; False: no
         # teacher, if `saliency` is a function that needs none
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
@@ -1068,7 +1069,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with today's names and defaults; before `padded_to` existed, 'released' was another loss"
+        "Return `args` with current names and defaults; before `padded_to` existed, 'released' was another loss"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -528,8 +528,8 @@ def test_option_without_effect_on_the_attribution_raises(name, attribution):
     else:
         message = (f"^ADDrop: {name}={value!r} has no effect with attribution='{attribution}' .*; leave it out, or use "
                    f"attribution='{readers[0]}'")
-        with pytest.raises(ValueError, match=message) as refused: make()
-        assert all(repr(r) in str(refused.value) for r in readers)
+        with pytest.raises(ValueError, match=message) as error: make()
+        assert all(repr(r) in str(error.value) for r in readers)
 
 
 def test_after_dropout_raises_with_a_first_pass_in_eval_mode():

@@ -47,7 +47,7 @@ rows += [pytest.param(*row, marks=pytest.mark.slow) for row in (
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
-def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):
+def test_every_method_trains_an_adapter_for_its_supported_tasks(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     for name, make in methods.items():
         base = model_for(task, kind, data, tokens)
@@ -81,12 +81,12 @@ configs = dict(lora_bias=lambda: some(LoraConfig, r=2, bias='all'), dora=lambda:
                fourier=lambda: some(FourierFTConfig, n_frequency=8),
                norms=lambda: LNTuningConfig(task_type='SEQ_CLS', target_modules=['LayerNorm']))
 
-def test_every_kind_of_adapter_that_is_served_is_tried_here():
+def test_every_supported_kind_of_adapter_is_tested():
     assert {make().peft_type.value for make in configs.values()} == {*_adapter_kinds}
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', configs)
-def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_alone(kind, tmp_path, tiny_bert,
+def test_each_kind_of_adapter_is_trained_and_loaded_and_does_not_change_its_base(kind, tmp_path, tiny_bert,
                                                                                      tiny_tokenizer, tiny_data):
     base, method = tiny_bert(), SaliencyGuided(mask_fraction=.4) + ADDrop(p=.4, q=.5, cross_tuning=False)
     model = get_peft_model(copy.deepcopy(base), configs[kind]())
@@ -99,17 +99,17 @@ def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_a
     batch = dict(tiny_tokenizer([*tiny_data['test']['text']], padding=True, return_tensors='pt'))
     with torch.no_grad(): assert torch.equal(loaded(**batch).logits, model.eval()(**batch).logits)
 
-def test_other_kinds_are_refused_by_name_before_a_run_is_opened(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_other_kinds_raise_before_a_run_is_opened(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     ada = get_peft_model(tiny_bert(), AdaLoraConfig(task_type='SEQ_CLS', total_step=9, target_modules=['query']))
     two = with_lora(tiny_bert())
     two.add_adapter('second', LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query']))
     quantised = with_lora(tiny_bert())
     unwrapped(quantised).is_quantized = True
-    refused = {'ADALORA adds its own loss': ada, 'has the adapters default, second': two,
+    rejected = {'ADALORA adds its own loss': ada, 'has the adapters default, second': two,
                'pass the model that get_peft_model returned': unwrapped(with_lora(tiny_bert()))}
-    if not torch.cuda.is_available(): refused['is quantised, which needs a CUDA device'] = quantised
-    for said, model in refused.items():
-        with pytest.raises(ValueError, match=said):
+    if not torch.cuda.is_available(): rejected['is quantised, which needs a CUDA device'] = quantised
+    for log, model in rejected.items():
+        with pytest.raises(ValueError, match=log):
             train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
         assert not (tmp_path/'run').exists()
 
@@ -200,7 +200,7 @@ def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp
     assert all(torch.equal(x, ends[1][1][k]) for k, x in ends[0][1].items())
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_of_an_adapter_is_passed_over(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_damaged_checkpoint_of_an_adapter_is_skipped(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings, method = {**quick, 'epochs': 3, 'keep': 3}, Breaks(patterns={'first': [0]}, alpha=3.)
     method.at = 12
     how = dict(run_dir=tmp_path/'run', **settings)
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_an_adapter_is_small_and_a_finished_run_keeps_no_more_of
     with pytest.raises(ValueError, match='contains a whole model, not an adapter; leave base out'):
         load_model(tmp_path/'whole', base=tiny_bert())
 
-def test_a_run_says_which_base_its_adapter_was_put_into_and_finds_it_there(tmp_path, tiny_bert, tiny_tokenizer,
+def test_run_records_the_base_of_its_adapter_and_loads_it(tmp_path, tiny_bert, tiny_tokenizer,
                                                                           tiny_data):
     from transformers import BertForSequenceClassification
     tiny_bert().save_pretrained(tmp_path/'base')
@@ -262,8 +262,8 @@ def test_two_processes_train_an_adapter_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and adapters within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')
     def begin(out, batch_size, **env):
-        said = tmp_path/f'{out}{env.get("RANK")}'
-        return forked.begin(trained_by_many, tmp_path, tmp_path/out, batch_size, said=said, env=env)
+        log = tmp_path/f'{out}{env.get("RANK")}'
+        return forked.begin(trained_by_many, tmp_path, tmp_path/out, batch_size, said=log, env=env)
     group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(34500 + os.getpid() % 2000), WORLD_SIZE='2',
                  LOCAL_WORLD_SIZE='2')
     for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):

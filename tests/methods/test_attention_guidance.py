@@ -142,8 +142,8 @@ def test_table_assigns_heads_and_averages_heads_of_one_pattern(
     expected = reference_loss({l: maps[l].detach().double() for l in maps.layers}, means, reduction, boundary, multiple)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
     assert plan.layers == tuple(sorted(means))
-    asked = {(i, h) for i, l in enumerate(sorted(means)) for hs in means[l].values() for h in hs}
-    assert {tuple(x) for x in plan.shown()['guided'][0].nonzero().tolist()} == asked # the first text has a full stop
+    in_table = {(i, h) for i, l in enumerate(sorted(means)) for hs in means[l].values() for h in hs}
+    assert {tuple(x) for x in plan.shown()['guided'][0].nonzero().tolist()} == in_table # the first text has a full stop
     assert method.prescribes(model) == {l: sorted(h for hs in means[l].values() for h in hs) for l in sorted(means)}
 
 
@@ -197,11 +197,11 @@ def test_another_matrix_gives_another_config():
 @pytest.mark.sample(15)
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-@pytest.mark.parametrize('given', assignments)
-def test_term_equals_equations_2_and_3_with_eager_attention(given, reduction, boundary, multiple):
+@pytest.mark.parametrize('arguments', assignments)
+def test_term_equals_equations_2_and_3_with_eager_attention(arguments, reduction, boundary, multiple):
     model = make_bert()
     method = AttentionGuidance.from_args(dict(alpha=1, reduction=reduction, boundary=boundary, multiple=multiple,
-                                              **given))
+                                              **arguments))
     method.check(model, tokenizer, data, epochs=1)
     term, _, _ = loss_and_maps(method, model, batch)
     model.set_attn_implementation('eager')
@@ -435,12 +435,12 @@ def test_chosen_alpha_does_not_depend_on_micro_batches(tmp_path):
         trainer, cut = chosen(raw, tmp_path/f'cut-{seed}', batch_size=8, gradient_accumulation=4)
         sums = np.zeros(2)
         for row in encode(raw, tokenizer)['train']: # one by one
-            given = Collator(tokenizer)([row])
-            with torch.no_grad(): outputs = make_bert()(**model_inputs(given))
+            padded = Collator(tokenizer)([row])
+            with torch.no_grad(): outputs = make_bert()(**model_inputs(padded))
             heads = {layer: dict(next=[0], prev=[1]) for layer in range(3)}
             sums += reference_task_loss('classification', outputs,
-                                        given), reference_loss(eager_attentions(make_bert(), given), heads, 'mean',
-                                                               batch=given)[0]
+                                        padded), reference_loss(eager_attentions(make_bert(), padded), heads, 'mean',
+                                                               batch=padded)[0]
         assert whole == cut == comparable_alpha(*(sums/32))
         assert [len(b['input_ids']) for b in trainer.first_batches()] == [8]*4
         apart += AttentionGuidance().choose_alpha(make_bert(), trainer.first_batches()[0]) != whole
@@ -468,7 +468,7 @@ def test_alpha_is_chosen_from_sums_over_processes_and_broadcast_on_resume(tmp_pa
 
 
 def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
-    def said(steps, first=True, **kwargs):
+    def warned(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
             AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(make_trainer(tmp_path, make_bert(), lambda: [batch],
@@ -476,14 +476,14 @@ def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
                                                                       first=first))
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
-    assert said((40, 3),
+    assert warned((40, 3),
                 **late) == ["AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
                                      "constant_steps=20000 steps, and this training has 120, "
                                      "so it never falls; set constant_steps below 120, or schedule='linear'"]
-    assert len(said((10_000, 2), **late)) == len(said((10, 2), constant_steps=20, **late)) == 1
-    assert said((40, 3), first=False, **late) == said((10_000, 3),
-                                                      **late) == said((10, 2), constant_steps=19,
-                                                                      **late) == said((40, 3)) == []
+    assert len(warned((10_000, 2), **late)) == len(warned((10, 2), constant_steps=20, **late)) == 1
+    assert warned((40, 3), first=False, **late) == warned((10_000, 3),
+                                                      **late) == warned((10, 2), constant_steps=19,
+                                                                      **late) == warned((40, 3)) == []
 
 
 def test_short_training_warns_at_its_start(tmp_path):
@@ -644,7 +644,7 @@ def make_t5():
     return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=40, num_layers=2,
         num_decoder_layers=1, num_heads=4, pad_token_id=0,
         eos_token_id=2, decoder_start_token_id=0, initializer_factor=3.))
-made = dict(
+makers = dict(
     classification=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=3)),
     albert=lambda: AlbertForSequenceClassification(AlbertConfig(**{**small, 'num_hidden_layers': 3}, embedding_size=16,
                                                                 num_labels=3)),
@@ -665,7 +665,7 @@ bare = data.select_columns(['input_ids', 'attention_mask', 'length'])
 
 def make_model(name):
     torch.manual_seed(0)
-    return made[name]().eval()
+    return makers[name]().eval()
 
 
 def task_batch(name, side='right', seed=0):
@@ -710,25 +710,25 @@ def eager_attentions(model, batch):
 @pytest.mark.sample(11)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
-@pytest.mark.parametrize('name', list(made))
+@pytest.mark.parametrize('name', list(makers))
 def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, reduction, side):
-    model, given = make_model(name), task_batch(name, side)
+    model, padded = make_model(name), task_batch(name, side)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
     boundary = 'uniform'
     if name == 'causal_lm': heads, boundary = looking_back # patterns that a causal head can follow
     method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction, boundary=boundary))
     method.check(model, tokenizer, bare, epochs=1)
-    plan = method.plan(model, given, Progress())
-    with observe(model, layers=list(plan.layers)) as maps: outputs = model(**model_inputs(given))
-    term = method.terms(dict(main=outputs), maps, plan, given, Progress())['attention_guidance']
-    expected = reference_loss(eager_attentions(model, given), heads, reduction, boundary, batch=given)
+    plan = method.plan(model, padded, Progress())
+    with observe(model, layers=list(plan.layers)) as maps: outputs = model(**model_inputs(padded))
+    term = method.terms(dict(main=outputs), maps, plan, padded, Progress())['attention_guidance']
+    expected = reference_loss(eager_attentions(model, padded), heads, reduction, boundary, batch=padded)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=5e-5)
 
 
 def test_all_supported_tasks_are_tested():
     of_texts = set(supported['AttentionGuidance']) - {'image_classification', # test_patches
                                                  'multi_label_classification'} # test_multi_label
-    assert {tasks_of.get(name, name) for name in made} == of_texts
+    assert {tasks_of.get(name, name) for name in makers} == of_texts
 
 
 def reference_task_loss(name, outputs, batch):
@@ -751,9 +751,9 @@ def reference_task_loss(name, outputs, batch):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize('name', list(made))
+@pytest.mark.parametrize('name', list(makers))
 def test_alpha_compares_guidance_and_task_loss_on_the_first_batch(name, tmp_path, monkeypatch):
-    model, given, seen = make_model(name), task_batch(name), []
+    model, padded, seen = make_model(name), task_batch(name), []
     def spy(task_loss, guidance, **more):
         seen.append((task_loss, guidance))
         return comparable_alpha(task_loss, guidance, **more)
@@ -761,25 +761,25 @@ def test_alpha_compares_guidance_and_task_loss_on_the_first_batch(name, tmp_path
     zero = AttentionGuidance(looking_back[0], variant=AttentionGuidanceVariant(boundary='zero'))
     method = zero if name == 'causal_lm' else AttentionGuidance()
     method.check(model, tokenizer, bare, epochs=1)
-    method.prepare(make_trainer(tmp_path, model, lambda: [given]))
-    with torch.no_grad(): outputs = model(**model_inputs(given))
+    method.prepare(make_trainer(tmp_path, model, lambda: [padded]))
+    with torch.no_grad(): outputs = model(**model_inputs(padded))
     heads = {layer: dict(next=[0], prev=[1]) for layer in range(3 if name == 'albert' else 2)}
     boundary = 'uniform'
     if name == 'causal_lm': heads, boundary = looking_back
-    guidance = reference_loss(eager_attentions(model, given), heads, 'mean', boundary, batch=given)
-    assert seen[0][0] == pytest.approx(reference_task_loss(tasks_of.get(name, name), outputs, given), rel=1e-4)
+    guidance = reference_loss(eager_attentions(model, padded), heads, 'mean', boundary, batch=padded)
+    assert seen[0][0] == pytest.approx(reference_task_loss(tasks_of.get(name, name), outputs, padded), rel=1e-4)
     assert seen[0][1] == pytest.approx(sum(guidance) / len(guidance), rel=1e-4)
     assert Run(tmp_path/'run').state['alpha'] == comparable_alpha(*seen[0]) == method._alpha
 
 
 @pytest.mark.parametrize('name', ['seq2seq', 't5'])
 def test_in_a_translation_model_a_next_and_a_prev_head_of_each_encoder_layer_are_guided(name):
-    model, method, given = make_model(name), AttentionGuidance(alpha=1), task_batch(name)
+    model, method, padded = make_model(name), AttentionGuidance(alpha=1), task_batch(name)
     assert method.heads(model) == {0: dict(next=[0], prev=[1]), 1: dict(next=[0], prev=[1])}
     method.check(model, tokenizer, bare, epochs=1)
-    plan = method.plan(model, given, Progress())
-    with observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(given))
-    method.guidance(maps, plan, given).mean().backward()
+    plan = method.plan(model, padded, Progress())
+    with observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(padded))
+    method.guidance(maps, plan, padded).mean().backward()
     encoder = set(model.get_encoder().parameters()) # the embedding is shared
     assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
     assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
@@ -807,21 +807,21 @@ def test_patterns_use_the_masked_tokens():
 @pytest.mark.parametrize('name', ['albert', 'seq2seq', 'masked_lm'])
 def test_gradient_of_attention_is_twice_the_difference_in_guided_heads(
     name, reduction):
-    model, given = make_model(name).double(), task_batch(name)
+    model, padded = make_model(name).double(), task_batch(name)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [2]}}
     method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
     method.check(model, tokenizer, bare, epochs=1)
-    plan = method.plan(model, given, Progress())
-    with torch.no_grad(), observe(model, layers=[0, 1]) as observed: model(**model_inputs(given))
+    plan = method.plan(model, padded, Progress())
+    with torch.no_grad(), observe(model, layers=[0, 1]) as observed: model(**model_inputs(padded))
     class Copied(dict): allowed, seen = observed.allowed, observed.seen
     maps = Copied({l: observed[l].clone().requires_grad_() for l in (0, 1)})
-    method.guidance(maps, plan, given).sum().backward()
+    method.guidance(maps, plan, padded).sum().backward()
     for layer, by_name in heads.items():
         expected = np.zeros(maps[layer].shape)
-        for b in range(len(given['input_ids'])):
-            n = int(given['attention_mask'][b].sum())
+        for b in range(len(padded['input_ids'])):
+            n = int(padded['attention_mask'][b].sum())
             for pattern, numbers in by_name.items():
-                P = reference_pattern(pattern, tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist()),
+                P = reference_pattern(pattern, tokenizer.convert_ids_to_tokens(padded['input_ids'][b, :n].tolist()),
                                       'uniform', 'uniform')
                 if P is None: continue
                 for h in numbers:
@@ -833,8 +833,8 @@ def test_gradient_of_attention_is_twice_the_difference_in_guided_heads(
 def test_each_use_of_alberts_shared_layer_is_guided_by_its_index():
     model = make_model('albert')
     first, last = (AttentionGuidance({l: {'next': [0]}}, alpha=1) for l in (0, 2))
-    given = task_batch('albert')
-    by_layer = [loss_and_maps(m, model, given)[0].loss
+    padded = task_batch('albert')
+    by_layer = [loss_and_maps(m, model, padded)[0].loss
                 for m in (first, last, AttentionGuidance({'next': [0]}, layers=[0, 2], alpha=1))]
     assert not torch.allclose(by_layer[0], by_layer[1]) and torch.allclose(by_layer[0] + by_layer[1], by_layer[2])
 
@@ -843,11 +843,11 @@ def test_causal_model_with_left_padding_equals_the_equations():
     model, method = make_gpt2(), AttentionGuidance({'prev': [0], 'first': [1, 2]}, alpha=1,
                                                    variant=AttentionGuidanceVariant(boundary='zero'))
     method.check(model, tokenizer, data, epochs=1)
-    given = task_batch('classification', 'left')
-    term, _, _ = loss_and_maps(method, model, given)
+    padded = task_batch('classification', 'left')
+    term, _, _ = loss_and_maps(method, model, padded)
     heads = {l: {'prev': [0], 'first': [1, 2]} for l in range(2)}
     np.testing.assert_allclose(term.loss.detach().numpy(),
-                               reference_loss(eager_attentions(model, given), heads, 'mean', 'zero', batch=given),
+                               reference_loss(eager_attentions(model, padded), heads, 'mean', 'zero', batch=padded),
                                rtol=2e-5)
 
 
@@ -862,13 +862,13 @@ def test_two_methods_cannot_both_guide_one_head():
 
 # Positions that another method drops in the same step, and attention dropout
 
-def reference_dropped_loss(maps, drop, given, heads, reduction):
+def reference_dropped_loss(maps, drop, padded, heads, reduction):
     """Eq. 2 and 3 over the real cells that `drop` leaves; a row that would lose all its keys keeps them. The mean is
     over n*n cells"""
     losses = []
-    for b in range(len(given['input_ids'])):
-        n, total = int(given['attention_mask'][b].sum()), 0.
-        tokens = tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist())
+    for b in range(len(padded['input_ids'])):
+        n, total = int(padded['attention_mask'][b].sum()), 0.
+        tokens = tokenizer.convert_ids_to_tokens(padded['input_ids'][b, :n].tolist())
         for layer, by_pattern in heads.items():
             for name, numbers in by_pattern.items():
                 P = reference_pattern(name, tokens, 'uniform', 'uniform')
@@ -884,26 +884,26 @@ def reference_dropped_loss(maps, drop, given, heads, reduction):
     return losses
 
 
-def step(method, model, given, progress=Progress(seed=3)):
+def step(method, model, padded, progress=Progress(seed=3)):
     "Run a step as the trainer does and return (term, maps, plan)"
-    plan = method.plan(model, given, progress)
-    outputs, maps = _run_passes(model, model, given, plan)
-    return method.terms(outputs, maps, plan, given, progress)['attention_guidance'], maps, plan
+    plan = method.plan(model, padded, progress)
+    outputs, maps = _run_passes(model, model, padded, plan)
+    return method.terms(outputs, maps, plan, padded, progress)['attention_guidance'], maps, plan
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 def test_positions_dropped_by_ad_drop_are_left_out_of_the_sum(reduction):
     heads = {0: {'next': [1], 'first': [0, 3]}, 2: {'prev': [2], 'period': [0]}}
-    model, given = make_bert().train(), make_batch(pad_to=16)
+    model, padded = make_bert().train(), make_batch(pad_to=16)
     both = AttentionGuidance(heads, alpha=1,
                              variant=AttentionGuidanceVariant(reduction=reduction)) + ADDrop(p=.9, q=.8, layers=[1, 2],
                                                                            cross_tuning=False)
     both.check(model, tokenizer, data, epochs=1)
-    term, maps, plan = step(both, model, given)
-    expected = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, plan.drop, given, heads,
+    term, maps, plan = step(both, model, padded)
+    expected = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, plan.drop, padded, heads,
                                       reduction)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
-    whole = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, {}, given, heads, reduction)
+    whole = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, {}, padded, heads, reduction)
     assert max(abs(a - b)/a for a, b in zip(expected, whole)) > .1
     maps[2].retain_grad()
     term.loss.sum().backward()
@@ -912,14 +912,14 @@ def test_positions_dropped_by_ad_drop_are_left_out_of_the_sum(reduction):
 
 
 def test_protected_rows_are_guided_as_without_drops():
-    model, given, method = make_bert(), make_batch(), AttentionGuidance({1: {'next': [0]}}, alpha=1)
-    plan = method.plan(model, given, Progress())
-    with torch.no_grad(), observe(model, layers=[1]) as maps: model(**model_inputs(given))
-    plain = method.guidance(maps, plan, given)
+    model, padded, method = make_bert(), make_batch(), AttentionGuidance({1: {'next': [0]}}, alpha=1)
+    plan = method.plan(model, padded, Progress())
+    with torch.no_grad(), observe(model, layers=[1]) as maps: model(**model_inputs(padded))
+    plain = method.guidance(maps, plan, padded)
     with torch.no_grad(), observe(model, layers=[1],
                                   drop={1: torch.ones(len(texts), 4, *maps[1].shape[2:], dtype=torch.bool)}) as maps:
-        model(**model_inputs(given))
-    assert torch.equal(method.guidance(maps, plan, given), plain)
+        model(**model_inputs(padded))
+    assert torch.equal(method.guidance(maps, plan, padded), plain)
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
@@ -927,7 +927,7 @@ def test_without_drops_the_loss_is_bitwise_the_mean_over_all_entries(reduction):
     for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}),
                          (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
         method = AttentionGuidance(heads, alpha=1, variant=AttentionGuidanceVariant(reduction=reduction))
-        # which refuses next in a causal model
+        # which rejects next in a causal model
         if not isinstance(model, GPT2ForSequenceClassification): method.check(model, tokenizer, data, epochs=1)
         plan, total = method.plan(model, batch, Progress()), 0.
         with torch.no_grad(), observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(batch))

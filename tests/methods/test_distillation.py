@@ -1,5 +1,5 @@
 """Explanation-enhanced distillation against slow references in float64, written from the equations; what it trains,
-and what it refuses."""
+and what it rejects."""
 import copy
 import math
 
@@ -243,13 +243,13 @@ def test_a_few_steps_bring_explanations_closer_to_the_teachers(kwargs, tiny_data
 @pytest.mark.slow
 def test_without_a_weight_training_explains_nothing_and_probes_are_explained(tmp_path, tiny_data, tokens, monkeypatch):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
-    asked, explained = [], Distillation.explained
+    modes, explained = [], Distillation.explained
     def noted(self, model, *args, **kwargs):
-        asked.append(model.training)
+        modes.append(model.training)
         return explained(self, model, *args, **kwargs)
     monkeypatch.setattr(Distillation, 'explained', noted)
     run = train(student, tokens, tiny_data, Distillation(teacher, weight=0.), tmp_path/'run', **{**quick, 'epochs': 2})
-    assert not any(asked) and 'explanation' not in run.train_rows[0] and 'explanation' in run.snapshot(0, 0).losses
+    assert not any(modes) and 'explanation' not in run.train_rows[0] and 'explanation' in run.snapshot(0, 0).losses
     assert run.train_rows[0]['loss'] == pytest.approx(run.train_rows[0]['distillation'])
 
 @pytest.mark.slow
@@ -294,19 +294,19 @@ def test_resumed_run_has_the_same_result(kwargs, tiny_data, tokens, tmp_path):
 def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data, tokens):
     _, teacher = taught('classification', 'bert', tiny_data, tokens)
     run = train(teacher, tokens, tiny_data, None, tmp_path/'teacher', **{**quick, 'epochs': 2, 'keep': 2})
-    best, said = load_model(run)[0], {}
+    best, logits_of = load_model(run)[0], {}
     step = next(step for step in run.checkpoints if step != run.best_step)
     checkpoint = run.checkpoints[step]
     batch = batch_of(tiny_data, best, tokens)
-    for name, given in dict(model=best, run=run, path=str(run.path), checkpoint=checkpoint).items():
-        method = Distillation(given)
-        said[name] = method.teach(method.loaded(best)[0], batch)[0]
+    for name, passed in dict(model=best, run=run, path=str(run.path), checkpoint=checkpoint).items():
+        method = Distillation(passed)
+        logits_of[name] = method.teach(method.loaded(best)[0], batch)[0]
         assert method.args()['teacher'] == ('BertForSequenceClassification' if name == 'model' else
                                             str(run.path) if name != 'checkpoint' else str(checkpoint))
-    assert torch.equal(said['model'], said['run']) and torch.equal(said['run'], said['path'])
+    assert torch.equal(logits_of['model'], logits_of['run']) and torch.equal(logits_of['run'], logits_of['path'])
     with torch.no_grad():
         first = load_model(run, step)[0](**model_inputs(batch, best)).logits
-    assert torch.equal(said['checkpoint'], first) and not torch.equal(first, said['run'])
+    assert torch.equal(logits_of['checkpoint'], first) and not torch.equal(first, logits_of['run'])
     (run.path/'summary.json').unlink()
     with pytest.raises(ValueError, match='is not finished, so its best checkpoint may change'):
         Distillation(Run(run.path)).loaded(best)
@@ -353,41 +353,41 @@ def test_constructor_rejects_invalid_arguments(kwargs, words):
 @pytest.mark.slow
 def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
-    def refuses(words, teacher=teacher, model=student, data=tiny_data, tokenizer=tokens, **kwargs):
+    def rejects(words, teacher=teacher, model=student, data=tiny_data, tokenizer=tokens, **kwargs):
         with pytest.raises(ValueError, match=words):
             train(model, tokenizer, data, Distillation.from_args(dict(teacher=teacher, **kwargs)), tmp_path/'no',
                   **quick)
         assert not (tmp_path/'no').exists()
-    refuses('the teacher is the model that is trained', student)
-    refuses('is for regression, but the model is for classification',
+    rejects('the teacher is the model that is trained', student)
+    rejects('is for regression, but the model is for classification',
             small_model('regression', tokens, layers=1, heads=2, hidden=16))
-    refuses('the teacher has 3 classes, the model 2', three(tokens))
+    rejects('the teacher has 3 classes, the model 2', three(tokens))
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
     classes = 'negative', 'positive'
     swapped.config.id2label, named.config.id2label = dict(enumerate(classes[::-1])), dict(enumerate(classes))
-    refuses('must be the same in the same order', swapped, named)
+    rejects('must be the same in the same order', swapped, named)
     wider = copy.deepcopy(teacher)
     wider.resize_token_embeddings(len(tokens) + 8)
-    refuses('has another vocabulary than the model', wider)
-    refuses('cannot read the .* tokens of the longest example', other('classification', 'bert', tokens, max_length=8))
+    rejects('has another vocabulary than the model', wider)
+    rejects('cannot read the .* tokens of the longest example', other('classification', 'bert', tokens, max_length=8))
     long = tiny_data['validation'].map(lambda row: dict(text=' '.join(['the']*60)))
-    refuses('cannot read the 62 tokens', other('classification', 'bert', tokens, max_length=50),
+    rejects('cannot read the 62 tokens', other('classification', 'bert', tokens, max_length=50),
             data=DatasetDict({**tiny_data, 'validation': long}))
-    refuses("layers.*layers 0 to 0", explanation='attention', teacher_layers=[3])
-    refuses('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
-    refuses("identically zero", explanation='gradient')
+    rejects("layers.*layers 0 to 0", explanation='attention', teacher_layers=[3])
+    rejects('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
+    rejects("identically zero", explanation='gradient')
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
-    refuses('the teacher: .*train a saliency', lstm, explanation='attention')
+    rejects('the teacher: .*train a saliency', lstm, explanation='attention')
     images, net = examples('image_classification', tiny_data), small_net(DigitCNN, num_labels=2, shape=(3, 8, 8))
-    refuses("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
-    refuses("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
-    refuses('was built for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
+    rejects("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
+    rejects("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
+    rejects('was built for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
     words, model = examples('causal_lm', tiny_data), model_for('causal_lm', 'gpt2', tiny_data, tokens)
-    refuses("the head of causal_lm reads every row; use rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
+    rejects("the head of causal_lm reads every row; use rows='mean'", other('causal_lm', 'gpt2', tokens), model, words,
             explanation='attention')
     for task, kind in (('masked_lm', 'bert'), ('seq2seq', 'marian')):
-        made = model_for(task, kind, tiny_data, tokens)
-        refuses(f'does not support {task}', copy.deepcopy(made), made, examples(task, tiny_data))
+        untaught = model_for(task, kind, tiny_data, tokens)
+        rejects(f'does not support {task}', copy.deepcopy(untaught), untaught, examples(task, tiny_data))
 
 def test_a_study_of_another_teacher_of_the_same_class_is_another_study(tmp_path, tiny_data, tokens):
     def study(seed):

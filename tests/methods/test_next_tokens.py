@@ -1,4 +1,4 @@
-"Causal language models against loops over the places that are asked about, in float64, with and without padding"
+"Causal language models against loops over the target positions, in float64, with and without padding"
 import copy
 import math
 
@@ -41,18 +41,18 @@ def tiny(kind, dtype=torch.float64):
 
 def rows(answered):
     "Three examples of uneven length; in those that are `answered` the last tokens are the answer and its end"
-    g, made = np.random.default_rng(0), []
+    g, found = np.random.default_rng(0), []
     for i, (prompt, answer) in enumerate(((5, 2), (2, 3), (3, 1))):
         n = prompt + answer + answered
         ids = g.integers(3, VOCABULARY, n)
         segments = np.repeat([0, 1], [prompt, n - prompt])
         if answered: ids[-1], segments[-1] = 2, -1
         labels = [int(ids[k + 1]) if k + 1 < n and (k + 1 >= prompt or not answered) else -100 for k in range(n)]
-        made.append(dict(input_ids=ids.tolist(), attention_mask=[1]*n, labels=labels, example_id=i, length=n,
+        found.append(dict(input_ids=ids.tolist(), attention_mask=[1]*n, labels=labels, example_id=i, length=n,
                          segments=segments.tolist() if answered else [0]*n,
                          word_ids=[k if segments[k] >= 0 else -1 for k in range(n)],
                          special_tokens_mask=[int(segments[k] < 0) for k in range(n)]))
-    return made
+    return found
 
 def collated(some, side='right'):
     class Pads: pad_token_id = PAD
@@ -73,22 +73,22 @@ kinds, forms = pytest.mark.parametrize('kind', ['gpt2', 'llama']), pytest.mark.p
 
 @kinds
 @forms
-def test_the_loss_is_the_mean_surprise_at_the_places_that_are_asked_about(kind, answered):
+def test_loss_is_the_mean_cross_entropy_at_target_positions(kind, answered):
     model, some = tiny(kind), rows(answered)
     batch = collated(some)
     outputs = model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     expected, expected_score, surprise, right = [], [], [], []
     for row in some:
         p = log_p(model, row)
-        asked = [(k, label) for k, label in enumerate(row['labels']) if label != -100]
-        assert len(asked) == (sum(s == 1 for s in row['segments']) + 1 if answered else len(row['labels']) - 1)
-        expected.append(-sum(p[k, label] for k, label in asked) / len(asked))
-        expected_score.append(sum(p[k].max() for k, _ in asked) / len(asked))
-        surprise += [-p[k, label].item() for k, label in asked]
-        right += [p[k].argmax().item() == label for k, label in asked]
+        targets = [(k, label) for k, label in enumerate(row['labels']) if label != -100]
+        assert len(targets) == (sum(s == 1 for s in row['segments']) + 1 if answered else len(row['labels']) - 1)
+        expected.append(-sum(p[k, label] for k, label in targets) / len(targets))
+        expected_score.append(sum(p[k].max() for k, _ in targets) / len(targets))
+        surprise += [-p[k, label].item() for k, label in targets]
+        right += [p[k].argmax().item() == label for k, label in targets]
     assert alike(task.loss(outputs, batch), torch.stack(expected), dtype=torch.float32 if kind == 'llama' else None)
-    said = task.predicted(outputs, batch)
-    assert alike(task.prediction_score(outputs, batch, said), torch.stack(expected_score),
+    choice = task.predicted(outputs, batch)
+    assert alike(task.prediction_score(outputs, batch, choice), torch.stack(expected_score),
                  dtype=torch.float32 if kind == 'llama' else None)
     scores = next_token_metrics(batch['labels'].numpy(), task.read_by_metrics(outputs, batch).numpy())
     assert scores['accuracy'] == pytest.approx(np.mean(right))
@@ -133,10 +133,10 @@ def test_ad_drop_attributes_minus_the_cross_entropy_of_each_example_alone(kind, 
     for i, row in enumerate(some):
         out = eager(torch.tensor([row['input_ids']]), output_attentions=True)
         p, n = out.logits[0].log_softmax(-1), len(row['input_ids'])
-        asked = [k for k, label in enumerate(row['labels']) if label != -100]
-        if places == 'last': asked = asked[-1:]
-        chosen = [row['labels'][k] if target == 'gold' else int(p[k].argmax()) for k in asked]
-        F = sum(p[k, c] for k, c in zip(asked, chosen)) / len(asked)
+        targets = [k for k, label in enumerate(row['labels']) if label != -100]
+        if places == 'last': targets = targets[-1:]
+        chosen = [row['labels'][k] if target == 'gold' else int(p[k].argmax()) for k in targets]
+        F = sum(p[k, c] for k, c in zip(targets, chosen)) / len(targets)
         real, seen = batch['attention_mask'][i].bool(), torch.ones(n, n, dtype=torch.bool).tril()
         for l, g in enumerate(torch.autograd.grad(F, out.attentions)):
             ours = attribution[l][i][:, real][:, :, real]
@@ -167,8 +167,8 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
     for i, row in enumerate(some):
         x = embed(torch.tensor([row['input_ids']])).detach().requires_grad_()
         p = model(inputs_embeds=x).logits[0].log_softmax(-1)
-        asked = [k for k, label in enumerate(row['labels']) if label != -100]
-        F = sum(p[k, row['labels'][k] if target == 'gold' else int(p[k].argmax())] for k in asked) / len(asked)
+        targets = [k for k, label in enumerate(row['labels']) if label != -100]
+        F = sum(p[k, row['labels'][k] if target == 'gold' else int(p[k].argmax())] for k in targets) / len(targets)
         saliency = (torch.autograd.grad(F, x)[0] * x).sum(-1)[0]
         words = torch.tensor([[w if s == 0 else -1 for w, s in zip(row['word_ids'], row['segments'])]])
         ids, is_masked = mask_words(torch.tensor([row['input_ids']]), saliency[None].detach(), words,
@@ -177,12 +177,12 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
         assert torch.equal(plan.evidence['masked_input'][i, :n], ids[0])
         assert is_masked.any() and not any(m and s != 0 for m, s in zip(is_masked[0], row['segments']))
         q = model(ids).logits[0].log_softmax(-1)
-        divergences = [sum(p[k, v].exp() * (p[k, v] - q[k, v]) for v in range(VOCABULARY)) for k in asked]
-        assert alike(term.loss[i].double(), sum(divergences) / len(asked), **coarse(kind))
+        divergences = [sum(p[k, v].exp() * (p[k, v] - q[k, v]) for v in range(VOCABULARY)) for k in targets]
+        assert alike(term.loss[i].double(), sum(divergences) / len(targets), **coarse(kind))
 
 @pytest.mark.parametrize('patterns, boundary', [({'next': [0]}, 'uniform'), ({'next': [0]}, 'zero'),
                                                 ({'prev': [0]}, 'uniform'), (None, 'uniform')])
-def test_patterns_that_look_ahead_are_refused_by_name(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
+def test_patterns_that_look_ahead_are_rejected(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=4, max_length=64)
     with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel forbids'):
         train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, alpha=1.,
@@ -190,7 +190,7 @@ def test_patterns_that_look_ahead_are_refused_by_name(patterns, boundary, tmp_pa
               run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
     assert not (tmp_path/'run').exists()
 
-def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_door(tmp_path, tiny_data, tiny_tokenizer):
+def test_unsuitable_data_and_arguments_raise_before_training(tmp_path, tiny_data, tiny_tokenizer):
     quick = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
     two_sided = BertLMHeadModel(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=16, num_hidden_layers=1,
                                            num_attention_heads=2, intermediate_size=16))
@@ -214,16 +214,16 @@ def test_what_a_causal_language_model_cannot_be_trained_on_is_refused_at_the_doo
     assert not (tmp_path/'run').exists()
 
 @pytest.mark.parametrize('kind', ['bert', 'roberta', 'electra', 'bart', 'marian', 'whisper'])
-def test_models_that_look_both_ways_are_not_offered_for_next_tokens(kind):
+def test_bidirectional_models_do_not_support_next_tokens(kind):
     from transformers import AutoConfig
     assert 'causal_lm' not in tasks_of_kind(AutoConfig.for_model(kind))
 
 @pytest.mark.parametrize('kind', ['gpt2', 'llama', 'qwen2', 'opt', 'gpt_neox', 'mistral'])
-def test_models_that_look_back_are(kind):
+def test_causal_models_support_next_tokens(kind):
     from transformers import AutoConfig
     assert 'causal_lm' in tasks_of_kind(AutoConfig.for_model(kind))
 
-def test_answers_keep_their_end_when_they_are_cut(tiny_tokenizer):
+def test_truncated_answers_keep_their_end(tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.eos_token = tokenizer.sep_token
     for longest in range(5, 40):
@@ -248,14 +248,14 @@ def test_why_this_next_token_is_what_explain_answers_without_labels(tiny_tokeniz
     model = small_model('causal_lm', tokenizer, hidden=16, heads=2, max_length=64).double()
     texts = ['a good film', 'a bad film , and a long one']
     for target in ('predicted', 7):
-        made = explain(model, texts, 'input_x_gradient', target, tokenizer=tokenizer)
+        found = explain(model, texts, 'input_x_gradient', target, tokenizer=tokenizer)
         for i, text in enumerate(texts):
             ids = torch.tensor([tokenizer(text)['input_ids']])
             x = model.get_input_embeddings()(ids).detach().requires_grad_()
             p = model(inputs_embeds=x).logits[0, -1].log_softmax(-1)
             score = p.max() if target == 'predicted' else p[target]
             expected = (torch.autograd.grad(score, x)[0] * x).sum(-1)[0].detach()
-            assert alike(made.score[i], score.detach()) and alike(made.values[i, :ids.shape[1]], expected, size=4096)
+            assert alike(found.score[i], score.detach()) and alike(found.values[i, :ids.shape[1]], expected, size=4096)
     with pytest.raises(ValueError, match='the id of a possible next token'):
         explain(model, texts, target=-1, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="target='gold' of causal_lm needs labels"):
@@ -276,7 +276,7 @@ def test_further_columns_of_prompts_and_answers_stay_with_their_tokens(tmp_path,
         marked = {s.words[w] for w, m in zip(s.word_ids, s.arrays['rationale']) if m and w >= 0}
         assert marked == {w for w, m in zip(s.words, words) if m}
 
-def test_looking_ahead_leaves_no_trace():
+def test_check_for_causality_changes_no_state():
     from helpers import same, state
     for kind in ('gpt2', 'llama'):
         model = tiny(kind, torch.float32).train()

@@ -53,7 +53,7 @@ def test_the_entropy_of_every_row_is_the_definition_with_pads_on_either_side(for
             assert got[b, q] <= math.log(len(keys)) + 1e-9
 
 
-def test_keys_without_attention_cost_no_finite_gradient_and_half_precision_is_not_kept():
+def test_keys_without_attention_have_finite_gradients_and_half_precision_is_converted():
     attention = torch.tensor([[[[1., 0., 0.], [0., .5, .5], [1., 0., 0.]]]], requires_grad=True)
     attention_entropy(attention, torch.ones(1, 1, 3, 3, dtype=torch.bool)).sum().backward()
     assert attention.grad.isfinite().all() and attention.grad.abs().sum() > 0
@@ -118,7 +118,7 @@ def test_the_gradient_widens_attention_and_planning_leaves_no_trace(tiny_bert, t
     assert seen == sorted(seen, reverse=True) and seen[0] - seen[-1] > .01
 
 
-def test_three_tasks_are_served_and_the_rest_is_refused_by_name(tiny_bert, tiny_tokenizer, tiny_data):
+def test_three_tasks_are_supported_and_others_raise(tiny_bert, tiny_tokenizer, tiny_data):
     rows = encode(tiny_data['train'].select(range(3)), tiny_tokenizer)
     batch, method = Collator(tiny_tokenizer)([rows[i] for i in range(3)]), AttentionEntropy()
     config = tiny_bert().config
@@ -163,7 +163,7 @@ def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert,
     assert set(both.config['method']['args']) == {'AttentionEntropy', 'ADDrop'}
 
 
-def test_it_is_short_and_needs_nothing_that_is_not_public():
+def test_method_is_short_and_uses_public_names_only():
     lines = [l for l in inspect.getsource(code).splitlines() if l.strip() and not l.startswith('#')]
     assert len(lines) < 100 and issubclass(AttentionEntropy, Method)
     written = {m for m in vars(AttentionEntropy) if not m.startswith('_')}
@@ -180,7 +180,7 @@ def test_randomness_is_untouched_by_training_terms(tiny_bert, tiny_tokenizer, ti
 entry = '@article{me2026wide,\n  author = {Me, A. and {Hostile \\} $x$ & Co}},\n  title = {Wide},\n  year = 2026\n}'
 
 @pytest.mark.slow
-def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_citation_of_a_custom_method_is_in_the_bib_file_of_its_figures(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Wide(AttentionEntropy): cite = [entry, 'sundararajan2017axiomatic']
     method = Wide() + ADDrop(cross_tuning=False)
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/'run', **quick)
@@ -200,7 +200,7 @@ def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('cite', ['attanasio-2022-ear', 'Me 2026, @home', entry[:-1], entry + entry, 7,
                                   [entry, None, 'x'], b'bytes', '@comment{me2026wide, x}'])
-def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(
+def test_invalid_citation_raises_before_a_folder_is_created(
     cite, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Wide(AttentionEntropy): pass
     Wide.cite = cite
@@ -211,7 +211,7 @@ def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.slow
-def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_unknown_citation_keys_of_older_runs_are_left_out(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, AttentionEntropy(), tmp_path/'run', **quick)
     config = run.config
     for cite in ('attanasio-2022-ear', 7, {'a': 1}, [['x'], entry]):
@@ -221,7 +221,7 @@ def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, ti
         assert bibtex('integrated_gradients') in figure(old, 'attention_beside_saliency').citations
 
 
-def test_what_a_plan_and_its_terms_hold_is_not_put_into_words_unless_it_is_refused(monkeypatch):
+def test_plan_and_terms_are_formatted_only_for_an_error(monkeypatch):
     "The text of a tensor waits for the device, and made two thirds of a short training"
     def written(*args, **kwargs): raise AssertionError('a tensor was written out')
     monkeypatch.setattr(torch.Tensor, '__repr__', written)

@@ -1,5 +1,5 @@
 """Methods on the patches of a vision transformer: spatial patterns and masked patches against loops in float64 from the
-equations, what is refused, and how they stand beside other methods"""
+equations, rejected arguments, and combinations with other methods"""
 import numpy as np
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_the_gradient_at_rows_without_a_target_is_zero():
     assert (gradient != 0).any(-1)[0, 0].tolist() == [False, True, True, False, True, True, False]
     assert not gradient[:, 1:].any()
 
-def test_what_ad_drop_drops_between_patches_is_not_asked_for():
+def test_patches_dropped_by_ad_drop_do_not_count():
     model, batch = vision(), batch_of()
     heads = {layer: dict(below=[0], neighbours=[1, 2]) for layer in (0, 1)}
     both = AttentionGuidance(heads, alpha=1) + ADDrop(p=.5, q=.6, cross_tuning=False)
@@ -118,17 +118,17 @@ def test_what_ad_drop_drops_between_patches_is_not_asked_for():
     assert all(x.any() for x in plan.drop.values())
     np.testing.assert_allclose(loss.detach(), expected, rtol=1e-5)
 
-def test_by_default_one_head_looks_each_way_and_the_others_around():
+def test_by_default_one_head_attends_to_each_neighbour_and_the_others_to_all():
     assert assign_heads(vision(), head_fraction=.5) == {l: dict(right=[0], left=[1]) for l in (0, 1)}
     assert assign_heads(vision(heads=8), head_fraction=.75, layers=-1) == {
         1: dict(right=[0], left=[1], above=[2], below=[3], neighbours=[4, 5])}
 
 def halves(grid):
-    "The left part of a row of patches, as a pattern of one's own"
+    "The left part of a row of patches, as a custom pattern"
     n = grid.first + grid.rows*grid.columns
     return torch.eye(n).roll(1, 0)
 
-@pytest.mark.parametrize('given, said', [
+@pytest.mark.parametrize('arguments, message', [
     (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern of images: the patch after the last one"),
     (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; use first for the column of .CLS.'),
     (dict(patterns=dict(period=[0])), 'patches have no full stops. Available: same, right'),
@@ -139,10 +139,10 @@ def halves(grid):
     (dict(patterns={0: {0: torch.eye(6)}}), 'must be a matrix of shape .7, 7. for 7 tokens, got shape .6, 6.'),
     (dict(patterns={0: {0: torch.zeros(7, 7)}}), 'has no target on 2 × 3 patches'),
     (dict(share=.25), 'one head for right, one for left, one for above, one for below, then neighbours')])
-def test_what_cannot_guide_patches_is_refused(given, said):
+def test_arguments_that_cannot_guide_patches_raise(arguments, message):
     data = signals((3, 8, 12), 'pixel_values', 4)
-    with pytest.raises(ValueError, match=f'AttentionGuidance: .*{said}|^the pattern .*{said}'):
-        AttentionGuidance.from_args(dict(alpha=1, **given)).check(vision(), None, data, epochs=1)
+    with pytest.raises(ValueError, match=f'AttentionGuidance: .*{message}|^the pattern .*{message}'):
+        AttentionGuidance.from_args(dict(alpha=1, **arguments)).check(vision(), None, data, epochs=1)
 
 def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path):
     data = signals((3, 8, 12), 'pixel_values', 4)
@@ -172,13 +172,13 @@ def test_a_run_shows_the_targets_of_guided_heads_and_their_names(tmp_path):
     assert s.arrays['guided'].sum() == 3 and not s.arrays['pattern_target'][0, 2:].any()
     view = guided_heads(s, layer=0)
     assert view.patterns == ('right', 'halves') and {*pattern_shares(s).patterns} == {'right', 'halves', 'neighbours'}
-    asked = np.array([q in (1, 2, 4, 5) for q in range(7)])
-    wanted = np.mean((s.arrays['attention'][0, 0] - s.arrays['pattern_target'][0, 0])[asked]**2)
+    is_guided = np.array([q in (1, 2, 4, 5) for q in range(7)])
+    wanted = np.mean((s.arrays['attention'][0, 0] - s.arrays['pattern_target'][0, 0])[is_guided]**2)
     assert view.residuals[0] == pytest.approx(wanted, rel=1e-5)
     assert pattern_residual(np.eye(7), np.eye(7), on_patches=True) == 0
 
 @pytest.mark.slow
-def test_a_resumed_guidance_goes_on_as_if_nothing_had_been(tmp_path):
+def test_resumed_guidance_has_the_same_result(tmp_path):
     class Breaks(AttentionGuidance):
         at = None
         def plan(self, model, batch, progress):
@@ -226,12 +226,12 @@ def test_masked_patches_equal_a_loop(kind, passes, ranking):
         assert torch.equal(plan.evidence['is_masked_map'][i], is_masked) and is_masked.sum() == 48
         assert torch.equal(plan.evidence['masked_map'][i], masked)
 
-@pytest.mark.parametrize('model, data, given, said', [
+@pytest.mark.parametrize('model, data, arguments, message', [
     (lambda: small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), 'pixel_values', dict(unit='patch'),
      "unit='patch' is for vision transformers; DigitCNN has no patches"),
     (vision, 'pixel_values', dict(unit='patch', mask_fraction=.1),
      'mask_fraction=0.1 of 6 patches is less than one patch, so nothing would be masked; use at least 0.167')])
-def test_masking_patches_raises_for_models_without_patches(model, data, given, said):
-    with pytest.raises(ValueError, match=said):
-        SaliencyGuided.from_args(given).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
+def test_masking_patches_raises_for_models_without_patches(model, data, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SaliencyGuided.from_args(arguments).check(model(), None, signals((3, 8, 12), data, 4), epochs=1)
     with pytest.raises(ValueError, match="unit must be one of None, 'patch'"): SaliencyGuided(unit='pixel')

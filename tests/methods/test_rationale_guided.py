@@ -231,7 +231,7 @@ def test_groups_of_nodes_give_the_same_gradient_with_few_graphs_at_a_time(
         together.append(len(points))
         return gradients(self, points)
     monkeypatch.setattr(Reading, 'gradients', counted)
-    def made(nodes):
+    def result(nodes):
         monkeypatch.setattr(rationale_guided, 'nodes_at_once', nodes)
         together.clear()
         values = taught_saliency(model, batch, 'integrated_gradients', batch['labels'], steps=12)
@@ -239,7 +239,7 @@ def test_groups_of_nodes_give_the_same_gradient_with_few_graphs_at_a_time(
         grads = torch.autograd.grad(values.square().sum(), list(model.parameters()), allow_unused=True)
         assert same(state(model), before), 'going back leaves modes and random numbers alone'
         return values.detach(), grads, list(together)
-    (values, grads, whole), (in_parts, of_parts, few) = made(12), made(5)
+    (values, grads, whole), (in_parts, of_parts, few) = result(12), result(5)
     assert whole == [12] and few == [5, 5, 2]*2
     assert alike(in_parts, values) and all_alike(of_parts, grads)
 
@@ -431,7 +431,7 @@ def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert
     assert ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
 
 
-# ---- refusals ----
+# ---- rejected arguments ----
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(explanation='occlusion'),
@@ -457,21 +457,21 @@ def test_constructor_rejects_invalid_arguments(kwargs, words):
 @pytest.mark.slow
 def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenizer,
                                                                                      tiny_bert, tmp_path):
-    def refuses(words, method, data=data, model=None):
+    def rejects(words, method, data=data, model=None):
         with pytest.raises(ValueError, match=words):
             train(model or tiny_bert(), tiny_tokenizer, data, method, tmp_path/'no', **quick)
         assert not (tmp_path/'no').exists()
-    refuses("needs a column 'rationale' in the training data", RationaleGuided(), tiny_data)
+    rejects("needs a column 'rationale' in the training data", RationaleGuided(), tiny_data)
     none = datasets.DatasetDict({k: d.remove_columns('rationale').add_column('rationale', [None]*len(d),
         feature=d.features['rationale']) for k, d in data.items()})
-    refuses('none of the 37 training examples has a rationale', RationaleGuided(), none)
-    refuses('heads must be between 0 and 3', RationaleGuided(heads=[4]))
-    refuses('layers', RationaleGuided(layers=[7]))
+    rejects('none of the 37 training examples has a rationale', RationaleGuided(), none)
+    rejects('heads must be between 0 and 3', RationaleGuided(heads=[4]))
+    rejects('layers', RationaleGuided(layers=[7]))
     net = small_net('text-lstm', num_labels=2, tokenizer=tiny_tokenizer)
-    refuses("cannot be observed|contains no transformers model.*train a saliency", RationaleGuided(), model=net)
+    rejects("cannot be observed|contains no transformers model.*train a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
-    refuses('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
+    rejects('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
     regression = small_model('regression', tiny_tokenizer, layers=1, heads=2, hidden=16)
     scores = datasets.DatasetDict({k: d.cast_column('label', datasets.Value('float32')) for k, d in data.items()})
-    refuses("loss='contrastive' compares logits of a class", RationaleGuided(loss='contrastive'), scores, regression)
+    rejects("loss='contrastive' compares logits of a class", RationaleGuided(loss='contrastive'), scores, regression)

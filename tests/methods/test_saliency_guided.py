@@ -99,9 +99,9 @@ def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
     for w in low:
         at, segment = words[w]
         def separated(a, b): return any(segments[i] != segment for i in range(min(a, b), max(a, b) + 1))
-        def kept(v): return v not in low and not separated(words[v][0][0], at[0])
-        before = [v for v in range(w - 1, -1, -1) if kept(v)]
-        after = [v for v in range(w + 1, len(words)) if kept(v)]
+        def is_source(v): return v not in low and not separated(words[v][0][0], at[0])
+        before = [v for v in range(w - 1, -1, -1) if is_source(v)]
+        after = [v for v in range(w + 1, len(words)) if is_source(v)]
         if before: pieces = [ids[i] for i in words[before[0]][0]]
         elif first == 'next' and after: pieces = [ids[i] for i in words[after[0]][0]]
         elif first == 'mask': pieces = [MASK]
@@ -857,10 +857,10 @@ def test_default_saliency_is_that_of_the_paper_unless_tokens_are_normalised():
                           for m in (method, SaliencyGuided(saliency=saliency)))
         assert all(torch.equal(v, named[k]) for k, v in default.items())
     # so the default of Llama is a choice, not forced
-    for kind, refused in dict(bert=True, gpt2=True, llama=False).items():
+    for kind, is_rejected in dict(bert=True, gpt2=True, llama=False).items():
         try: SaliencyGuided(saliency='gradient').check(tiny(kind), None, dict(train=[row]), 1)
-        except ValueError as e: assert refused and 'identically zero' in str(e)
-        else: assert not refused
+        except ValueError as e: assert is_rejected and 'identically zero' in str(e)
+        else: assert not is_rejected
 
 
 def test_default_saliency_is_determined_once_for_each_class_of_model(monkeypatch):

@@ -42,7 +42,7 @@ from salviz.methods.sallm import (Explanations, SalLM, SalLMVariant, agreement_l
                                   layer_loss,
                                   pooled_attention,
                                   saliency_target,
-                                  taken_over, token_saliency)
+                                  matching_explanations, token_saliency)
 from salviz.models.nets import TextLSTM, TextLSTMConfig
 from salviz.core.runs import Run
 from salviz.training.trainer import load_model, train
@@ -115,9 +115,9 @@ def reference_layer_loss(attention, real, pooled, target, counts, method, width=
     "Compute the loss of one example and layer in float64: attention [heads][query][key], `real` positions"
     heads = range(len(attention)) if method.heads is None else method.heads
     rows = [pooled] if method.rows == 'pooled' else list(real)
-    asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
-    if method.per_head: return sum(reference_loss(a, target, counts, method.loss, width) for a in asked)/len(asked)
-    mean = [sum(a[i] for a in asked)/len(asked) for i in range(len(counts))]
+    means = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
+    if method.per_head: return sum(reference_loss(a, target, counts, method.loss, width) for a in means)/len(means)
+    mean = [sum(a[i] for a in means)/len(means) for i in range(len(counts))]
     return reference_loss(mean, target, counts, method.loss, width)
 
 
@@ -309,10 +309,10 @@ def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
     over the keys that it sees"""
     heads = range(len(attention)) if method.heads is None else method.heads
     rows, width = [pooled] if method.rows == 'pooled' else list(real), len(counts)
-    asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(width)] for h in heads]
+    means = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(width)] for h in heads]
     there = [[bool(counts[i]) and any(bool(seen[h][r][i]) for r in rows) for i in range(width)] for h in heads]
-    if method.per_head: return sum(reference_loss(a, target, s, method.loss) for a, s in zip(asked, there))/len(asked)
-    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(width)], target,
+    if method.per_head: return sum(reference_loss(a, target, s, method.loss) for a, s in zip(means, there))/len(means)
+    return reference_loss([sum(a[i] for a in means)/len(means) for i in range(width)], target,
                           [any(s[i] for s in there) for i in range(width)], method.loss)
 
 
@@ -396,11 +396,11 @@ def test_term_equals_its_definition_with_eager_attention(arguments):
     assert term.weight == method.weight and plan.layers == tuple(layers)
 
 
-def a_step(method, model, given, progress=Progress(seed=3)):
+def a_step(method, model, padded, progress=Progress(seed=3)):
     "Run a step as the trainer does and return (term, maps, plan)"
-    plan = method.plan(model, given, progress)
-    outputs, maps = _run_passes(model, model, given, plan)
-    return method.terms(outputs, maps, plan, given, progress)['saliency_agreement'], maps, plan
+    plan = method.plan(model, padded, progress)
+    outputs, maps = _run_passes(model, model, padded, plan)
+    return method.terms(outputs, maps, plan, padded, progress)['saliency_agreement'], maps, plan
 
 
 def remaining_keys(drop, real):
@@ -415,15 +415,15 @@ def remaining_keys(drop, real):
                                        dict(rows='mean', per_head=True, layers=None),
                                        dict(loss='released', per_head=True)])
 def test_keys_dropped_by_ad_drop_are_not_compared(arguments):
-    teacher, model, given = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
+    teacher, model, padded = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
     method = prepared(SalLM.from_args(dict(teacher=teacher, steps=2, **arguments)), teacher)
     both = method + ADDrop(p=.9, q=.9, layers=None, cross_tuning=False)
     both.check(model, tokenizer, data, epochs=1)
-    term, maps, plan = a_step(both, model, given)
-    target, dropped = method.plan(model, given, Progress()).evidence['saliency_target'], 0
+    term, maps, plan = a_step(both, model, padded)
+    target, dropped = method.plan(model, padded, Progress()).evidence['saliency_target'], 0
     for b in range(len(texts)):
-        real, n = given['attention_mask'][b].bool(), int(given['attention_mask'][b].sum())
-        counts, expected, layers = real & ~given['is_special'][b], [], range(3) if method.layers is None else [2]
+        real, n = padded['attention_mask'][b].bool(), int(padded['attention_mask'][b].sum())
+        counts, expected, layers = real & ~padded['is_special'][b], [], range(3) if method.layers is None else [2]
         for l in layers:
             seen = remaining_keys(plan.drop[l][b], real)
             dropped += int((~seen & real.numpy())[:, 0].sum())
@@ -444,8 +444,8 @@ def test_head_without_marked_tokens_has_no_loss():
     loss = method.terms(dict(main=outputs), maps, plan, batch, Progress())['saliency_agreement'].loss
     counts = batch['attention_mask'].bool() & ~batch['is_special']
     for b in here: # the row of the classifier is the first one
-        kept = [reference_loss(maps[2][b, h, 0].tolist(), target[b], counts[b], 'kl') for h in (0, 2, 3)]
-        assert loss[b].item() == pytest.approx(sum(kept)/4, rel=1e-4, abs=1e-6)
+        stored = [reference_loss(maps[2][b, h, 0].tolist(), target[b], counts[b], 'kl') for h in (0, 2, 3)]
+        assert loss[b].item() == pytest.approx(sum(stored)/4, rel=1e-4, abs=1e-6)
     maps[2].retain_grad(); loss.sum().backward()
     assert (maps[2].grad[:, 1] == 0).all() and maps[2].grad[:, [0, 2, 3]].any()
 
@@ -651,8 +651,8 @@ def test_explanations_equal_their_definition_for_every_saliency_and_target(salie
                                    target=target)).lookup(make_batch(pad_to=24))
     for b in range(4):
         row = data['train'][b]
-        with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
-        classes = dict(gold=[row['labels']], predicted=[said], all=[0, 1, 2], all_released=[0, 1, 2])[target]
+        with torch.no_grad(): chosen = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
+        classes = dict(gold=[row['labels']], predicted=[chosen], all=[0, 1, 2], all_released=[0, 1, 2])[target]
         each = [reference_tokens(row, c, saliency) for c in classes]
         if target == 'all_released': each = [reference_standardised(e) for e in each]
         expected = [sum(e[i] for e in each)/len(each) for i in range(len(row['input_ids']))]
@@ -856,9 +856,9 @@ def test_missing_teacher_is_trained_by_plain_fine_tuning(teacher_run, tmp_path):
     teacher = Run(run.path/'teacher')
     assert teacher.finished and teacher.config['method']['name'] == 'FineTuning'
     assert [r['loss'] for r in teacher.train_rows] == [r['loss'] for r in teacher_run.train_rows]
-    given = train(make_bert(), tokenizer, raw, SalLM(str(teacher_run.path), steps=2), run_dir=tmp_path/'given',
+    passed = train(make_bert(), tokenizer, raw, SalLM(str(teacher_run.path), steps=2), run_dir=tmp_path/'passed',
                   **settings)
-    assert [r['loss'] for r in run.train_rows] == [r['loss'] for r in given.train_rows]
+    assert [r['loss'] for r in run.train_rows] == [r['loss'] for r in passed.train_rows]
 
 
 def test_probes_without_labels_are_explained_for_the_predicted_class(teacher_run, tmp_path):
@@ -963,14 +963,14 @@ def test_pass_killed_at_any_file_resumes_with_the_same_result(
         every_batch_a_part(m)
         killed_at(m, write, after)
         with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    kept = sum(int(p.stem.rpartition('-')[2]) < 8 and 4 or 2 for p in sallm_module.parts_of(run, 'explanations'))
-    assert kept == [0, 4, 8, 10, 10, 10, 6, 2, 0][write + after]
+    stored = sum(int(p.stem.rpartition('-')[2]) < 8 and 4 or 2 for p in sallm_module.parts_of(run, 'explanations'))
+    assert stored == [0, 4, 8, 10, 10, 10, 6, 2, 0][write + after]
     finished, seconds = 'explanation_seconds' in run.state, Run(run.path).state.get('explanation_seconds')
     assert finished == (write + after >= 5)
     seen, _ = counted(monkeypatch)
     method = SalLM(teacher, steps=2)
     method.prepare(make_trainer(Run(run.path)))
-    assert len(sum(seen, [])) == (0 if finished else 10 - kept)
+    assert len(sum(seen, [])) == (0 if finished else 10 - stored)
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass) and len(method.explanations) == 10
     assert sallm_module.parts_of(run, 'explanations') == [] and run.damaged == []
     assert run.state['explained']['steps'] == 2
@@ -1058,11 +1058,11 @@ def whole_student(tmp_path_factory):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('given, kill_at', [('module', 1), ('run', 2), ('own', 1)])
+@pytest.mark.parametrize('teacher, kill_at', [('module', 1), ('run', 2), ('own', 1)])
 def test_training_killed_in_the_explanation_pass_resumes_with_the_same_result(
-    given, kill_at, teacher_run, tmp_path, monkeypatch):
+    teacher, kill_at, teacher_run, tmp_path, monkeypatch):
     def go(path, resume=False):
-        return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[given], resume, start='teacher')
+        return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[teacher], resume, start='teacher')
     whole = go(tmp_path/'whole')
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, kill_at)
@@ -1151,7 +1151,8 @@ def test_parts_of_other_examples_are_rejected(tmp_path, monkeypatch):
     for other in (changed, data['train'].select(range(7, -1, -1))):
         trainer = make_trainer(run)
         trainer.encoded = dict(train=other)
-        with pytest.raises(ValueError, match='are of other tokens or labels; resume with the data and the tokenizer'):
+        message = 'were computed for other tokens or labels; resume with the data and the tokenizer'
+        with pytest.raises(ValueError, match=message):
             SalLM(make_bert(1), steps=2).prepare(trainer)
     assert len(sallm_module.parts_of(run, 'explanations')) == 2
 
@@ -1355,14 +1356,14 @@ def test_teacher_killed_before_training_is_trained_from_the_start(write, after, 
 def test_teacher_folder_without_config_raises_and_can_be_deleted(tmp_path):
     run = Run.create(tmp_path/'run', {})
     (run.path/'teacher'/'snapshots').mkdir(parents=True)
-    def refused(says):
+    def rejects(says):
         with pytest.raises(ValueError,
                            match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher '
                            'to train'):
             SalLM(steps=2).prepare(make_trainer(run))
-    refused('.*config.json is missing')
+    rejects('.*config.json is missing')
     (run.path/'teacher'/'config.json').write_text('{"method": ')
-    refused('config.json is not JSON')
+    rejects('config.json is not JSON')
 
 
 def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
@@ -1477,7 +1478,7 @@ def test_damaged_generation_is_computed_again_at_the_start_of_its_epoch_only(
 def test_pass_over_all_labels_resumes_and_rejects_another_question(tmp_path, monkeypatch):
     def method(target='all_released', steps=2): return SalLM(make_bert(1), steps=steps,
                                                              variant=SalLMVariant(target=target))
-    def refused(says, **arguments):
+    def rejects(says, **arguments):
         with pytest.raises(ValueError, match=says): method(**arguments).prepare(make_trainer(run))
     whole, run = (Run.create(tmp_path/name, {}) for name in ('whole', 'run'))
     method().prepare(make_trainer(whole))
@@ -1485,26 +1486,26 @@ def test_pass_over_all_labels_resumes_and_rejects_another_question(tmp_path, mon
         every_batch_a_part(m)
         counted(m, 2)
         with pytest.raises(Killed): method().prepare(make_trainer(run))
-    refused("with target='all_released', target_positions=60, .* target='all', target_positions=None", target='all')
-    refused('were computed with steps=2, but this method uses steps=3', steps=3)
+    rejects("with target='all_released', target_positions=60, .* target='all', target_positions=None", target='all')
+    rejects('were computed with steps=2, but this method uses steps=3', steps=3)
     seen, _ = counted(monkeypatch)
     method().prepare(make_trainer(run))
     assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), whole.load_arrays('explanations'))
     assert run.state['explained']['target'] == 'all_released'
-    refused("with target='all_released', target_positions=60, .* target='gold'", target='gold')
+    rejects("with target='all_released', target_positions=60, .* target='gold'", target='gold')
 
 
 @pytest.mark.slow
 def test_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path, monkeypatch):
-    asked = dict(target='all_released', loss='released', padded_to=24)
+    means = dict(target='all_released', loss='released', padded_to=24)
     _, undo = counted(monkeypatch, 1)
-    with pytest.raises(Killed): student(tmp_path/'run', teacher_run, **asked)
+    with pytest.raises(Killed): student(tmp_path/'run', teacher_run, **means)
     undo()
     for other in (dict(target='all'), dict(padded_to='batch'), dict(target_positions='real'),
                   dict(loss='kl', padded_to=60)):
         with pytest.raises(ValueError, match='cannot resume .*: method differ'):
-            student(tmp_path/'run', teacher_run, resume=True, **{**asked, **other})
-    again = student(tmp_path/'run', teacher_run, resume=True, **asked)
+            student(tmp_path/'run', teacher_run, resume=True, **{**means, **other})
+    again = student(tmp_path/'run', teacher_run, resume=True, **means)
     assert again.finished and again.state['explained']['target'] == 'all_released'
 
 
@@ -1528,7 +1529,7 @@ def test_iterative_training_refreshes_with_the_current_model(refresh, refreshed,
     method = Watched(teacher_run, steps=3, variant=SalLMVariant(refresh=refresh, binarised=False))
     run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **{**settings, 'epochs': 4})
     assert run.state['refreshed'] == refreshed and sorted(method.seen) == [1, 2, 3, 4]
-    teacher, made = load_model(teacher_run)[0], {1: 'teacher'}
+    teacher, arrays = load_model(teacher_run)[0], {1: 'teacher'}
     for epoch in range(1, 5):
         of = max(e for e in (1, *refreshed) if e <= epoch)
         explainer = teacher if of == 1 else method.seen[of]
@@ -1621,8 +1622,8 @@ def never(*args, **kwargs): raise AssertionError('explained again')
 def test_reused_explanations_give_the_same_run(teacher_run, tmp_path, monkeypatch):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(sallm_module, 'explain_batches', never)
-    for name, given in dict(run=first, path=str(first.path)).items():
-        again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name,
+    for name, source in dict(run=first, path=str(first.path)).items():
+        again = train(make_bert(), tokenizer, raw, SalLM(explanations=source, steps=2), run_dir=tmp_path/name,
                       **settings)
         assert rows_of(again) == rows_of(first) and again.config['method']['args']['explanations'] == str(first.path)
     chained = SalLM(explanations=again, steps=2, weight=.5)
@@ -1639,23 +1640,23 @@ def test_reused_explanations_give_the_same_run(teacher_run, tmp_path, monkeypatc
 
 def test_reuse_rejects_explanations_that_do_not_match(teacher_run, tmp_path):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
-    def refused(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
+    def rejects(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
         with pytest.raises(ValueError, match=says):
             train(model or make_bert(), tok, data, SalLM.from_args({'explanations': first, 'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **{**settings, 'probes': probes})
         assert not (tmp_path/'no').exists()
-    refused('were computed with steps=2, but this method uses steps=20; use the same settings', steps=20)
-    refused("were computed with target='gold', but this method uses target='all'", target='all')
-    refused("were computed with saliency='integrated_gradients', steps=2, but this method uses "
+    rejects('were computed with steps=2, but this method uses steps=20; use the same settings', steps=20)
+    rejects("were computed with target='gold', but this method uses target='all'", target='all')
+    rejects("were computed with saliency='integrated_gradients', steps=2, but this method uses "
             "saliency='gradient_norm', steps=None", saliency='gradient_norm')
-    refused(f'{teacher_run.path.name} contains no explanations; pass a SalLM run', explanations=teacher_run)
+    rejects(f'{teacher_run.path.name} contains no explanations; pass a SalLM run', explanations=teacher_run)
     other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
-    refused('were computed with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
+    rejects('were computed with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
     changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
-    refused('do not cover 1 of the 8 examples in train; use the same texts, labels',
+    rejects('do not cover 1 of the 8 examples in train; use the same texts, labels',
             data=DatasetDict(train=changed, validation=raw['validation']))
-    refused('do not cover 1 of the 1 examples in probes; use the same probes', probes=['long and dull'])
-    refused('do not cover', data=DatasetDict(train=rows,
+    rejects('do not cover 1 of the 1 examples in probes; use the same probes', probes=['long and dull'])
+    rejects('do not cover', data=DatasetDict(train=rows,
                                              validation=rows.select(range(4,
                                                                           8)).map(
         lambda row: dict(label=0), features=features)), probes=4)
@@ -1665,9 +1666,9 @@ def test_content_depends_on_tokens_and_label_only():
     one, two = contents(data['train']), contents(data['train'].select([5, 0]))
     assert len(set(one.tolist())) == 8 and two.tolist() == [one[5], one[0]]
     assert contents(data['train'].remove_columns('labels')).tolist() != one.tolist()
-    made = explain_examples(make_bert(1), data['train'], collate, 2)
-    made['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in made['example_id']])
-    found, missing = taken_over(made, encode_texts(['fun and long'], tokenizer))
+    arrays = explain_examples(make_bert(1), data['train'], collate, 2)
+    arrays['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in arrays['example_id']])
+    found, missing = matching_explanations(arrays, encode_texts(['fun and long'], tokenizer))
     assert missing == 1 and all(len(v) == 0 for v in found.values())
 
 
@@ -1751,8 +1752,8 @@ def encoded_for(task): return encode(data_of[task], pair_tokenizer, 24, task=tas
 def answer_of(task, teacher, row, at, target):
     "Return the score to explain, a function of the outputs for one example, from the definition"
     if task == 'regression': return lambda logits: logits[0, 0]
-    with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0, at].argmax().item()
-    answer = row['labels'][at] if target == 'gold' else said
+    with torch.no_grad(): chosen = teacher(torch.tensor([row['input_ids']])).logits[0, at].argmax().item()
+    answer = row['labels'][at] if target == 'gold' else chosen
     return lambda logits: logits[0, at].log_softmax(-1)[answer]
 
 
@@ -1768,7 +1769,7 @@ def path_of(teacher, row, answer, steps):
 
 
 def place_in(task, row, collate):
-    "(row that is asked, tokens that may be marked) of one example"
+    "(query row, tokens that may be marked) of one example"
     ordinary = [not s for s in row['special_tokens_mask']]
     if task == 'regression': return 0, ordinary
     labelled = [i for i, label in enumerate(row['labels']) if label != -100]
@@ -1794,18 +1795,18 @@ def test_each_task_equals_its_definition_example_by_example(task, arguments, sid
     method.check(student, pair_tokenizer, DatasetDict(train=examples), epochs=1)
     method.explanations = Explanations(**explain_examples(teacher, examples, collate, 3, target=method.target,
                                                           batch_size=3))
-    given, lengths = collate(list(examples)), examples['length']
+    padded, lengths = collate(list(examples)), examples['length']
     if side == 'left':
-        given = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v
-                 for k, v in given.items()}
-    term, plan = one_step(method, student, given)
+        padded = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v
+                 for k, v in padded.items()}
+    term, plan = one_step(method, student, padded)
     eager = copy.deepcopy(student)
     eager.set_attn_implementation('eager')
     marked = 0
     for b, row in enumerate(examples):
         at, counts = place_in(task, row, collate)
         saliency = path_of(teacher, row, answer_of(task, teacher, row, at, method.target), 3)
-        real = given['attention_mask'][b].bool()
+        real = padded['attention_mask'][b].bool()
         np.testing.assert_allclose(plan.evidence['saliency'][b][real].numpy(), saliency.numpy(), atol=1e-6, rtol=1e-5)
         by_size = (method.ranking or ('magnitude' if task == 'regression' else 'signed')) == 'magnitude'
         target = reference_target(saliency.abs() if by_size else saliency, counts, method.top_fraction,
@@ -1847,24 +1848,24 @@ def test_every_saliency_explains_a_tag_or_an_answer():
     for task in ('token_classification', 'causal_lm'):
         teacher, examples = model_of(task, 1), encoded_for(task)
         row = examples[0]
-        given = Collator(pair_tokenizer)([row])
+        padded = Collator(pair_tokenizer)([row])
         at, _ = place_in(task, row, Collator(pair_tokenizer))
         answer = answer_of(task, teacher, row, at, 'gold')
-        x = teacher.get_input_embeddings().weight.detach()[given['input_ids']].requires_grad_()
+        x = teacher.get_input_embeddings().weight.detach()[padded['input_ids']].requires_grad_()
         expected = (torch.autograd.grad(answer(teacher(inputs_embeds=x).logits), x)[0] * x).sum(-1).detach()
-        torch.testing.assert_close(token_saliency(teacher, given, 'input_x_gradient'), expected)
+        torch.testing.assert_close(token_saliency(teacher, padded, 'input_x_gradient'), expected)
         eager = copy.deepcopy(teacher)
         eager.set_attn_implementation('eager')
-        out = eager(given['input_ids'], output_attentions=True)
+        out = eager(padded['input_ids'], output_attentions=True)
         A = out.attentions[-1]
         slope = torch.autograd.grad(answer(out.logits), A)[0]
-        torch.testing.assert_close(token_saliency(teacher, given, 'attention'), A[:, :, at].mean(1).detach())
+        torch.testing.assert_close(token_saliency(teacher, padded, 'attention'), A[:, :, at].mean(1).detach())
         if task == 'causal_lm': slope[:, :, at, at + 1:] = 0 # no key of that row
-        torch.testing.assert_close(token_saliency(teacher, given, 'attention_gradient'), slope[:, :, at].mean(1))
+        torch.testing.assert_close(token_saliency(teacher, padded, 'attention_gradient'), slope[:, :, at].mean(1))
         def own(model, batch, classes):
             assert batch['asked_row'].tolist() == [at] and classes.tolist() == [row['labels'][at]]
             return batch['input_ids']
-        assert torch.equal(token_saliency(teacher, given, own), given['input_ids'].float())
+        assert torch.equal(token_saliency(teacher, padded, own), padded['input_ids'].float())
 
 
 more = ['fun and long and dull', 'a film', 'no c d e f stop here . .', 'h i j', 'one dull word', 'nothing here']
@@ -1894,8 +1895,8 @@ def test_texts_without_labels_are_explained_for_the_teachers_answer(arguments):
     eager.set_attn_implementation('eager')
     losses = []
     for row in examples:
-        said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
-        saliency = path_of(teacher, row, lambda logits: logits[0, said], 2)
+        chosen = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
+        saliency = path_of(teacher, row, lambda logits: logits[0, chosen], 2)
         counts = [not s for s in row['special_tokens_mask']]
         target = reference_target(saliency, counts, .1, True)
         with torch.no_grad(): out = eager(torch.tensor([row['input_ids']]), output_attentions=True).attentions
@@ -1965,30 +1966,30 @@ def test_explanations_of_every_task_can_be_reused(task, tmp_path, monkeypatch):
 def test_function_without_teacher_trains_none(tmp_path):
     def longest(model, batch, classes):
         assert model is None
-        asked.append(None if classes is None else len(classes))
+        means.append(None if classes is None else len(classes))
         return batch['input_ids'].float()
-    asked = []
+    means = []
     run = train(make_bert(), tokenizer, raw, SalLM(teacher=False, saliency=longest), run_dir=tmp_path/'run',
                 **{**settings, 'probes': ['fun and long']})
     assert not (run.path/'teacher').exists() and 'teacher_weights' not in run.state
-    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # `check` tries one
+    assert means == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # `check` tries one
 
 
 def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exists(tmp_path):
-    def refused(says, task, **arguments):
+    def rejects(says, task, **arguments):
         with pytest.raises(ValueError, match=says):
             train(model_of(task), pair_tokenizer, data_of[task], SalLM.from_args({'steps': 2, **arguments}),
                   run_dir=tmp_path/'no', **settings)
         assert not (tmp_path/'no').exists()
-    refused("target='all' is a mean over classes, which regression does not have", 'regression', target='all')
-    refused("target='all_released' is a mean", 'causal_lm', target='all_released')
-    refused("rows='mean' needs one answer for each text; token_classification", 'token_classification', rows='mean')
-    refused('unlabelled=.* works for classification and regression only, got causal_lm', 'causal_lm', unlabelled=more)
-    refused('teacher=False works for classification and regression only', 'token_classification', teacher=False,
+    rejects("target='all' is a mean over classes, which regression does not have", 'regression', target='all')
+    rejects("target='all_released' is a mean", 'causal_lm', target='all_released')
+    rejects("rows='mean' needs one answer for each text; token_classification", 'token_classification', rows='mean')
+    rejects('unlabelled=.* works for classification and regression only, got causal_lm', 'causal_lm', unlabelled=more)
+    rejects('teacher=False works for classification and regression only', 'token_classification', teacher=False,
             saliency=lambda m, b, c: b['input_ids'])
-    refused('is for classification, but the model is for regression', 'regression',
+    rejects('is for classification, but the model is for regression', 'regression',
             teacher=model_of('classification'))
-    refused('unlabelled contains pairs of texts, but the labelled examples are single texts', 'regression',
+    rejects('unlabelled contains pairs of texts, but the labelled examples are single texts', 'regression',
             unlabelled=[('a', 'b')])
     plain = DatasetDict({k: d.remove_columns('target_text') for k, d in data_of['causal_lm'].items()})
     for some, probes in ((plain, 2), (data_of['causal_lm'], ['a film .'])):
@@ -2006,5 +2007,5 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
     (dict(ranking='size'), "ranking must be one of None, 'signed'"),
     (dict(teacher=False), 'teacher=False needs a function as saliency'),
     (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False needs a function as saliency')])
-def test_arguments_of_texts_without_labels_and_of_nobody_are_refused_where_the_method_is_made(arguments, says):
+def test_arguments_for_texts_without_labels_and_without_teacher_are_checked_in_the_constructor(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)

@@ -41,7 +41,7 @@ def tokenizer(data):
     return train_tokenizer([f'{q} {c}' for q, c in zip(data['train']['text'], data['train']['text_pair'])][:9],
                            vocab_size=70, max_length=128)
 
-def made(tokenizer, kind='bert', **config):
+def build(tokenizer, kind='bert', **config):
     return small_model('question_answering', tokenizer, kind, layers=2, heads=2, hidden=16, **config)
 
 @pytest.fixture(scope='module')
@@ -53,7 +53,7 @@ def ends_by_transformers(tokenizer, question, context, span, max_length=None):
     first, last = (encoded.char_to_token(at, sequence_index=1) for at in (span[0], span[1] - 1))
     return encoded, first, last
 
-def test_labels_are_the_tokens_of_the_answers_characters_and_context_alone_is_asked(data, tokenizer):
+def test_labels_are_the_tokens_of_the_answer_and_only_the_context_can_contain_it(data, tokenizer):
     for row, source in zip(encode(data['train'], tokenizer), data['train']):
         encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'])
         assert row['input_ids'] == encoded['input_ids']
@@ -61,16 +61,16 @@ def test_labels_are_the_tokens_of_the_answers_characters_and_context_alone_is_as
         assert row['labels'] == [-100 if not c else int(first <= i <= last) for i, c in enumerate(of_context)]
 
 def test_the_loss_is_that_of_transformers_for_each_text_alone_whatever_it_is_padded_to(data, tokenizer, batch):
-    model = made(tokenizer).double()
+    model = build(tokenizer).double()
     assert (batch['attention_mask'] == 0).any()
     inputs = {k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}
-    outputs, expected, said = model(**inputs), [], []
+    outputs, expected, answers = model(**inputs), [], []
     for source in data['train'].select(range(6)):
         encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'])
         own = {k: torch.tensor([v]) for k, v in encoded.items()}
         alone = model(**own, start_positions=torch.tensor([first]), end_positions=torch.tensor([last]))
         expected.append(alone.loss)
-        said.append(task.predicted(alone, dict(segments=torch.tensor([[-1 if s is None else s
+        answers.append(task.predicted(alone, dict(segments=torch.tensor([[-1 if s is None else s
                                                                        for s in encoded.sequence_ids()]]))))
     losses = task.loss(outputs, batch)
     torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-12, atol=0)
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_transformers_for_each_text_alone_whatever_it_is_pad
              for x in (losses.sum(), sum(expected))]
     for a, b in zip(*grads):
         if b is not None: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
-    for whole, alone in zip(task.predicted(outputs, batch), said):
+    for whole, alone in zip(task.predicted(outputs, batch), answers):
         assert whole[:alone.shape[1]].tolist() == alone[0].tolist() and (whole[alone.shape[1]:] == -100).all()
 
 def test_the_prediction_is_the_best_of_all_spans_that_may_be():
@@ -106,22 +106,22 @@ def test_exact_match_and_f1_are_those_of_sets_of_places():
         exact.append(gold == answer); f1.append(2*precision*recall/(precision + recall) if both else 0.)
     assert span_metrics(labels, predictions) == pytest.approx(dict(exact_match=np.mean(exact), f1=np.mean(f1)))
 
-def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(data, tokenizer):
+def test_truncated_answers_raise_or_are_left_out(data, tokenizer):
     part, longest = data['train'], 40
-    kept = []
+    uncut = []
     for i, source in enumerate(part):
         encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'],
                                                     longest)
-        if first is not None and last is not None: kept.append(i)
-    assert 0 < len(kept) < len(part)
-    with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(kept)} rows'):
+        if first is not None and last is not None: uncut.append(i)
+    assert 0 < len(uncut) < len(part)
+    with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(uncut)} rows'):
         encode(part, tokenizer, longest)
-    with pytest.warns(UserWarning, match=f'{len(part) - len(kept)} of {len(part)} questions whose answer'):
+    with pytest.warns(UserWarning, match=f'{len(part) - len(uncut)} of {len(part)} questions whose answer'):
         within = _answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
-    assert within['text_pair'] == [part['text_pair'][i] for i in kept]
-    with pytest.warns(UserWarning, match='were truncated'): assert len(encode(within, tokenizer, longest)) == len(kept)
+    assert within['text_pair'] == [part['text_pair'][i] for i in uncut]
+    with pytest.warns(UserWarning, match='were truncated'): assert len(encode(within, tokenizer, longest)) == len(uncut)
 
-def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_the_same():
+def test_subject_and_object_with_the_same_noun_have_different_answers():
     alike = 0
     for row in _synthetic_questions(5000, sentences=1):
         (start, end), verb = row['answer'], row['question'].split()[row['question'].startswith('who')]
@@ -132,7 +132,7 @@ def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_th
         alike += row['question'].split()[1] == 'what' and row['context'].startswith(f'{answer} {verb} ')
     assert alike
 
-def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut(tokenizer):
+def test_answers_are_truncated_on_either_side_only_if_text_was_removed(tokenizer):
     row = dict(text=['who sees ?']*2, text_pair=['the friend sees the dog .']*2, answer=[[4, 10], [11, 15]])
     feature = datasets.Features(text=datasets.Value('string'), text_pair=datasets.Value('string'),
                                 answer=datasets.Sequence(datasets.Value('int64')))
@@ -150,12 +150,12 @@ def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut
 
 @pytest.mark.parametrize('answer', [5, True, [1., 4.], ['a', 'b'], dict(text=['dog'], answer_start=[None]),
                                     dict(text=[7], answer_start=[0])])
-def test_an_answer_of_another_kind_is_refused_in_words(answer):
+def test_malformed_answers_raise_a_clear_error(answer):
     table = pd.DataFrame(dict(question=['who ?'], context=['a dog sees'], answer=pd.Series([answer], dtype=object)))
     with pytest.raises(ValueError, match="column 'answer' has an answer that is not in the context .* row 0"):
         load_questions(dict(train=table))
 
-def test_answers_within_says_what_it_takes(data, tokenizer):
+def test_answers_within_raises_for_invalid_arguments(data, tokenizer):
     for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
         with pytest.raises(ValueError, match='a DatasetDict of questions with contexts'):
             _answers_within(other, tokenizer)
@@ -166,11 +166,11 @@ bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each ques
        (lambda d: d.map(lambda r: dict(answer=[])), 'answers must be')]
 
 @pytest.mark.parametrize('spoil, reason', bad)
-def test_answers_that_are_no_span_of_a_context_are_refused_before_anything_is_written(
+def test_answers_that_are_not_in_the_context_raise_before_anything_is_written(
     spoil, reason, data, tokenizer, tmp_path):
     spoilt = datasets.DatasetDict(data | dict(train=spoil(data['train'].remove_columns('rationale').select([0, 1]))))
     with pytest.raises(ValueError, match=reason):
-        train(made(tokenizer), tokenizer, spoilt, run_dir=tmp_path/'run', progress=False)
+        train(build(tokenizer), tokenizer, spoilt, run_dir=tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
 
 methods = [lambda: ADDrop(p=.4, q=.5,
@@ -183,7 +183,7 @@ methods = [lambda: ADDrop(p=.4, q=.5,
 @pytest.mark.slow
 @pytest.mark.parametrize('make', methods)
 def test_methods_train_on_questions_and_a_snapshot_shows_both_spans(make, data, tokenizer, tmp_path):
-    run = train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
+    run = train(build(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
     assert all(np.isfinite(r['loss']) for r in run.train_rows) and len(run.train_rows) == 5
     assert run.best_metric[0] == 'f1' and {'f1', 'exact_match', 'loss'} <= {*run.eval_rows[-1]}
     s, again = Run(run.path).snapshot(), load_model(run)[0]
@@ -204,22 +204,22 @@ def test_methods_train_on_questions_and_a_snapshot_shows_both_spans(make, data, 
     assert view.gold == tuple(s.info['token_labels']) and 'in the answer: ' in view.subtitle
 
 @pytest.mark.parametrize('make', [lambda: SaliencyGuided(), lambda: SalLM(steps=2)])
-def test_what_does_not_serve_questions_is_refused_by_name(make, data, tokenizer, tmp_path):
+def test_methods_that_do_not_support_questions_raise(make, data, tokenizer, tmp_path):
     with pytest.raises(ValueError, match='does not support question_answering; supported tasks:'):
-        train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
+        train(build(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
 
 @pytest.mark.slow
-def test_probes_of_ones_own_have_no_right_answer(data, tokenizer, tmp_path):
+def test_custom_probes_have_no_gold_answer(data, tokenizer, tmp_path):
     own = [('who sees ?', 'the dog sees a house .')]
-    run = train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'run', **quick | dict(probes=own))
+    run = train(build(tokenizer), tokenizer, data, run_dir=tmp_path/'run', **quick | dict(probes=own))
     s = run.snapshot()
     assert s.texts == own[0] and 'token_labels' not in s.info and 'answer' in s.info['token_predictions']
     assert token_labels(s).subtitle.startswith('no labels')
     with pytest.raises(ValueError, match=r'or pairs \(question, context\)'):
-        train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'other', **quick | dict(probes=['alone']))
+        train(build(tokenizer), tokenizer, data, run_dir=tmp_path/'other', **quick | dict(probes=['alone']))
 
-def test_what_the_model_says_is_explained_by_logits_and_the_right_answer_by_its_log_probability(data, tokenizer, batch):
-    model, rows = made(tokenizer).double(), data['train'].select(range(6))
+def test_predictions_are_explained_by_logits_and_gold_answers_by_log_probability(data, tokenizer, batch):
+    model, rows = build(tokenizer).double(), data['train'].select(range(6))
     outputs = model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')})
     predicted = task.predicted(outputs, batch)
     pairs = list(zip(rows['text'], rows['text_pair']))
@@ -234,8 +234,8 @@ def test_what_the_model_says_is_explained_by_logits_and_the_right_answer_by_its_
     with pytest.raises(ValueError, match='needs pairs of a question and its context'):
         explain(model, ['who sees ?'], 'input_x_gradient', tokenizer=tokenizer)
 
-def test_a_look_explains_the_span_that_the_task_predicts(data, tokenizer, batch):
-    model, rows = made(tokenizer), data['train'].select(range(2))
+def test_explore_explains_the_predicted_span(data, tokenizer, batch):
+    model, rows = build(tokenizer), data['train'].select(range(2))
     seen = _explain_texts(model, tokenizer, list(zip(rows['text'], rows['text_pair'])), steps=2)
     predicted = task.predicted(model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}), batch)
     for s, flags in zip(seen, predicted):

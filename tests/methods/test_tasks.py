@@ -151,7 +151,7 @@ def model_for(task, kind, data, tokenizer, **kwargs):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind', some_slow(rows, in_every_run), ids=named)
-def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(task, kind, tmp_path, tiny_data, tokens):
+def test_every_method_trains_on_supported_tasks_and_raises_for_others(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     tokenizer = tokens if tasks[task].modality == 'text' else None
     for name in methods:
@@ -159,12 +159,12 @@ def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(ta
         start = {k: v.clone() for k, v in model.state_dict().items()}
         attends = isinstance(kind, str)
         if task not in supported[name] or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
-            said = f'{name}: does not support {task}; ' if task not in supported[name] else 'cannot be observed'
-            with pytest.raises(ValueError, match=said):
-                train(model, tokenizer, data, made(name, task), run_dir=where, **quick)
+            message = f'{name}: does not support {task}; ' if task not in supported[name] else 'cannot be observed'
+            with pytest.raises(ValueError, match=message):
+                train(model, tokenizer, data, build(name, task), run_dir=where, **quick)
             assert not where.exists()
             continue
-        run = train(model, tokenizer, data, made(name, task), run_dir=where, **quick)
+        run = train(model, tokenizer, data, build(name, task), run_dir=where, **quick)
         assert len(run.train_rows) == 3
         assert all(np.isfinite(r['loss']) for r in run.train_rows)
         assert terms[name] <= {*run.train_rows[0]}
@@ -195,8 +195,8 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
-    method = made(names[0], task)
-    for name in names[1:]: method = method + made(name, task)
+    method = build(names[0], task)
+    for name in names[1:]: method = method + build(name, task)
     tokenizer = tokens if tasks[task].modality == 'text' else None
     run = train(model_for(task, kind, data, tokens), tokenizer, data, method, run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
@@ -211,15 +211,15 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]),
                                         rel=1e-5)
 
-refused = [(lambda: ADDrop() + ADDrop(), 'ADDrop occurs more than once'),
+bad_sums = [(lambda: ADDrop() + ADDrop(), 'ADDrop occurs more than once'),
            (lambda: FineTuning() + ADDrop(), 'every method already includes plain fine-tuning'),
            (lambda: ADDrop() + 3, 'only a method can be added')]
 
-@pytest.mark.parametrize('make, said', refused)
-def test_a_combination_that_makes_no_sense_is_refused(make, said):
-    with pytest.raises(ValueError, match=said): make()
+@pytest.mark.parametrize('make, message', bad_sums)
+def test_invalid_combinations_raise(make, message):
+    with pytest.raises(ValueError, match=message): make()
 
-def test_two_targets_for_one_head_are_refused(tmp_path, tiny_data, tokens):
+def test_two_targets_for_one_head_raise(tmp_path, tiny_data, tokens):
     model = small_model('classification', tokens, layers=2, heads=4, hidden=32, num_labels=2)
     both = AttentionGuidance(patterns={'first': [0]}, alpha=1.) + SalLM(teacher=model, steps=2)
     with pytest.raises(ValueError, match='AttentionGuidance and SalLM both give head 0 of layer 1 a target'):
@@ -261,7 +261,7 @@ methods_besides = {
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
     'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
     'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
-def made(name, task):
+def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()
 
@@ -280,7 +280,7 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = without_dropout(model_for(task, kind, data, tokens))
         if tasks[task].modality != 'text': data = data.with_format(None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name, task),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, build(name, task),
                     run_dir=tmp_path/str(pieces),
                     **{**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces, 'snapshots': 0})
         ends.append((torch.cat([p.detach().flatten() for p in model.parameters()]),
@@ -298,7 +298,7 @@ def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, t
         model, seen = model_for(task, kind, data, tokens), set()
         linear = next(m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d)))
         linear.register_forward_hook(lambda m, i, out: seen.add(out.dtype) if m.training else None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name, task),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, build(name, task),
                     run_dir=tmp_path/str(len(losses)),
                     **{**quick, 'snapshots': 0, 'args': dict(use_cpu=True, **precision)})
         losses.append(run.train_rows[0]['loss'])
@@ -344,17 +344,17 @@ def breaking_at(step, method):
 @pytest.mark.parametrize('task, kind, name', [
     row for row in served_rows if row[0] == 'question_answering' or row[1] == 'deit' or row[2].startswith('SalLM')
     or row[:2] == ('causal_lm', 'gpt2') and row[2] == 'Distillation'], ids=named)
-def test_a_resumed_training_goes_on_as_if_nothing_had_been_in_every_task(
+def test_resumed_training_has_the_same_result_in_every_task(
     task, kind, name, tmp_path, tiny_data, tokens):
     data, ends = examples(task, tiny_data), []
     tokenizer, settings = tokens if tasks[task].modality == 'text' else None, {**quick, 'epochs': 2, 'snapshots': 2}
     for out in ('whole', 'run'):
         if out == 'run':
             with pytest.raises(KeyboardInterrupt):
-                train(model_for(task, kind, data, tokens), tokenizer, data, breaking_at(4, made(name, task)),
+                train(model_for(task, kind, data, tokens), tokenizer, data, breaking_at(4, build(name, task)),
                       run_dir=tmp_path/out, **settings)
         model = model_for(task, kind, data, tokens)
-        run = train(model, tokenizer, data, made(name, task), run_dir=tmp_path/out, resume=out == 'run', **settings)
+        run = train(model, tokenizer, data, build(name, task), run_dir=tmp_path/out, resume=out == 'run', **settings)
         ends.append(([r['loss'] for r in run.train_rows],
                      torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert len(ends[0][0]) > 4 and ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
@@ -367,7 +367,7 @@ def train_all(folder, out, batch_size, rows):
     for task, kind, name in rows:
         data = examples(task, tiny)
         train(without_dropout(model_for(task, kind, data, tokenizer)),
-              tokenizer if tasks[task].modality == 'text' else None, data, made(name, task),
+              tokenizer if tasks[task].modality == 'text' else None, data, build(name, task),
               run_dir=f'{out}/{task}-{named(kind)}-{name}',
               **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
@@ -418,16 +418,16 @@ def test_an_encoder_decoder_classifier_trains_on_its_encoder_and_sallm_needs_a_p
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name, allowed', [('FineTuning', True), ('SaliencyGuided', True), ('ADDrop', False),
                                            ('AttentionGuidance', False), ('SalLM', False)])
-def test_gradient_checkpointing_changes_nothing_or_is_refused(name, allowed, tmp_path, tiny_data, tiny_bert, tokens):
+def test_gradient_checkpointing_changes_nothing_or_raises(name, allowed, tmp_path, tiny_data, tiny_bert, tokens):
     ends = []
     for checkpointing in (False, True):
         model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
         if checkpointing: model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
         if checkpointing and not allowed:
             with pytest.raises(ValueError, match='gradient checkpointing'):
-                train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/'refused',
+                train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/'rejected',
                       **{**quick, 'snapshots': 0})
-            assert not (tmp_path/'refused').exists()
+            assert not (tmp_path/'rejected').exists()
             return
         run = train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/str(checkpointing),
                     **{**quick, 'snapshots': 0})
@@ -435,7 +435,7 @@ def test_gradient_checkpointing_changes_nothing_or_is_refused(name, allowed, tmp
                      torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert np.allclose(ends[0][0], ends[1][0], rtol=1e-5) and torch.allclose(ends[0][1], ends[1][1], atol=1e-5)
 
-def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert, tokens):
+def test_dropped_positions_are_also_dropped_in_the_masked_copy(tiny_data, tiny_bert, tokens):
     """Where nothing is masked, the copy is the input, and the two passes of AD-DROP with saliency guided training
     must agree"""
     from salviz.data.texts import Collator, encode
@@ -452,7 +452,7 @@ def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert,
     plain, _ = _run_passes(model, model, batch, SaliencyGuided(mask_fraction=.01).plan(model, batch, Progress(seed=3)))
     assert not torch.allclose(plain['main'].logits, outputs['main'].logits)
 
-def test_an_optimiser_and_a_schedule_of_ones_own(tmp_path, tiny_data, tiny_bert, tokens):
+def test_custom_optimiser_and_schedule(tmp_path, tiny_data, tiny_bert, tokens):
     from functools import partial
     def stairs(optimizer, steps): return torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=.1)
     data, model = examples('classification', tiny_data), tiny_bert()

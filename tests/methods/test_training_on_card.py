@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_tasks import examples, made, model_for, quick, rows, tokens, without_dropout  # noqa: F401, a fixture
+from test_tasks import examples, build, model_for, quick, rows, tokens, without_dropout  # noqa: F401, a fixture
 
 import emulated_card
 from emulated_card import training_on_card
@@ -35,12 +35,12 @@ def alike(ours, theirs, what, tolerance):
 @pytest.mark.sample(1)
 @pytest.mark.numeric
 @pytest.mark.parametrize('task, name', cases)
-def test_a_training_on_a_card_is_the_training_on_the_processor(task, name, tmp_path, tiny_data, tokens):
+def test_training_on_a_card_equals_training_on_the_processor(task, name, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     tokenizer = tokens if tasks[task].modality == 'text' else None
     def trained(where, **more):
         model = without_dropout(model_for(task, one_kind[task], data, tokens))
-        return train(model, tokenizer, data, made(name, task), run_dir=tmp_path/where, **quick, **more)
+        return train(model, tokenizer, data, build(name, task), run_dir=tmp_path/where, **quick, **more)
     ours = trained('host', args=dict(use_cpu=True))
     with training_on_card() as card:
         theirs = trained('card')
@@ -62,13 +62,13 @@ class Places(list):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM',
                                   'RationaleGuided', 'RationaleGuided of attention', 'RationaleGuided by contrast'])
-def test_a_step_never_waits_for_the_card(name, tmp_path, tiny_data, tokens, monkeypatch):
+def test_steps_never_synchronise_with_the_card(name, tmp_path, tiny_data, tokens, monkeypatch):
     "A number that is read on the processor stops the queue of the card's work, in every step"
     data = examples('classification', tiny_data)
     model = without_dropout(model_for('classification', 'bert', data, tokens)).float()
     with training_on_card():
         settings = Settings(epochs=1, batch_size=8, probes=2, snapshots=0)
-        trainer = make_trainer(open_job(model, tokens, data, made(name, 'classification'), tmp_path/'run', settings),
+        trainer = make_trainer(open_job(model, tokens, data, build(name, 'classification'), tmp_path/'run', settings),
                                Control())
         trainer.state.max_steps = 10
         trainer.create_optimizer()
