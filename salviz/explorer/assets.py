@@ -38,7 +38,8 @@ def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], name
     "Parse the imports and declarations of the module `name`, and its body without `import` and `export`"
     imports, body = [], []
     for line in text.splitlines():
-        m = _import.fullmatch(line.strip()) if line.startswith('import') else None
+        m = None
+        if line.startswith('import'): m = _import.fullmatch(line.strip())
         if line.startswith('import') and not m:
             raise ValueError(f"{name}: imports must be single lines like import {{a, b}} from './x.js'; got {line!r}")
         if m and ' as ' in m[1]: raise ValueError(f'{name}: imports must not rename, got {line!r}')

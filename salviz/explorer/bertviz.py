@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 def _chosen(wanted, have, name):
     "Select `wanted` from the numbers `have`: None for all, one number or a list; negative ones count from the end"
     if wanted is None: return list(have)
-    listed = wanted if isinstance(wanted, (list, tuple, range, set)) else [wanted]
+    if isinstance(wanted, (list, tuple, range, set)): listed = wanted
+    else: listed = [wanted]
     chosen = [have[item] if isinstance(item, int) and item not in have and -len(have) <= item < 0 else item
               for item in listed]
     if not chosen or any(isinstance(item, bool) or item not in have for item in chosen):
@@ -103,8 +104,8 @@ def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
     short = [t if len(t) <= 24 else t[:23] + '…' for t in s.labels]
     shared = dict(attention=by_number, tokens=short, sentence_b_start=start, prettify_tokens=False,
                   include_layers=layers, html_action='return')
-    page = (bertviz.head_view(**shared) if kind == 'head'
-            else bertviz.model_view(display_mode='light', include_heads=heads, **shared))
+    if kind == 'head': page = bertviz.head_view(**shared)
+    else: page = bertviz.model_view(display_mode='light', include_heads=heads, **shared)
     return _from_bertviz(page.data)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #017
@@ -135,8 +136,8 @@ class BertvizView:
 
     def _repr_html_(self):
         page = html.escape(self._build(self.theme or 'light'), quote=True)
-        follow = ('' if self.theme
-                  else f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>')
+        if self.theme: follow = ''
+        else: follow = f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>'
         return (f'{follow}<iframe class="salviz-bertviz" title="{html.escape(self.title, quote=True)}" '
                 f'sandbox="allow-scripts" srcdoc="{page}" '
                 f'style="width: 100%; height: {self.height}px; border: 0; background: #fff; color-scheme: '
@@ -182,11 +183,13 @@ def bertviz_view(
     have, n = s.layers['attention'], len(s.tokens)
     all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
     layers, heads = _chosen(layers, have, 'layers'), _chosen(heads, range(all_heads), 'heads')
-    start = _second_start(s.is_special) if is_pair else None
+    start = None
+    if is_pair: start = _second_start(s.is_special)
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)
     if lines > _most_lines and not force:
         size = len(layers)*len(heads)*n*n*7/1e6*(1 if start is None else 2)
-        fewer = 'heads= or layers=' if kind == 'model' else 'heads='
+        fewer = 'heads='
+        if kind == 'model': fewer = 'heads= or layers='
         raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
                          f'lines (a page of about {size:.0f} MB), more than the limit of {_most_lines:,}; choose fewer '
                          f'with {fewer}, use the Explorer, or pass force=True')

@@ -38,12 +38,15 @@ def _strip(nb:dict) -> int: # number of removed views
                if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
     alive = [d[_view].get('model_id') for d in bundles if isinstance(d.get(_view), dict)]
-    metadata = nb['metadata'] if isinstance(nb.get('metadata'), dict) else {}
-    saved = metadata['widgets'] if isinstance(metadata.get('widgets'), dict) else {}
+    metadata = {}
+    if isinstance(nb.get('metadata'), dict): metadata = nb['metadata']
+    saved = {}
+    if isinstance(metadata.get('widgets'), dict): saved = metadata['widgets']
     if not alive: metadata.pop('widgets', None)
     elif dead:
         for part in _objects(list(saved.values())):
-            models = part['state'] if isinstance(part.get('state'), dict) else {}
+            models = {}
+            if isinstance(part.get('state'), dict): models = part['state']
             needed = _reached(models, alive)
             for k in _reached(models, [d.get('model_id') for d in dead]) - needed: models.pop(k, None)
     return len(dead)

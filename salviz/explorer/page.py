@@ -51,7 +51,8 @@ def _pairs(heads):
 def _check_layers(runs, layers):
     "Return `layers` as a list; raise a ValueError if any of them was not recorded"
     if layers is None: return None
-    layers = [layers] if isinstance(layers, int) else list(layers)
+    if isinstance(layers, int): layers = [layers]
+    else: layers = list(layers)
     first = runs[0].snapshot(*runs[0].recorded[0])
     have = sorted({l for v in first.layers.values() for l in v})
     if not layers or (missing := [l for l in layers if l not in have]):
@@ -81,8 +82,8 @@ class Page:
         "Describe the size of the page and its parts"
         s = self.sizes()
         packed = sum(len(text) for _, kind, text in self.parts if kind.startswith('salviz-frames'))
-        each = (f'{packed/self.weights:.2f} bytes per weight and frame' if self.weights
-                else f'{packed/max(self.frames, 1)/1e3:.1f} kB per frame')
+        if self.weights: each = f'{packed/self.weights:.2f} bytes per weight and frame'
+        else: each = f'{packed/max(self.frames, 1)/1e3:.1f} kB per frame'
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
@@ -127,7 +128,8 @@ def _frames(runs, metas, layers, heads, limit, spent):
             opened = tuple(telling_entry(run.snapshot(steps[-1], probe['id']), layers).values())
             for step in steps:
                 s = run.snapshot(step, probe['id'])
-                full = [opened] if heads is None and opened else _in_full(s, heads, layers)
+                if heads is None and opened: full = [opened]
+                else: full = _in_full(s, heads, layers)
                 frames.append(pack_frame(s, i, full=full, layers=layers))
                 shown = len([l for l in s.layers.get('attention', []) if layers is None or l in layers])
                 weights += shown*s.arrays['attention'].shape[1]*len(s.tokens)**2 if 'attention' in s.arrays else 0
@@ -163,12 +165,14 @@ def page_of(
         metas.append(run_meta(run, *chosen(run, probes, steps, first=i == 0), matches=metas[0] if i else None))
     if bad := [n for m in metas for n in m['notes'] if 'cannot be' in n or 'checksum' in n]:
         raise ValueError(f'{bad[0]}; restore it, or exclude it with probes= or steps=')
-    left = [f'layers other than {", ".join(map(str, layers))}'] if layers is not None else []
+    left = []
+    if layers is not None: left = [f'layers other than {", ".join(map(str, layers))}']
     missing = {m['name']: len(run.recorded) - len(m['recorded']) for run, m in zip(runs, metas)}
     left += [f'{n} recorded frames of {name}' for name, n in missing.items() if n]
     shipped = (f'Left out of this page: {"; ".join(left)}. Write it again with other probes=, steps= or layers=.'
                if left else '')
-    carried = base64.b64encode(plotly_gz()).decode() if plotly and needs_plotly(panels) else ''
+    carried = ''
+    if plotly and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped, front))),
              ('application/json', 'salviz-rows', json_text([thin_rows(r.metrics) for r in runs])),
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=dict(state or {}))))]
@@ -270,7 +274,8 @@ def output_html(
     copy=None, # a `Page` to include; None: only the image
 ) -> str:
     "Return an explorer as the HTML output of a notebook cell"
-    drawn = f'<img src="data:image/png;base64,{picture}" alt="explorer" style="max-width: 100%">' if picture else ''
+    drawn = ''
+    if picture: drawn = f'<img src="data:image/png;base64,{picture}" alt="explorer" style="max-width: 100%">'
     text = html.escape(words)
     if copy is None: return f'<div class="salviz-place-{place}">{drawn}<p>{text}</p></div>\n'
     content = json_text(dict(program=bundle('copy.js'), styles=styles(), parts=_parts_html(copy)))

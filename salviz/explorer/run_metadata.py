@@ -25,12 +25,13 @@ from ..views.trade_off import trade_off
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040
 def _run_of_snapshots(snapshots):
     "Wrap a list of `Snapshot` in an object with the attributes of a `Run`; `put` adds or replaces a snapshot"
-    got = ('an empty list' if not snapshots
-           else next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None))
+    if not snapshots: got = 'an empty list'
+    else: got = next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
     if got: raise ValueError(f'a run must be a Run, its path, or a list of at least one Snapshot, got {got}')
     by_place, first = {(s.step, s.probe): s for s in snapshots}, snapshots[0]
     attention = first.arrays.get('attention')
-    size = {} if attention is None else dict(layers=len(attention), heads=attention.shape[1])
+    size = {}
+    if attention is not None: size = dict(layers=len(attention), heads=attention.shape[1])
     config = dict(method=dict(name=first.info.get('method') or first.info.get('model') or 'Snapshots',
                               args=first.info.get('args', {})), model=dict(name=first.info.get('model', ''), **size),
                   seed=first.info.get('seed'))
@@ -69,7 +70,8 @@ def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where u
     if rows: an_epoch = max(1, round(rows[-1]['step']/rows[-1]['epoch']))
     elif 'train' in sizes and 'batch_size' in settings:
         an_epoch = math.ceil(sizes['train']/(settings['batch_size']*settings.get('gradient_accumulation', 1)))
-    total = run.summary.get('steps') if run.finished else None
+    total = None
+    if run.finished: total = run.summary.get('steps')
     if total is None and an_epoch and 'epochs' in settings: total = an_epoch*settings['epochs']
     return total if total is not None else run.steps[-1] if run.steps else None, an_epoch
 
@@ -94,14 +96,16 @@ def counted(probes:list) -> str:
     """Count the described `probes` in words: '2 sentences', '1 image', '3 series', or '2 examples' for several
     kinds"""
     kinds = {probe.get('modality', 'text') for probe in probes}
-    kind = modalities[kinds.pop()] if len(kinds) == 1 else Modality('example', 'examples', '')
+    if len(kinds) == 1: kind = modalities[kinds.pop()]
+    else: kind = Modality('example', 'examples', '')
     return f'{len(probes)} {kind.one if len(probes) == 1 else kind.several}'
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043d
 def _choose(have, wanted, what):
     "Select `wanted` from the existing items `have`, all if None; negative steps count from the end"
     if wanted is None: return list(have)
-    wanted = [wanted] if isinstance(wanted, int) else list(wanted)
+    if isinstance(wanted, int): wanted = [wanted]
+    else: wanted = list(wanted)
     chosen = [have[item] if what == 'steps' and item not in have and -len(have) <= item < 0 else item
               for item in wanted]
     if missing := [item for item in chosen if item not in have]:
@@ -152,7 +156,8 @@ def _wanted(file, probes, steps) -> bool:
     "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative ones match all"
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
-        listed = [wanted] if isinstance(wanted, int) else wanted
+        if isinstance(wanted, int): listed = [wanted]
+        else: listed = wanted
         return listed is None or any(one == number or one < 0 for one in listed)
     return not at or among(at[0], steps) and among(at[1], probes)
 
@@ -205,7 +210,8 @@ def meta(
         if titles.count(one['title']) > 1: one['title'] = f"{one['title']} ({one['name']})"
     try: number = version('salviz')
     except PackageNotFoundError: number = ''
-    more = {} if front is None else dict(front=front)
+    more = {}
+    if front is not None: more = dict(front=front)
     return _finite(dict(format=1, version=number, runs=out, shipped=shipped, **more))
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fm002

@@ -60,7 +60,8 @@ class Selection:
 
     def evidence(self):
         "Return the name of the array that is shown"
-        wanted = 'attention_attribution' if self.what == 'attribution' else 'attention'
+        wanted = 'attention'
+        if self.what == 'attribution': wanted = 'attention_attribution'
         if wanted in self.snapshot.arrays: return wanted
         return 'attention'
 
@@ -166,7 +167,8 @@ def _sentence_part(selection, width) -> Part:
     if task_view: return _of_view(task_view, width)
     saliency_name, source = saliency_of(s)
     if saliency_name:
-        scale = ', on the scale of the run' if selection.saliency_limit else ''
+        scale = ''
+        if selection.saliency_limit: scale = ', on the scale of the run'
         view = coloured_sentences(s, words=False, names=[None], limit=selection.saliency_limit or None)
         return _titled(f'sentence, coloured by {source}{scale}', view, width)
     rows, pooled_row = chosen_map(s, **entry_place(selection.entry)).values, s.info.get('pooled_row')
@@ -210,7 +212,8 @@ def _time_part(selection, width) -> Part:
         ax = sheet.axes(x + 26, y + 14, width - 60, height - 32)
         for name, style in zip(names, styles):
             (steps, values), is_score = lines[name], name in _scores
-            on = ax.twinx() if is_score else ax
+            if is_score: on = ax.twinx()
+            else: on = ax
             on.plot(steps, values, markevery=max(1, len(steps)//7), **line_properties(style))
             if is_score: on.set(ylim=(min(0, np.nanmin(values)), 1), ylabel=_score_words.get(name, name))
         ax.axvline(selection.snapshot.step, color=F.grey, linewidth=.8)
@@ -252,7 +255,8 @@ def _shelves(views, width): # list of rows of views
     "Arrange `views` in rows: two maps side by side where there is room, other views alone"
     across, rows = 2 if width >= 400 else 1, []
     for view in views:
-        last = rows[-1] if rows else []
+        last = []
+        if rows: last = rows[-1]
         beside = view.form == 'map' and last and len(last) < across and last[0].form == 'map'
         if beside: last.append(view)
         else: rows.append([view])
@@ -347,7 +351,8 @@ def picture(
     "Draw a static image of `selection`"
     if panel is not None and panel not in panel_names:
         raise ValueError(f'panel must be one of {", ".join(panel_names)} or None, got {panel!r}')
-    image = panels()[panel].image if panel else None
+    image = None
+    if panel: image = panels()[panel].image
     if image and (view := _standalone_view(image, selection)): return draw_figure(view)
     with F.figure_style():
         if panel is None: return _page(selection, width)
@@ -370,7 +375,8 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
     "Return the panels at position `where` of a page that have data for `selection`"
-    shown = ('signals', 'anything') if _is_signal(selection.snapshot) else ('maps', 'text', 'anything')
+    if _is_signal(selection.snapshot): shown = ('signals', 'anything')
+    else: shown = ('maps', 'text', 'anything')
     panels_here = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
              and _needs.get(panel.name, bool)(selection.snapshot)]
     # for an image or series, saliency is compared

@@ -22,7 +22,8 @@ class ThrottledWorker:
         "Request a call of `act`, now or `after` some seconds; return immediately"
         with self._turn:
             due = time.monotonic() + after
-            self._due = due if self._due is None else min(self._due, due)
+            if self._due is None: self._due = due
+            else: self._due = min(self._due, due)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name='salviz-worker', daemon=True)
                 self._thread.start()

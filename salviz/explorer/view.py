@@ -31,11 +31,13 @@ class _DescribedRuns:
         "Compute the metadata of the runs and plan the transfer, with the first sentence in view"
         self._metas = []
         for run in self._runs:
-            selected = chosen(run, probes, steps, first=not self._metas) if run.recorded else (None, None)
+            if run.recorded: selected = chosen(run, probes, steps, first=not self._metas)
+            else: selected = (None, None)
             if not run.recorded and not self._live:
                 raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots=8 or so, '
                                  'or open it during training')
-            matches = self._metas[0] if self._metas else None
+            matches = None
+            if self._metas: matches = self._metas[0]
             self._metas.append(run_meta(run, *selected, live=self._live, matches=matches))
         if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
         for i, m in enumerate(self._metas):
@@ -309,7 +311,8 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
 
     def get_state(self, key=None, drop_defaults=False):
         "Return the state of the traits and of the sent data"
-        keys = [key] if isinstance(key, str) else key
+        if isinstance(key, str): keys = [key]
+        else: keys = key
         with self._lock:
             mine = {k: v for k, v in self._data.items() if keys is None or k in keys}
             # A page that requests the whole state would overwrite changes sent before the answer arrives with older

@@ -118,7 +118,8 @@ def figure_arguments(
         shown = _place(selection, kind, figure_kind, explicit)
         shown |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
         if 'what' in figure_kind.options:
-            shown['what'] = 'attention' if shown.get('head') == 'rollout' else selection.shows()
+            if shown.get('head') == 'rollout': shown['what'] = 'attention'
+            else: shown['what'] = selection.shows()
         if 'overlays' in figure_kind.options: shown |= _map_options(selection, state)
         if 'patch' in figure_kind.options and 'patches' in s.info and 'patch' not in explicit:
             shown['patch'] = _patch_in_view(s, state.get('row'), kind)

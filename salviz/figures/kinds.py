@@ -221,7 +221,8 @@ def _facts_of(content, tool='matplotlib') -> tuple: # of lines
     "Describe how the figure of `content`, drawn with `tool`, was made"
     seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
                  for panel in content.seen for one in panel}.values())
-    about = [f'About: {content.about}'] if content.about else []
+    about = []
+    if content.about: about = [f'About: {content.about}']
     return (*_about_runs(content.runs), *about, *_about_snapshots(seen, content.runs), *_places(content),
             f'Drawn with: salviz {version("salviz")}, {tool} {version(tool)}')
 
@@ -284,7 +285,8 @@ def _distinctions(shown, options) -> list: # of words
     def parts(one):
         if not one: return ['']*3
         s = one.snapshot
-        origin = names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s))) or 'no method'
+        if one.run: origin = names[one.run.path]
+        else: origin = methods_words(' + '.join(methods_of(s))) or 'no method'
         return [origin, f'step {s.step}', f'probe {s.probe}']
     def place(each): return [f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head')]
     rows = [parts(one) + place(each) for one, each in zip(shown, options)]
@@ -310,8 +312,8 @@ def _holding(error, seen):
     wanted = m[4].split(', ')
     def has_evidence(s, p): return all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)
     steps = [s for s, p in run.recorded if p == int(m[3]) and has_evidence(s, p)]
-    hint = (f'recorded steps with this evidence: {", ".join(map(str, steps))}' if steps
-            else f'no recorded step of probe {m[3]} in {run.path.name} has it')
+    if steps: hint = f'recorded steps with this evidence: {", ".join(map(str, steps))}'
+    else: hint = f'no recorded step of probe {m[3]} in {run.path.name} has it'
     return ValueError(f'{m[1]}; {hint}')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028x
@@ -330,7 +332,8 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
                          'run and two steps such as step=[0, -1]')
     if kind.takes == 'snapshot': sets = [[one] for one in sets[0]]
     runs = _runs_of(one for panel in sets for one in panel)
-    each = [options] if kind.takes == 'snapshots' else _each(options, kind)
+    if kind.takes == 'snapshots': each = [options]
+    else: each = _each(options, kind)
     views_and_seen = []
     for panel in sets:
         for chosen in each:
@@ -349,7 +352,8 @@ def _finished(kind, views_and_seen, runs, options):
 # %% ../../nbs/11_figures/05_kinds.ipynb #029
 def _runs_in(source):
     "Return the runs in `source`; [] if it contains anything else"
-    parts = source.values() if isinstance(source, dict) else _listed(source)
+    if isinstance(source, dict): parts = source.values()
+    else: parts = _listed(source)
     items = [item for part in parts for item in _listed(part)]
     if all(isinstance(item, Run) for item in items): return items
     return []
@@ -470,7 +474,8 @@ def _without_heading(content, caption) -> list: # of sentences
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dc
 def _description(content, heading, caption) -> str: # '' or sentences
     "Return the end of a `caption`: what a missing heading would say, and model, data and seeds"
-    sentences = _without_heading(content, caption) if heading == 'none' else []
+    sentences = []
+    if heading == 'none': sentences = _without_heading(content, caption)
     if content.kind is None or content.kind.takes != 'runs': # captions of runs already contain it
         sentences.append(runs_words(dict(runs=[*map(_Described, _configs_of(content))])))
     return ' '.join(filter(None, sentences))
@@ -487,7 +492,8 @@ def _printed(content, width, font_size, drawing):
     elif len(views) > 1:
         content = content._replace(distinctions=[f'{title}, {distinction}' if distinction else str(title)
                                          for title, distinction in zip(_listed(titles), distinctions)])
-    sizes = _caption_sizes(points, inches, views, drawing.get('columns')) if font_size == 'caption' else font_size
+    if font_size == 'caption': sizes = _caption_sizes(points, inches, views, drawing.get('columns'))
+    else: sizes = font_size
     fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, **drawing)
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
@@ -527,7 +533,8 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
             raise ValueError(f'figure: an Explorer is drawn with its own selection; drop {name}=, or pass its run')
-    takes = None if kind is None else kind_named(kind).takes
+    takes = None
+    if kind is not None: takes = kind_named(kind).takes
     if takes == 'pair' and len(explorers) == 2: # the selections of both
         calls = [explorer.as_figure('attention_map', {}) for explorer in explorers]
         shown = {k: x for k, x in calls[1]['options'].items() if k in kind_named(kind).options}
@@ -594,7 +601,8 @@ def figure(
     differ = any(call[k] != calls[0][k] for call in calls for k in ('probe', 'options'))
     opened = _opened(source)
     arguments = dict(step=step, probe=probe, width=width, font_size=font_size, **drawing, **options)
-    content, source = (_of_calls(calls), opened) if differ else _views_to_draw(opened, kind, step, probe, options)
+    if differ: content, source = _of_calls(calls), opened
+    else: content, source = _views_to_draw(opened, kind, step, probe, options)
     if interactive: fig = _pointed_at(content, width=width, font_size=font_size, **drawing)
     else:
         limits = dict(page_height=venue.height if venue else 9.)
