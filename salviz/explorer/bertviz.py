@@ -22,38 +22,23 @@ import numpy as np
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
+from ..core.validation import validated
+from .page import free_path
+from .run_metadata import choose
 
 if TYPE_CHECKING:
     from salviz.explorer.widget import Explorer
-
-# %% ../../nbs/12_explorer/12_bertviz.ipynb #008
-def _chosen(wanted, have, name):
-    "Select `wanted` from the numbers `have`: None for all, one number or a list; negative ones count from the end"
-    if wanted is None: return list(have)
-    if isinstance(wanted, (list, tuple, range, set)): listed = wanted
-    else: listed = [wanted]
-    chosen = [have[item] if isinstance(item, int) and item not in have and -len(have) <= item < 0 else item
-              for item in listed]
-    if not chosen or any(isinstance(item, bool) or item not in have for item in chosen):
-        raise ValueError(f'{name} must be among {", ".join(map(str, have))}, got {wanted!r}')
-    return sorted(set(chosen))
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
     "Return the snapshot `source`, the one at `step` and `probe` of a run, or the one in view in an explorer"
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
-        selection = source.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show')
-        if step is None and probe is None: return selection.snapshot
+        if step is None and probe is None: return source.recorded_selection().snapshot
         raise ValueError('an Explorer shows the step and sentence in view; '
                          'leave out step= and probe=, or pass its run')
     if isinstance(source, (str, Path)): source = Run(source)
-    source = getattr(source, 'run', source)
-    if not hasattr(source, 'snapshot'):
-        raise ValueError('run_or_snapshot must be a Run, its path, a Snapshot or an Explorer, got '
-                         f'{type(source).__name__}')
-    return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
+    return getattr(source, 'run', source).snapshot(step=-1 if step is None else step, probe=probe or 0)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:
@@ -145,8 +130,7 @@ class BertvizView:
 
     def save(self, path, force=False) -> Path: # `force`: overwrite an existing file
         "Write the view as one HTML file that needs no network"
-        path = Path(path)
-        if path.exists() and not force: raise FileExistsError(f'{path} already exists; pass force=True to overwrite it')
+        path = free_path(path, force)
         write_whole(path, self._build(self.theme or 'system').encode())
         return path
 
@@ -157,6 +141,7 @@ def _height(kind, tokens, layers, all_heads, menus):
     return math.ceil(max(layers*(tokens*84/all_heads + 10) + 38, 18*tokens + 55)) + 26 + 30*menus
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #021
+@validated
 def bertviz_view(
     # a `Run` or its path, a `Snapshot`, or an `Explorer` (run, step and sentence in view)
     run_or_snapshot:'Run|Snapshot|Explorer|str|PathLike',
@@ -164,25 +149,21 @@ def bertviz_view(
     probe:int|None=None,            # number of the probe example of a run; None: the first one
     # 'head': all heads of one layer at a time; 'model': every head of every layer as a thumbnail
     kind:Literal['head', 'model']='head',
-    layers:Sequence[int]|None=None, # layers of the model to show; None: all recorded layers
-    heads:Sequence[int]|None=None,  # heads to show; None: all (the head view numbers the chosen heads from 0)
+    layers:int|Sequence[int]|None=None, # layers of the model to show; None: all recorded layers
+    heads:int|Sequence[int]|None=None,  # heads to show; None: all (the head view numbers the chosen heads from 0)
     # 'light', 'dark', or None to follow the notebook's theme, or in a saved page the system's theme
     theme:Literal['light', 'dark']|None=None,
     height:int|None=None,           # height of the frame in pixels; None: height of the drawing, at most 900
     force:bool=False,               # draw more than `_most_lines` lines
 ) -> BertvizView:
     "Show the attention of one snapshot in bertviz's head view or model view; needs bertviz, but no network"
-    if kind not in ('head', 'model'):
-        instead = '; for a neuron view, use the Query × key tab of the Explorer'
-        raise ValueError(f"kind must be 'head' or 'model', got {kind!r}" + instead*(kind == 'neuron'))
-    if theme not in (None, 'light', 'dark'):
-        raise ValueError(f"theme must be 'light', 'dark' or None (follow the page), got {theme!r}")
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
         raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
     have, n = s.layers['attention'], len(s.tokens)
     all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
-    layers, heads = _chosen(layers, have, 'layers'), _chosen(heads, range(all_heads), 'heads')
+    layers, heads = (choose(have, layers, 'layers', from_end=True),
+                     choose(range(all_heads), heads, 'heads', from_end=True))
     start = None
     if is_pair: start = _second_start(s.is_special)
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)

@@ -6,6 +6,7 @@
 __all__ = ['ModelSource', 'replies', 'vector_replies']
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow03
+from ..core.validation import check_choice
 from .payload import frame_bytes, pack_frame
 from .quantisation import encode_array
 from .run_metadata import run_meta
@@ -92,9 +93,7 @@ class ModelSource(_ModelChoices):
     ) -> list: # of `Snapshot`, one per text
         "Run the chosen model on `texts`"
         from salviz.analysis.model_maps import explain_alike
-        if attribution is not None and attribution not in self.attributions():
-            allowed = ', '.join(self.attributions())
-            raise ValueError(f'attribution must be one of {allowed}, got {attribution!r}')
+        check_choice('attribution', attribution, (*self.attributions(), None))
         return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution)
 
     def vectors(self,

@@ -63,12 +63,11 @@ def strip_views(
 ) -> int: # number of removed views
     "Remove dead widget views from the outputs of `notebook` that also have an image"
     if isinstance(notebook, dict): return _strip(notebook)
-    path = Path(notebook)
-    if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')
+    path, problem = Path(notebook), 'has no cells'
     try: nb = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError): raise ValueError(f'{path} is not a notebook: it is not valid JSON') from None
+    except (ValueError, RecursionError): nb, problem = None, 'is not valid JSON'
     if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list):
-        raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
+        raise ValueError(f'{path} is not a notebook of format 4: it {problem}')
     before = json.dumps(nb)
     removed = _strip(nb)
     if json.dumps(nb) != before: write_whole(path, _saved(nb))

@@ -207,15 +207,19 @@ def pack_frame(
                             losses=snapshot.losses, info=info), blocks)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026
+_frame_fields = {'run', 'probe', 'step', 'info', 'arrays'}
+
 def split_frame(data:bytes) -> tuple: # (header, payload)
     "Split a frame into header and payload; raise a `ValueError` if `data` is not a frame"
-    if len(data) < 8 or data[:4] != _frame_magic: raise ValueError('the data is not a salviz frame')
-    n = int.from_bytes(data[4:8], 'little')
-    if n % 8 or n > len(data) - 8: raise ValueError('the header of the frame is incomplete')
+    n, header = int.from_bytes(data[4:8], 'little'), None
     try: header = json.loads(data[8:8 + n])
-    except (ValueError, RecursionError): raise ValueError('the header of the frame cannot be read') from None
-    if not isinstance(header, dict) or not {'run', 'probe', 'step', 'info', 'arrays'} <= set(header):
-        raise ValueError('the header of the frame lacks required fields')
+    except (ValueError, RecursionError): pass # reported below
+    problems = [(len(data) < 8 or data[:4] != _frame_magic, 'the data is not a salviz frame'),
+                (n % 8 or n > len(data) - 8, 'the header of the frame is incomplete'),
+                (not isinstance(header, dict) or not _frame_fields <= set(header),
+                 'the header of the frame cannot be read or lacks required fields')]
+    for is_wrong, problem in problems:
+        if is_wrong: raise ValueError(problem)
     return header, data[8 + n:]
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b

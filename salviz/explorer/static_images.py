@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..core.evidence import custom_evidence
-from .assets import panel_names, panels
+from .assets import check_panels, panels
 from ..figures import drawing as F, maps  # which puts its drawing functions into F.bodies
 from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
@@ -68,6 +68,11 @@ class Selection:
     def words(self):
         "Describe the array that is shown, with its layers and heads"
         return f'{self.called()}, {chosen_map(self.snapshot, **entry_place(self.entry), what=self.shows()).where}'
+
+    def check_other(self):
+        "Raise a ValueError if there is no other side of a comparison"
+        if self.other is None:
+            raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
 
     def called(self): return self.evidence().replace('_', ' ')
 
@@ -141,8 +146,7 @@ def _triptych_part(selection, width) -> Part:
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> Part:
     "Return the same map at two steps or in two runs; for an image or series, the distribution of its saliency"
-    if selection.other is None:
-        raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
+    selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]
     if _is_signal(selection.snapshot):
@@ -303,11 +307,7 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
     "Return the view of the figure kind `image`, at the layer and head of `selection` if it takes them"
-    kind = figure_kinds().get(image)
-    if kind is None or kind.takes != 'snapshot':
-        raise ValueError(f'a static image must be one of {", ".join(_parts)}, whatif, '
-                         f'or a kind of figure of one snapshot, got {image!r}')
-    place = entry_place(selection.entry)
+    kind, place = figure_kinds()[image], entry_place(selection.entry)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
@@ -349,10 +349,8 @@ def picture(
     width=9.,   # inches
 ): # a matplotlib `Figure`
     "Draw a static image of `selection`"
-    if panel is not None and panel not in panel_names:
-        raise ValueError(f'panel must be one of {", ".join(panel_names)} or None, got {panel!r}')
     image = None
-    if panel: image = panels()[panel].image
+    if panel is not None: image = panels()[check_panels(panel)[0]].image
     if image and (view := _standalone_view(image, selection)): return draw_figure(view)
     with F.figure_style():
         if panel is None: return _page(selection, width)

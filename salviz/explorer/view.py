@@ -20,7 +20,7 @@ from .custom_sentences import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import as_run, grown, meta as describe, run_meta
+from .run_metadata import as_run, check_recorded, grown, meta as describe, run_meta
 from .transfer import ThrottledWorker, TransferPlan, thin_rows
 from ..views.maps import telling_entry
 
@@ -31,13 +31,10 @@ class _DescribedRuns:
         "Compute the metadata of the runs and plan the transfer, with the first sentence in view"
         self._metas = []
         for run in self._runs:
+            if not self._live: check_recorded(run)
+            selected = None, None
             if run.recorded: selected = chosen(run, probes, steps, first=not self._metas)
-            else: selected = (None, None)
-            if not run.recorded and not self._live:
-                raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots=8 or so, '
-                                 'or open it during training')
-            matches = None
-            if self._metas: matches = self._metas[0]
+            matches = next(iter(self._metas), None)
             self._metas.append(run_meta(run, *selected, live=self._live, matches=matches))
         if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
         for i, m in enumerate(self._metas):

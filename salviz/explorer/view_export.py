@@ -109,7 +109,7 @@ def figure_arguments(
     takes, here = figure_kind.takes if figure_kind else 'snapshot', seen(s, selection.run)
     source, probe, options = [here], None, dict(explicit)
     if takes == 'pair':
-        if selection.other is None: raise ValueError(f'figure: {kind} takes two snapshots, but only one is in view')
+        selection.check_other()
         source = [seen(selection.other, selection.other_run), here]
         if selection.of_one_run: source.sort(key=lambda one: one.snapshot.step) # B is the later step
     elif takes == 'run': source, probe = [selection.run], s.probe

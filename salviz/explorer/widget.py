@@ -17,12 +17,13 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import ipywidgets as W
+from annotated_types import Ge, Gt, Le, MinLen
 
+from ..core.validation import Names, validated
 from .assets import check_panels, needs_plotly, static_text
 from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
@@ -117,14 +118,6 @@ class Controls(W.VBox):
         self._worker.flush(timeout)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047b
-def _check_numbers(name, x):
-    "Raise a ValueError unless `x` is an integer, a list of integers or None"
-    if isinstance(x, Integral): numbers = [x]
-    else: numbers = x
-    listed = isinstance(numbers, (list, tuple, range)) and numbers
-    if x is not None and not (listed and all(isinstance(number, Integral) for number in numbers)):
-        raise ValueError(f'Explorer: {name} must be an integer or a list of integers, got {x!r:.80}')
-
 def _state_names() -> list:
     "Return the keys of the explorer's state, read from salviz/explorer/static/state/state.js"
     block = static_text('state.js').split('firstState = {')[1].split('\n};')[0]
@@ -133,9 +126,11 @@ def _state_names() -> list:
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bb
 def _checked_state(state) -> dict:
     "Return `state` as a dict; raise a ValueError for unknown keys"
-    if not isinstance(state, dict): raise ValueError(f'state must be a dict such as dict(probe=2), got {state!r:.80}')
-    if unknown := [name for name in state if name not in _state_names()]:
-        raise ValueError(f'unknown keys in state: {", ".join(map(str, unknown))}; allowed: {", ".join(_state_names())}')
+    unknown, problem = [], f'state must be a dict such as dict(probe=2), got {state!r:.80}'
+    if isinstance(state, dict):
+        unknown = [name for name in state if name not in _state_names()]
+        problem = f'unknown keys in state: {", ".join(map(str, unknown))}; allowed: {", ".join(_state_names())}'
+    if unknown or not isinstance(state, dict): raise ValueError(problem)
     return dict(state)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
@@ -179,6 +174,12 @@ class _Selected(W.VBox):
         warnings.warn('Explorer.look is now called selection; the old name works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return self.selection()
+
+    def recorded_selection(self) -> 'Selection':
+        "Return `selection()`; raise a ValueError without recordings"
+        selection = self.selection()
+        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
+        return selection
 
     def selection(self) -> 'Selection|None':
         "Return what is chosen in the browser, a `salviz.explorer.static_images.Selection`; None without recordings"
@@ -281,9 +282,7 @@ class _Pictures(_WithBackground):
     def _picture(self, panel=None):
         "Draw the available data without waiting"
         from salviz.explorer.static_images import picture
-        selection = self.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to draw')
-        return picture(selection, panel)
+        return picture(self.recorded_selection(), panel)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051p
 class _Pages(_Pictures):
@@ -423,21 +422,15 @@ class _Export(_TrainingEnd):
         self.view.send(dict(kind='state', state=chosen))
         self.refresh()
 
-    def _recorded_selection(self):
-        "Return the selection; raise a ValueError without recordings"
-        selection = self.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to export')
-        return selection
-
     def snapshot(self) -> 'ViewArrays': # a `salviz.explorer.view_export.ViewArrays`
         "Return the recorded arrays in view: tokens, attention [query, key], attribution, saliency, region"
         from salviz.explorer.view_export import selection_arrays
-        return selection_arrays(self._recorded_selection())
+        return selection_arrays(self.recorded_selection())
 
     def as_figure(self, kind:str|None=None, options:dict={}) -> dict: # source, kind, probe, options
         "Return the arguments of `salviz.figures.kinds.figure` for this view; `options` take precedence"
         from salviz.explorer.view_export import figure_arguments
-        return figure_arguments(self._recorded_selection(), self._state(), self.runs, kind, options)
+        return figure_arguments(self.recorded_selection(), self._state(), self.runs, kind, options)
 
     def figure(self,
         kind:str|None=None, # kind of figure, see `salviz.figures.kinds.figure`; None: the one for the current view
@@ -448,20 +441,23 @@ class _Export(_TrainingEnd):
         return figure(self, kind, **options)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
+_Numbers = int|Annotated[Sequence[int], MinLen(1)]
+
 class Explorer(_Export):
     """Explore a live or recorded run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
+    @validated
     def __init__(self,
         # a `Run`, its path, the name of a bundled run ('plain', 'sallm', 'saliency-guided', 'ad-drop',
         # 'attention-guidance'), a training from `start_training`, a list of `Snapshot`, or a `Front`
         run:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front',
         compare:'Run|str|os.PathLike|Training|Sequence[Snapshot]|Front|None'=None, # another run, to compare with
-        probes:Sequence[int]|None=None, # numbers of the examples to show; None: all
-        steps:Sequence[int]|None=None,  # recorded steps to show; None: all
-        panels:Sequence[str]|None=None, # names from `salviz.explorer.assets.panel_names`; None: all
-        height:int|None=None,           # in pixels; None: as high as needed
-        budget:float=256e6,             # maximum bytes of frames in the kernel and in the browser
+        probes:_Numbers|None=None,      # numbers of the examples to show; None: all
+        steps:_Numbers|None=None,       # recorded steps to show; None: all
+        panels:Names|None=None,         # names from `salviz.explorer.assets.panel_names`; None: all
+        height:Annotated[float, Ge(100), Le(10_000)]|None=None, # in pixels; None: as high as needed
+        budget:Annotated[float, Gt(0)]=256e6, # maximum bytes of frames in the kernel and in the browser
         # initial view, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
         # salviz/explorer/static/state/state.js
         state:dict|None=None,
@@ -472,10 +468,6 @@ class Explorer(_Export):
         training = None
         if hasattr(run, 'stop') and hasattr(run, 'run'): training = run
         panels = check_panels(panels)
-        for name, x in (('probes', probes), ('steps', steps)): _check_numbers(name, x)
-        if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
-            raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
-        if not budget > 0: raise ValueError(f'budget must be a positive number of bytes, got {budget!r}')
         self.front, described, runs = None, None, [r for r in (run, compare) if r is not None]
         if is_front(run): self.front, runs, described, state = run, *_of_front(run, compare, state)
         self.runs = [_opened(r) for r in runs]

@@ -204,7 +204,7 @@ def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_s
         assert (luminance(page, 'html')[0] < .02) == (scheme == 'dark')
         assert page.errors == [] and page.outside == [path.as_uri()]
         page.close()
-    with pytest.raises(FileExistsError, match='view.html already exists; pass force=True'):
+    with pytest.raises(FileExistsError, match='view.html already exists; choose another path, or pass force=True'):
         bertviz_view(snapshot()).save(path)
     bertviz_view(snapshot()).save(path, force=True)
 
@@ -327,10 +327,10 @@ def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out(
 
 @pytest.mark.parametrize('kwargs, error, message', [
     (dict(kind='neuron'), ValueError, "kind must be 'head' or 'model', got 'neuron'"),
-    (dict(theme='solarized'), ValueError, "theme must be 'light', 'dark' or None"),
-    (dict(layers=1), ValueError, 'layers must be among 0, 2, 5, got 1'),
-    (dict(heads=[4]), ValueError, r'heads must be among 0, 1, 2, 3, got \[4\]'),
-    (dict(heads=[]), ValueError, r'heads must be among 0, 1, 2, 3, got \[\]')])
+    (dict(theme='solarized'), ValueError, "theme must be 'light', 'dark' or None, got 'solarized'"),
+    (dict(layers=1), ValueError, r'layers \[1\] were not recorded; available: \[0, 2, 5\]'),
+    (dict(heads=[4]), ValueError, r'heads \[4\] were not recorded; available: \[0, 1, 2, 3\]'),
+    (dict(heads=[]), ValueError, r'heads \[\] were not recorded')])
 def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
     with pytest.raises(error, match=message): bertviz_view(snapshot(), **kwargs)
 

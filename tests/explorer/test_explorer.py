@@ -299,8 +299,8 @@ def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
                'steps [9] were not recorded': lambda: Explorer(run, steps=9),
-               'height must be between 100 and 10000': lambda: Explorer(run, height=1),
-               'budget must be': lambda: Explorer(run, budget=0),
+               'height must be a number between 100 and 10,000': lambda: Explorer(run, height=1),
+               'budget must be a positive number': lambda: Explorer(run, budget=0),
                'has no snapshots to show': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
     for said, call in refused.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()

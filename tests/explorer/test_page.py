@@ -237,7 +237,7 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
                'has no snapshots to show': lambda: page_of(empty),
                'probes [5] were not recorded': lambda: page_of(run, probes=[5]),
-               'layers [5] were not recorded; available: 0, 1': lambda: page_of(run, layers=[5]),
+               'layers [5] were not recorded; available: [0, 1]': lambda: page_of(run, layers=[5]),
                'layers [] were': lambda: page_of(run, layers=[]),
                'heads must be (layer, head) pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
                'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}

@@ -101,7 +101,7 @@ def test_a_front_has_a_still_and_other_explorers_have_none(front, tmp_path):
     texts = [t.get_text() for ax in explorer.picture('tradeoff').axes for t in ax.texts]
     assert {'0', '0.1', '1', '3', '10'} <= set(texts)
     plain = Explorer(invented.run(tmp_path/'plain'))
-    with pytest.raises(ValueError, match='there is no front here'): plain.picture('tradeoff')
+    with pytest.raises(ValueError, match='this explorer has no Pareto front'): plain.picture('tradeoff')
     assert len(explorer.picture().axes) > 3
 
 
