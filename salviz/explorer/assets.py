@@ -18,7 +18,7 @@ _declared = re.compile(
     r'^(export\s+)?(?:async\s+)?(?:function\b\s*\*?|class\b|const\b|let\b|var\b)\s*(\w+|[\[{][^=]*[\]}])', re.M)
 
 def _scripts() -> dict: # {name: file}
-    "Return the files of salviz/explorer/static/ and its folders by name; names must be unique"
+    "Return {name: file} for salviz/explorer/static/ and its folders, in which no two files have the same name"
     every = [file for file in Path(files('salviz.explorer')/'static').rglob('*') if file.is_file()]
     return {file.name: file for file in every}
 
@@ -109,7 +109,7 @@ panel_names = tuple(panels())
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12c
 def check_panels(names) -> list:
-    "Return `names` as a list of panel names, None for all panels; raise a ValueError for unknown names"
+    "Return `names` as a list of panel names, or None for all panels; raise a ValueError for unknown names"
     if names is None: return None
     if isinstance(names, str): names = [names]
     unknown = [one for one in names if one not in panel_names]

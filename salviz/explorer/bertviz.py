@@ -38,7 +38,7 @@ def _snapshot(source, step, probe):
         raise ValueError('an Explorer shows the step and sentence in view; '
                          'leave out step= and probe=, or pass its run')
     if isinstance(source, (str, Path)): source = Run(source)
-    return getattr(source, 'run', source).snapshot(step=-1 if step is None else step, probe=probe or 0)
+    return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:

@@ -22,7 +22,7 @@ _not_now = ('A training is running in this process, and the computation would us
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow06b
 class _ModelChoices:
-    "Available models for custom sentences: a given model, a training, or the checkpoints of a run"
+    "The models that are available for custom sentences: a model, a training, or the checkpoints of a run"
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
         model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
@@ -54,7 +54,7 @@ class _ModelChoices:
         return list(dict.fromkeys([self._recorded_with or _usual, _quick]))
 
     def needs(self) -> str:
-        "Return what is missing to run a model, '' if nothing"
+        "Return a message about what is missing to run a model, or '' if nothing is missing"
         if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
         name = ((getattr(self.run, 'config', None) or {}).get('model') or {}).get('name')
         return _no_weights + _from_packaged*(name == 'movie-minilm')
@@ -68,7 +68,7 @@ def _plain(parts): return parts[0] if len(parts) == 1 else tuple(parts)
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow08b
 class ModelSource(_ModelChoices):
-    "Evaluate custom sentences with a model, a training, or the checkpoints of a run"
+    "A model, a training or the checkpoints of a run, with which custom sentences are evaluated"
     def _model_at(self, choice):
         "Return (model, tokenizer) of one of the `choices`"
         from salviz.models.checkpoints import load_model
@@ -110,7 +110,7 @@ class ModelSource(_ModelChoices):
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
 def _reply(source, question, attribution):
-    "Return content and frames of an answer to the valid query `question`"
+    "Return the content and the frames of an answer to the valid query `question`"
     choice, head = question['choice'], question.get('head')
     snapshots = source(question['texts'], choice, attribution)
     for i, s in enumerate(snapshots): s.probe = i

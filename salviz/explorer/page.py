@@ -58,7 +58,7 @@ def _check_layers(runs, layers):
 # %% ../../nbs/12_explorer/06_page.ipynb #009
 @dataclass
 class Page:
-    "Contents of a page"
+    "The contents of a page"
     title:str
     parts:list    # (kind, id, text) of the page's script elements
     program:str   # JavaScript

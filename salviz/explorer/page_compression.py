@@ -58,7 +58,7 @@ def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #031b
 def _bits(x):
-    "Return the number of bits of the bytes `x` under an ideal entropy code"
+    "Return the number of bits that an ideal entropy code needs for the bytes `x`"
     counts = np.bincount(x, minlength=256)
     counts = counts[counts > 0]
     if len(counts): return float((counts*np.log2(counts.sum()/counts)).sum())

@@ -71,7 +71,7 @@ def _range(x):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeac
 def _custom_entry(name, x, axes):
-    "Return header entry and bytes of the evidence `x` of a custom method"
+    "Return the header entry and the bytes of the evidence `x` of a custom method"
     spec, codec = _range(x), _custom_codec(x, axes[-2:] == ('query', 'key'))
     if codec in ('level8', 'f32'):
         x, exponent = _in_reach(x.astype(float))

@@ -28,7 +28,7 @@ from ..views.trade_off import trade_off
 # %% ../../nbs/12_explorer/11_static_images.ipynb #006
 @dataclass
 class Selection:
-    "The data of a static image"
+    "The selection that a static image shows"
     snapshot:object              # a `Snapshot`
     other:object = None          # the other side of a comparison, a `Snapshot` of the same tokens
     other_name:str = 'other'
@@ -77,7 +77,7 @@ class Selection:
     def called(self): return self.evidence().replace('_', ' ')
 
     def shows(self):
-        "Return the name of that array in the views of `salviz.views.maps`"
+        "Return the name that the views of `salviz.views.maps` use for the array that is shown"
         if self.evidence() == 'attention_attribution': return 'attribution'
         return 'attention'
 
@@ -116,7 +116,7 @@ def _heads_part(selection, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013b
 def _map_part(selection, width) -> Part:
-    "Return one map in detail"
+    "Return a single map in detail"
     s, place = selection.snapshot, entry_place(selection.entry)
     single = selection.entry['kind'] == 'head'
     overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
@@ -205,7 +205,7 @@ def _curves(rows) -> dict: # {name: ([steps], [values])}
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #024c
 def _time_part(selection, width) -> Part:
-    "Return losses and the score over the steps"
+    "Return the losses and the score over the steps"
     lines, height = _curves(selection.rows), 92
     if not lines: raise ValueError('no metrics were recorded, so there are no curves')
     names = sorted(lines, key=lambda name: name in _scores)
@@ -312,7 +312,7 @@ def _kind_view(image, selection): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view of `image` when it is drawn alone"
+    "Return the view of an `image` that is drawn alone"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)

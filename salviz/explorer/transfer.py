@@ -13,7 +13,7 @@ import numpy as np
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #006
 class ThrottledWorker:
-    "Call `act` in a separate thread, at most `rate` times per second, and always after the last `call`"
+    "A worker that calls `act` in a separate thread, at most `rate` times per second and always after the last `call`"
     def __init__(self, act, rate=10):
         self.act, self.gap, self.error = act, 1/rate, None
         self._turn, self._due, self._last, self._thread = threading.Condition(), None, -np.inf, None
@@ -67,7 +67,7 @@ def _least_missed(
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #013
 class TransferPlan:
-    "Choose the frames (run, probe, step) to send, within `budget` bytes and `most` frames"
+    "The frames (run, probe, step) to send, within `budget` bytes and `most` frames"
     def __init__(self, budget, most=1000):
         self.budget, self.most, self.sizes, self.planned, self.in_view = budget, most, {}, set(), set()
 

@@ -39,7 +39,8 @@ def _round_ticks(low, high, most=5, whole=False):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #006b
 def _decade_ticks(low, high, most=6):
-    "Return powers of ten from `low` to `high` and their texts, or 1, 2 and 5 times them if there are fewer than two"
+    """Return powers of ten from `low` to `high` and their texts; if there are fewer than two, also return 2 and 5 times
+    these powers"""
     exponents = np.arange(np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9) + 1)
     if len(exponents) > 1:
         exponents = exponents[::int(np.ceil(len(exponents)/most))]
@@ -106,7 +107,7 @@ def _x_range(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #012
 def _draw_line(ax, view, i, part, style):
-    "Draw line number `i`, its band and its single runs"
+    "Draw line number `i`, its band and the lines of its single runs"
     x, raw = part[view.x].to_numpy(float), view.raw
     if raw is not None:
         thin = .25
@@ -181,8 +182,8 @@ def _cell_texts(
     values, deviations, cell_width, whole,
     # (rows of (text, text or None), size in points); None if they do not fit
 ) -> tuple:
-    """Return numbers for cells `cell_width` points wide: with 3 to 1 decimals if there are deviations or the grid is
-    `whole`; in a map of many heads with 2 or 1, without a leading zero"""
+    """Return the numbers for cells that are `cell_width` points wide. They have 3 to 1 decimals in a `whole` grid, and
+    2 or 1 decimals without a leading zero in a map of many heads."""
     top = np.nanmax(np.abs(values))
     ways = (2, 6), (2, 5), (1, 6), (1, 5)
     if whole: ways = (3, 6), (2, 6), (1, 6)
@@ -219,7 +220,7 @@ def _scale_bar(sheet, x, y, height, norm, cmap, lines):
     bar.set_label('\n'.join(lines))
 
 def _grid_norm(view):
-    "Return the norm and the colours"
+    "Return the norm and the colour map of `view`"
     norm = Normalize(*widened(*view.limits))
     if view.is_signed: return norm, signed
     return norm, sequential
@@ -257,7 +258,7 @@ def _draw_cells(ax, view, texts, norm, cmap, cell_height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024w
 def _chosen_sample(ax):
-    "Draw the legend sample of the frame of a cell"
+    "Draw the legend sample for the frame around a cell"
     for inset, colour in ((1, ink), (2.2, 'white')):
         ax.add_patch(Rectangle((2 + inset, inset - .5), 10 - 2*inset, 10 - 2*inset, fill=False, edgecolor=colour,
                                linewidth=1.1))
@@ -268,8 +269,8 @@ _grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    """Return the width of the bar, the width and height of a cell, the numbers of the cells, and the lines of the
-    bar's label, which depend on each other"""
+    """Return the layout of a grid: the width of its colour bar, the width and height of a cell, the numbers in the
+    cells, and the lines of the bar's label. They depend on each other."""
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)
     if view.whole: widest, deviations = 46, view.deviations
@@ -319,7 +320,7 @@ def _grid(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #029
 def _boxes_range(view):
-    "Return the ends of the axis, with a margin"
+    "Return the limits of the axis, with a margin"
     low, high = view.frame.lowest.min(), view.frame.highest.max()
     if low == high and view.log: low, high = low/2, high*2
     low, high = widened(low, high)
@@ -392,8 +393,8 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Return a column of numbers in a font of `size` points: lines of its head, texts, and widths of the means and of
-    the text after them"""
+    """Lay out a column of numbers in a font of `size` points, and return the lines of its head, its texts, and the
+    widths of the means and of the text after them"""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -486,7 +487,7 @@ _standing_words = {'front': 'on the front', 'not distinguished': 'dominated on a
                    'dominated': 'dominated'}
 
 def _front_range(view, axis):
-    "Return the lowest and highest of points and intervals along `axis`, with a margin"
+    "Return the range of the points and intervals along `axis`, with a margin"
     values = view.frame[[axis, f'{axis}_low', f'{axis}_high']].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
 
@@ -560,7 +561,7 @@ def _front_entries(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf004b
 def _draw_front(ax, view, x_range, y_range):
-    "Draw area, staircase, intervals and points"
+    "Draw the dominated area, the staircase, the intervals and the points"
     if len(view.stairs):
         ax.fill(*_dominated_outline(view, x_range, y_range).T, color=blue, alpha=.07, linewidth=0, zorder=1)
         ax.plot(*view.stairs.T, color=blue, linewidth=.9, zorder=2)

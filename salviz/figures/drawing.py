@@ -112,7 +112,7 @@ def lightness(colour):
     return float(np.dot(to_rgb(colour), [.299, .587, .114]))
 
 def ink_on(fill):
-    "Return the colour of text on `fill`"
+    "Return the colour for text on the background `fill`"
     if lightness(fill) < .5: return 'white'
     return ink
 
@@ -171,7 +171,7 @@ _never = re.compile(r'cm(b|ex|mi|r|ss|sy|ti|tt)10$|STIX(Non|Size)|Last Resort|De
 
 @lru_cache
 def _codes(family):
-    "Return the codes of the characters of the font `family`"
+    "Return the code points of the characters in the font `family`"
     try: return frozenset(_face(family).get_charmap())
     except (ValueError, RuntimeError, OSError): return frozenset()
 
@@ -610,7 +610,7 @@ def _enlarge_ticks(axis, s):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038b
 def _enlarge(artist, s):
-    "Enlarge the sizes of one artist that are in points"
+    "Enlarge those sizes of an artist that are in points"
     if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
     if isinstance(artist, Annotation) and 'points' in str(artist.anncoords):
         artist.xyann = tuple(s*x for x in artist.xyann)
@@ -680,7 +680,7 @@ def upright_bar_width(ticks, label, height):
 def signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
 
 def attention_scale(limit):
-    "Return a square-root scale for attention up to `limit`: norm, colours, values to print"
+    "Return a square-root scale for attention up to `limit`: its norm, its colour map and the values to print"
     candidates = (0, .01, .05, .1, .25, .5, 1)
     numbered = [x for x in candidates if x <= limit*1.001 and (x == 0 or (x/limit)**.5 > .08)] # not too close together
     return PowerNorm(.5, 0, limit), sequential, numbered
@@ -933,7 +933,7 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata on how it was made if there is any"
+    "Return `fig` as the bytes of a file, with metadata that describe how it was created, if there are any"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     line = ''
@@ -998,19 +998,19 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def options(self) -> list:
-        "Return the names of the arguments of `make`, without its source"
+        "Names of the arguments of `make`, without its source"
         names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
 
     @property
     def option_facts(self) -> list: # of `Option`
-        "Return the options with their defaults and the comments next to the parameters"
+        "The options, with their defaults and the comments next to the parameters"
         return [_option_of(self, name) for name in self.options]
 
     @property
     def call(self) -> str:
-        "Return an example call of `figure`"
+        "An example call of `figure`"
         options = _example_options.get(self.takes, {}) | self.example
         words = ''.join(f', {name}={x!r}' for name, x in options.items())
         return f'figure({_example_sources[self.takes]}, {self.name!r}{words})'

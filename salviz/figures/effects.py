@@ -202,7 +202,7 @@ def _side_sample(second):
                               markeredgecolor='white', **_side_style(second))
 
 def _pairs_range(view):
-    "Return the ends of the axis, with a margin"
+    "Return the limits of the axis, with a margin"
     columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
     values = view.frame[columns].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
@@ -257,7 +257,7 @@ def _dots(view, width):
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-14
 def _slopes(view, width):
     "Draw two axes with a line per pair, which is labelled at its right end"
-    full, wide = width*72, min(width*72, 330.)
+    wide = min(width*72, 330.)
     names, (low, top) = [fitted(name, .38*wide, 6) for name in view.names], _pairs_range(view)
     high = float(np.clip(11*len(names), 120, 300))
     ticks, texts, _ = axis_ticks(low, top)

@@ -46,7 +46,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
-    "Return the `Venue` in `width`, or None for inches, and whether it is the width of the page"
+    "Return the `Venue` that `width` names (None if it is in inches), and whether it is the width of the whole page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
@@ -129,7 +129,7 @@ def _runs_of(seen): return list(dict.fromkeys(one.run for one in seen if one and
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019sb
 def _seen(sources, step, probe) -> list: # of `Seen`
-    "Return the selected snapshots: of each run at each step of each probe"
+    "Return the selected snapshots: one for each run, step and probe"
     out = []
     for source in sources:
         if isinstance(source, (Snapshot, Seen)):
@@ -146,7 +146,7 @@ def _seen(sources, step, probe) -> list: # of `Seen`
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023
 def _about_run(run, name) -> dict: # {what: a line}
-    "Return model, data, method, seed and versions of `run`"
+    "Return the model, the data, the method, the seed and the versions of `run`"
     facts = {fact.what: fact.words for fact in run_facts(run.config)}
     lines = {what.capitalize(): facts[what] for what in ('model', 'data', 'method') if what in facts}
     lines['Run'] = ', '.join(filter(None, [name, facts.get('seed')]))
@@ -172,14 +172,14 @@ def _about_runs(runs) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024
 def _origin_lines(s):
-    "Describe model, method and seed of a snapshot without a run"
+    "Describe the model, the method and the seed of a snapshot without a run"
     facts = {fact.what: fact.words for fact in run_facts(snapshot_config(s))}
     lines = [f'{what.capitalize()}: {facts[what]}' for what in ('model', 'data', 'method') if what in facts]
     return lines + ([facts['seed'].capitalize().replace(' ', ': ', 1)] if 'seed' in facts else [])
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024b
 def _about_snapshots(seen, runs) -> list: # of lines
-    "Describe steps, probes, texts and explanations of `seen`, with their runs if there are several"
+    "Describe the steps, probes, texts and explanations in `seen`, with their runs if there are several"
     groups, names = {}, folder_names(runs)
     # snapshots without a run that differ in how they were made
     alone = len({tuple(_origin_lines(one.snapshot)) for one in seen if one.run is None}) > 1
@@ -279,8 +279,8 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return what distinguishes the views, from the first `Seen` of each in `shown` and its `options`: run, step,
-    probe, layer and head"""
+    """Return a text that distinguishes each view: its run, step, probe, layer and head. They come from the first
+    `Seen` of each view in `shown` and from its `options`."""
     names = run_names(_runs_of(shown))
     def parts(one):
         if not one: return ['']*3
@@ -303,7 +303,7 @@ def _prefixed(views, distinctions):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
-    "Return `error` about missing evidence, with the recorded steps that have it"
+    "Return `error` about missing evidence, extended by the recorded steps that have the evidence"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
     if not m: return error
     sources = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
@@ -345,7 +345,7 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028xc
 def _finished(kind, views_and_seen, runs, options):
-    "Return the `Content` of [(view, list of `Seen`)], with what distinguishes the views"
+    "Return the `Content` for [(view, list of `Seen`)], with a text that distinguishes each view"
     views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
     return Content(views, shown, runs, kind, _distinctions([panel[0] if panel else None for panel in shown], options))
 
@@ -409,7 +409,8 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    "Return the views of `kind` of `source`; without `kind`, the views in `source` or its characteristic figure"
+    """Return the views of `source` for a figure of `kind`; without `kind`, return the views in `source` or those of its
+    characteristic figure"""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
@@ -433,14 +434,14 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031
 def _caption_sizes(points, inches, views, columns) -> list: # of points
-    """Return `points` and smaller sizes to fall back on: the largest at which `views` are legible in `inches`, and less
-    if the page is not high enough"""
+    """Return the font sizes to try, in order: `points`, the largest size at which `views` are legible in `inches`, and
+    smaller ones in case the page is not high enough"""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
 
 def _smaller_words(points, fig, inches, view):
-    "Return the warning that the text of `fig` is smaller than the captions, which have `points`"
+    "Return the warning that the text of `fig` is smaller than the captions of the venue, which have `points` points"
     return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
             f'the captions; drawn at {7*fig.scale:.3g}')
 
@@ -459,7 +460,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "Return methods, step and sentences that `caption` does not contain, for figures without a heading"
+    "Return the methods, the step and the sentences that `caption` does not contain, for figures without a heading"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
@@ -473,7 +474,7 @@ def _without_heading(content, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dc
 def _description(content, heading, caption) -> str: # '' or sentences
-    "Return the end of a `caption`: what a missing heading would say, and model, data and seeds"
+    "Return the end of a `caption`: the content of a missing heading, and the model, data and seeds"
     sentences = []
     if heading == 'none': sentences = _without_heading(content, caption)
     if content.kind is None or content.kind.takes != 'runs': # captions of runs already contain it

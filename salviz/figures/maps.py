@@ -25,7 +25,7 @@ from ..views.maps import (attention_map, coloured_sentences, compared, continuat
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008
 def _scale_of(kind, limit):
-    "Return norm, colours and values to print of the scale of a panel"
+    "Return the norm, the colour map and the values to print for the scale of a panel"
     if kind == 'signed': return signed_scale(limit)
     norm, cmap, ticks = attention_scale(limit)
     return norm, cmap, ticks if np.isclose(ticks[-1], limit) else [*ticks, limit] # the upper end is always printed
@@ -251,7 +251,7 @@ def _head_grid(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    "Return texts, widths, and line and left edge of the boxes of one sentence; pieces of a word touch"
+    "Return the texts, the widths, and the lines and left edges of the boxes of a sentence; pieces of a word touch"
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
@@ -334,7 +334,8 @@ def _continuation(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #028
 def _pair_columns(view, at, space, size):
-    "Return words, replacements ('' for unchanged words), widths, top left corners, and the height of one pair"
+    """Return the words of one pair, their replacements ('' for unchanged words), the widths, the top left corners, and
+    the height"""
     words = [fitted(view.labels[i], space - 5, size) for i in at]
     below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], space - 5, size, 'bold')
              if view.is_replaced[i] else '' for k, i in enumerate(at)]

@@ -11,9 +11,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from ..core.examples import example_names
-from ..core.provenance import (carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts,
-                                    unpacked_metadata)
-from ..core.run_files import write_whole
+from ..core.provenance import carried_snapshot, read_stamp, run_id, stamp, study_facts, unpacked_metadata
 from ..core.runs import Run
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
 from .kinds import Seen, figure
@@ -211,7 +209,7 @@ def remake(
     force:bool=False,     # overwrite an existing file
     **changes             # changed arguments of `figure`, such as width='acl'
 ) -> Remade:
-    "Remake the figure in `path` from its metadata, and report differences"
+    "Regenerate the figure in `path` from its metadata, and report the differences"
     path = Path(path)
     was = read_stamp(path)
     source, kind, arguments = _called_again(was, path, runs, changes)

@@ -17,7 +17,7 @@ from ..views.saliency_grid import saliency_grid
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5
 def _colours(view):
-    "Return norm, colours and values to print of the scale of `view`"
+    "Return the norm, the colour map and the values to print for the scale of `view`"
     if view.is_signed: return signed_scale(view.limit)
     return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
 
@@ -38,7 +38,7 @@ def _runs_of(columns):
     return out
 
 def _shape(view, i):
-    "Return height divided by width of item `i`"
+    "Return the height of item `i` divided by its width"
     shown = view.inputs[i]
     if view.modality == 'image': return len(shown)/shown.shape[1]
     return None
@@ -106,7 +106,7 @@ def _panels(view, width):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7
 def _line_boxes(words, space, size):
-    "Return texts, widths and positions of the boxes of a sentence"
+    "Return the texts, the widths and the positions of the boxes of a sentence"
     texts = [fitted(word, space - 5, size) for word in words]
     widths = [text_width(text, size) + 5 for text in texts]
     return texts, widths, flow(widths, space, 1.5)

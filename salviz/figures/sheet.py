@@ -38,7 +38,7 @@ from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
-    "Return name, values, colour and height of the strips of `view` from the top; `high`: default height in points"
+    "Return the name, values, colour and height of each strip of `view`, from the top; `high` is the usual height in points"
     rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
@@ -62,7 +62,7 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #008
 def _aligned_strips(view, rows, flagged, width):
-    "Return the body with strips of bars over the sentence, `rows` as in `_strips`, shaded where a token is `flagged`"
+    "Return a body with strips of bars above the sentence, for `rows` as in `_strips`; columns of `flagged` tokens are shaded"
     left, gap, n = 52, 7, len(view.labels)
     space = width*72 - left - 8
     per_line = int(np.ceil(n / np.ceil(n / (space // 6.6))))
@@ -411,7 +411,7 @@ def _pitch(view, width, height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028sb
 def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
-    "Draw one panel at (`x`, `y`)"
+    "Draw a panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm)
     informative, is_masked = (mask if mask is None or view.modality == 'image' else mask.T
@@ -439,7 +439,7 @@ def _feature_axis(ax, names, count, height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029b
 def _series_layout(view, panels, width):
-    "Lay out the panels of a long series one below the other: (height, draw, points between cells)"
+    "Lay out the panels of a long series one below the other; return (height, draw, points between cells)"
     steps, features = view.saliency.shape
     named = ()
     if len(view.feature_names) == features: named = view.feature_names
@@ -471,8 +471,8 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
-    """Lay out the panels of an image or a short series side by side: (height, draw, points between cells).
-    If `dense`, all are in one row if each has 40 points, and those of a long series are low"""
+    """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
+    `dense`, use one row if each panel has 40 points, and make the panels of a long series low."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34
@@ -633,7 +633,7 @@ def _source_map(sheet, view, x, y, side):
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
              least=2.8)
 def _translation(view, width):
-    "Draw the target above the source above the map"
+    "Draw the target, the source below it, and the map below both"
     size, left, space, box = 8, 52, width*72 - 58, 13
     plain = np.zeros(len(view.target), dtype=bool)
     texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], space, size)
@@ -736,7 +736,7 @@ def _multi_label_sentence(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #07efb355
 def _evidence_scale(view):
-    "Return norm, colours, values to print and label of the colour bar"
+    "Return the norm, the colour map, the values to print and the label of the colour bar"
     label = 'linear scale'
     if view.kind == 'signed': return *signed_scale(view.limit), label
     return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit, label
