@@ -108,7 +108,7 @@ def test_predictions_that_lie_beside_marks_are_counted(tmp_path):
     report = run_class([tmp_path], tmp_path/'out', of)
     assert '3 answers: positive × 2, negative × 1' in report and 'answers-old.json has version 0' in report
 
-def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
+def test_an_empty_class_and_a_class_of_one_are_reported(tmp_path):
     empty = class_marks(tmp_path, of)
     assert len(empty) == 0 and 'not defined' in empty.report() and empty.outliers == []
     with pytest.raises(ValueError, match='nobody has marked'): empty.write(tmp_path/'m.jsonl')
@@ -117,7 +117,7 @@ def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
     one = class_marks(sheet_code(of, careful('amy', random.Random(0))), of)
     assert one.alpha.value is None and one.students['f1']['amy'] is None and len(one.rows()) == 20
 
-def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path):
+def test_a_class_without_readable_files_raises_an_error(tmp_path):
     (tmp_path/'marks-amy.json').write_text('{')
     with pytest.raises(ValueError, match='cannot read any file .*marks-amy.json'):
         run_class([tmp_path], tmp_path, of)
@@ -225,7 +225,7 @@ def test_of_two_files_of_one_name_the_longer_counts_and_of_equal_ones_the_later(
     assert class_marks([long, short], of).sheets == [long] and class_marks([short, long], of).sheets == [long]
     assert class_marks([long, late], of).sheets == [late]
 
-def test_who_marks_nothing_or_most_words_is_named():
+def test_students_who_mark_nothing_or_most_words_are_named():
     some = mark_set(['a b c d']*5, most=4)
     marked = dict(none=[0]*4, all=[1]*4, one=[1, 0, 0, 0])
     sheets = [checked_sheet(some, name, [flags]*5) for name, flags in marked.items()]
@@ -233,7 +233,7 @@ def test_who_marks_nothing_or_most_words_is_named():
                                                   ('all', 'marked 20 of 20 words, more than half')]
 
 @pytest.mark.slow
-def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ceiling():
+def test_a_constant_explanation_scores_as_a_random_order_and_the_class_is_the_ceiling():
     rng = random.Random(2)
     marks = class_marks([careful(f's{i}', rng) for i in range(8)], of)
     table = marks.compare(dict(equal=[np.ones(len(w)) for w in of.words],
@@ -382,7 +382,7 @@ def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for
     assert run.best_step == 40 and run.config['settings']['returns'] == 'last'
     assert run.config['method']['name'] == 'RationaleGuided'
 
-def test_what_cannot_be_taught_is_refused(tiny_data, tiny_tokenizer):
+def test_marks_without_words_or_labels_raise_errors(tiny_data, tiny_tokenizer):
     known = Known(tiny_data, ['nothing'])
     with pytest.raises(ValueError, match='no word is marked'): _marks_teacher(known.marks, tiny_tokenizer)
     with pytest.raises(ValueError, match='no word is marked'): _taught_data(known.marks, 'majority', ['a', 'b'])

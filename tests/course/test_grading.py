@@ -33,7 +33,7 @@ def hand_in(folder, nickname, entries, file=None):
 
 def passed(value=True): return dict(kind='check', passed=value, time='')
 
-def test_what_was_asked_is_read_from_the_lessons(asked):
+def test_predictions_and_checks_are_read_from_the_lessons(asked):
     assert list(asked.predictions) == ['1.words', '1.class'] and asked.checks == {'row': 1}
 
 def test_committing_gives_the_same_points_right_or_wrong(asked, tmp_path):
@@ -44,7 +44,7 @@ def test_committing_gives_the_same_points_right_or_wrong(asked, tmp_path):
         rows.append(_grade_one(session.read_answers(file), asked))
     assert [row['predictions'] for row in rows] == [2, 2] and [row['near_first'] for row in rows] == [1, 0]
 
-def test_scores_in_a_file_are_not_looked_at(asked, tmp_path):
+def test_scores_in_a_file_are_ignored(asked, tmp_path):
     lied = entry(asked, '1.words', [0, 1], scores=[1, 1], outcome=dict(truth=[0, 1]), truth=[0, 1])
     row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), asked)
     assert row['near_first'] == 0 and row['predictions'] == 1
@@ -59,7 +59,7 @@ def test_an_answer_to_something_else_gives_no_point_and_is_named(asked, tmp_path
     assert row['predictions'] == 0 and '1.words' in row['notes'] + ''.join(left_out)
     assert len(left_out) == (row['notes'] == '') == (list(change) != ['id'])
 
-def test_who_looked_without_predicting_has_no_point_for_it(asked, tmp_path):
+def test_a_reveal_without_a_prediction_scores_no_point(asked, tmp_path):
     question = asked.predictions['1.words']
     skipped = session.reveal(session.new_entry(question.query, question.id))
     row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
@@ -71,7 +71,7 @@ def test_a_check_counts_when_it_was_passed(asked, tmp_path, claim, points):
         row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), asked)
         assert row['checks'] == points
 
-def test_checks_and_predictions_that_no_lesson_asks_for_give_nothing(asked, tmp_path):
+def test_checks_and_predictions_of_no_lesson_score_nothing(asked, tmp_path):
     row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.other': passed(), '9.words': entry(
         asked, '1.words', [3, 4])})), asked)
     assert (row['predictions'], row['checks']) == (0, 0)
@@ -106,7 +106,7 @@ def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_gr
     assert 'duplicate: answers-s0.json contains the answers of answers-eve.json' in told and len(grades.notes) == 11
     assert told in grades.report()
 
-def test_who_hands_in_twice_has_one_row_in_whichever_order(asked, sources, tmp_path):
+def test_a_student_who_hands_in_twice_has_one_row(asked, sources, tmp_path):
     less = {'1.words': entry(asked, '1.words', [3, 4], 5)}
     more = less | {'1.class': entry(asked, '1.class', 1, 9), '1.row': passed()}
     for one, other in ((less, more), (more, less)):
@@ -132,7 +132,7 @@ def test_a_spreadsheet_runs_nothing_that_a_student_wrote(asked, sources, tmp_pat
     assert len(header) == len(row) and all(cell[:1] not in tuple('=+-@\t\r\n') for cell in row) and '=cmd' not in text
     assert _csv_cell(why).lstrip("'") == printable(why)
 
-def test_half_a_character_in_a_name_or_a_reason_stops_nobody(asked, sources, tmp_path):
+def test_unpaired_surrogates_do_not_stop_the_grading(asked, sources, tmp_path):
     "A file name that is no UTF-8, and half of a surrogate pair in JSON"
     hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])}, file='answers-\udcff.json')
     hand_in(tmp_path, 'bob', {'1.words': entry(asked, '1.words', [3, 4], seconds=9, why='\ud800 half')})

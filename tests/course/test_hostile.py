@@ -145,7 +145,7 @@ def test_a_damaged_entry_is_named_and_the_others_of_its_file_count(asked, tmp_pa
     given = session.read_answers(tmp_path/'answers-eve.json', [])
     assert _grade_one(given, asked)['committed'] == '1 of 2'
 
-def test_what_is_no_file_is_named(asked, tmp_path):
+def test_invalid_files_are_named(asked, tmp_path):
     hand_in(tmp_path, *good)
     hostile_files.write_special(tmp_path)
     for report in check_class(tmp_path, asked):
@@ -164,7 +164,7 @@ def test_no_name_and_no_reason_reaches_a_terminal_or_another_cell(asked, tmp_pat
     report, told = check_class(tmp_path, asked)
     assert 'answers-broken.json' in report and 'answers-broken.json' in told
 
-def test_a_class_is_shown_without_what_cannot_be_read(tmp_path):
+def test_a_class_is_shown_without_unreadable_files(tmp_path):
     hand_in(tmp_path, *good)
     (tmp_path/'answers-eve.json').write_text(json.dumps(answers('eve', {'1.class': entry('choice', [])})))
     (tmp_path/'answers-cut.json').write_text('{"salviz"')
@@ -184,7 +184,7 @@ def test_answers_that_fit_another_question_are_not_shown():
 
 # --- the pages
 
-def test_javascript_reads_and_refuses_files_of_a_class_like_python(page):
+def test_javascript_reads_and_rejects_files_like_python(page):
     load_course(page, 'untrusted.js')
     whole = json.loads(json.dumps(class_answers()))
     texts = [json.dumps(changed(whole, place, value)) for place in places(whole) for value in odd]
@@ -220,7 +220,7 @@ def test_the_page_of_a_class_names_what_it_cannot_read_and_stores_none_of_it(bro
     closed(page, path)
 
 @pytest.mark.slow
-def test_hundreds_of_hostile_files_hang_nothing_stop_nobody_and_reach_no_terminal_or_spreadsheet(asked, tmp_path):
+def test_hundreds_of_hostile_files_are_handled(asked, tmp_path):
     counts = Counter()
     for seed in range(8):
         folder = tmp_path/str(seed)

@@ -96,7 +96,7 @@ def reading_grade(text):
     words = [word for words in sentences for word in words]
     return .39*len(words)/len(sentences) + 11.8*sum(map(syllables, words))/len(words) - 15.59
 
-def test_the_grade_of_easy_and_hard_sentences_is_known():
+def test_reading_grades_of_easy_and_hard_sentences_are_right():
     assert [syllables(word) for word in 'layer gradient make marked sentences attention the'.split()] == [
         2, 3, 1, 1, 3, 3, 1]
     assert reading_grade('The cat sat on the mat.') < 1
@@ -116,7 +116,7 @@ def test_a_lesson_opens_with_a_picture(path):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('path', lessons, ids=lambda path: path.stem)
-def test_every_card_shows_what_it_asks_about(path):
+def test_every_card_shows_its_subject(path):
     "A sentence to click, a sentence in the question, or a picture"
     for name, one in grading._predictions_in(read_lesson(path), path.stem).items():
         shows = one.query.kind == 'words' or 'picture' in one.about or '“' in one.question

@@ -105,7 +105,7 @@ def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_aroun
         assert read_code(of, typed).marks == sheet.marks
     assert codes_in(f'Alice: {code}\nBob: me too\n{code}') == [code, code]
 
-def test_what_is_no_mark_is_refused_with_the_reason():
+def test_invalid_marks_raise_errors_with_the_reason():
     of = mark_set(texts)
     good = json.loads(_sheet_json(of, invented(of, 'amy', random.Random(0))))
     first = [0]*len(of.words[0])
@@ -154,7 +154,7 @@ def test_python_and_javascript_write_and_read_the_same_files_codes_and_names(pag
     names = [name for name in hostile if '\ud800' not in name] + ['\t a\u00a0b\u2003c\x85d\x1ce', 'ſK:ı', 'a\u200db']
     assert evaluate_json(page, 'names => names.map(sv.marksNickname)', names) == [_clean_nickname(x) for x in names]
 
-def test_python_and_javascript_refuse_in_the_same_words(page):
+def test_python_and_javascript_raise_the_same_errors(page):
     load_course(page, 'markscode.js')
     of, rng = mark_set(texts), random.Random(5)
     sheet = invented(of, 'amy', rng)
@@ -209,7 +209,7 @@ def test_sentences_are_marked_by_keyboard_alone(page):
     page.keyboard.press('Enter')
     page.wait_for_function("() => /code is/.test(document.querySelector('.sv-marks-hand .sv-marks-said').textContent)")
 
-def test_no_more_words_are_marked_than_are_allowed_and_it_is_said(page):
+def test_the_limit_of_marked_words_is_enforced_with_a_message(page):
     of = mark_set(texts, most=2)
     mounted(page, of)
     for i in (0, 3, 5): page.locator('[role=option]').nth(i).click()
@@ -277,7 +277,7 @@ def test_keys_do_not_reach_the_page_around(page):
     assert page.locator('.sv-marks').get_attribute('data-lm-suppress-shortcuts') == 'true'
 
 @pytest.mark.slow
-def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browser, tmp_path):
+def test_a_page_without_a_kernel_stores_its_marks_over_a_reload(browser, tmp_path):
     marks = Marks('3.marks', texts)
     style, program = (f'{static_text("explorer.css")}{course_styles()}', _course_program('coursepage.js'))
     html = (f'<!doctype html><meta charset="utf-8"><style>{style}</style><body data-lesson="3">{marks.page_html()}'
@@ -302,7 +302,7 @@ def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browse
     assert page.errors == [] and [x for x in page.outside if not x.startswith(tmp_path.as_uri())] == []
     page.close()
 
-def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page):
+def test_marks_are_synchronised_between_page_and_kernel(page):
     marks = Marks('3.marks', texts)
     traits = dict(about=marks.described(), state=dict(marks.state))
     marks.close()
@@ -352,7 +352,7 @@ def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_th
     assert 'restored' not in page.inner_text('.sv-marks')
     page.close()
 
-def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
+def test_a_widget_rejects_invalid_marks_and_a_missing_nickname():
     marks = Marks('3.marks', texts)
     with pytest.raises(ValueError, match='no nickname yet'): marks.code
     marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')

@@ -78,7 +78,7 @@ def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(brows
     closed(p, path)
 
 @pytest.mark.slow
-def test_two_reveals_of_one_run_share_its_data(browser, made):
+def test_two_reveals_of_one_run_store_its_data_once(browser, made):
     text = (made/'1_row.html').read_text()
     kept = re.findall(r'<script type="[^"]*" data-part="(\w+)">(.*?)</script>', text, re.S)
     assert len({name for name, _ in kept}) == len(kept) == len({data for _, data in kept})
@@ -98,7 +98,7 @@ def test_plotly_is_in_the_page_only_where_a_panel_draws_with_it(tmp_path):
     assert page(['sentence']) < 1 and 2 < page(['time']) < 3
 
 @pytest.mark.slow
-def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(browser, made):
+def test_a_page_has_a_language_headings_and_a_link_to_its_start(browser, made):
     p = opened(browser, made/'1_row.html')
     assert p.evaluate('() => document.documentElement.lang') == 'en' and 'Which word' in p.title()
     assert p.locator('h1').count() == 1
@@ -114,7 +114,7 @@ def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(brows
     assert 'In a notebook you write' in p.inner_text('main') and 'Exercise.' not in p.inner_text('main')
     closed(p, made/'1_row.html')
 
-def test_no_code_and_no_solution_stands_in_a_page(made):
+def test_a_page_contains_no_code_and_no_solution(made):
     text = (made/'1_row.html').read_text()
     for hidden in ('Run.example', 'def row', 'np.exp', 'overflows', 'Misconceptions', 'Expected', 'trained = True',
                    '<!--1'):
@@ -160,7 +160,7 @@ def test_words_from_outside_are_text(browser, tmp_path, hostile):
                                       '<a href=x>y</a>', '[a](javascript:hit())',
                                       '![a](https://a.b/c.png)', '<style>* {}</style>',
                                       '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
-def test_markdown_brings_no_markup_of_its_own(markdown):
+def test_markdown_adds_no_raw_markup(markdown):
     try: made = _words_html(markdown)
     except ValueError: return
     assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )|javascript', made)
@@ -170,12 +170,12 @@ def test_an_error_names_the_lesson_and_the_cell(tmp_path):
     with pytest.raises(RuntimeError, match=r"lesson 1_row, cell cell-4 \(`x = 1`\): NameError: name 'wrds'"):
         write_pages(tmp_path, lessons=folder, fact=lessons.facts, say=lambda line: None)
 
-def test_a_reveal_that_cannot_be_made_is_an_error_of_its_cell(tmp_path):
+def test_a_failing_reveal_is_an_error_of_its_cell(tmp_path):
     with pytest.raises(RuntimeError, match='lesson 1_row, cell cell-9.*ZeroDivisionError'):
         lesson_html(lessons.lesson(changed={9: "Reveal('1.class', lambda: 1/0)"}), '1_row', fact=lessons.facts)
 
 @pytest.mark.slow
-def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
+def test_cells_leave_no_files_in_the_folder_of_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lesson_html(lessons.lesson(more=[('code', "open('left.txt', 'w').close()", '')]), '1_row', fact=lessons.facts)
     assert list(tmp_path.iterdir()) == []
@@ -192,11 +192,11 @@ def test_operators_of_formulas_are_operators_in_a_sign_that_fonts_have():
     for sign in ('0230A', '0230B', '027FA', '02265'): assert f'>&#x{sign};</mo>' in brackets
     assert '<mi>&#x003B1;</mi>' in _maths(r'\alpha')
 
-def test_a_widget_that_a_page_cannot_hold_is_refused():
+def test_a_widget_without_page_html_raises_an_error():
     import ipywidgets
     with pytest.raises(ValueError, match='a page cannot contain a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
 
-def test_figures_carry_words_for_who_cannot_see_them():
+def test_figures_have_alternative_text():
     from matplotlib.figure import Figure
     figure = Figure(figsize=(2, 1))
     figure.subplots().set_title('Share <b>')
@@ -256,7 +256,7 @@ controls = '''() => [...document.querySelectorAll('.course-explorer :is(h3, labe
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
-def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_names(browser, lesson_pages, path):
+def test_an_explorer_in_a_lesson_has_its_usual_look_and_the_named_panels(browser, lesson_pages, path):
     page = lesson_pages(path)
     p = revealed(browser, page)
     p.wait_for_function(bars_are_high)
@@ -277,7 +277,7 @@ def test_every_question_can_be_read_by_itself(path):
     assert [one.question for one in asked if lost.search(one.question)] == []
 
 @pytest.mark.parametrize('name', ['1_what_it_looks_at', '6_least_salient'])
-def test_a_sentence_that_the_prose_quotes_is_the_one_that_is_asked_about(name):
+def test_sentences_quoted_in_prose_are_those_of_the_questions(name):
     source = read_lesson(sources/f'{name}.ipynb')
     quoted, = [line[2:] for cell in source.cells[1:] if cell.cell_type == 'markdown'
                for line in cell_text(cell).splitlines() if line.startswith('> ')]

@@ -65,7 +65,7 @@ def load(page, *modules):
 
 # --- the same in JavaScript
 
-def test_the_table_of_cases_holds_in_javascript(page):
+def test_the_table_of_cases_is_right_in_javascript(page):
     load(page, 'score.js', 'say.js')
     send(page, cases=cases)
     got = page.evaluate('''() => cases.map(({asked, value, truth}) => [sv.courseFits(asked, value),
@@ -183,7 +183,7 @@ def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
     assert p.evaluate('() => heard') == ['Control']*4, 'so that JupyterLab can still be told to save'
 
 @pytest.mark.slow
-def test_what_is_missing_is_said_and_nothing_is_committed(opened, tmp_path):
+def test_missing_answers_are_named_and_nothing_is_committed(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film, most=2))))
     p.click('text=Commit')
     assert p.inner_text('.cr-note') == 'First choose a word.' and entry(p) is None
@@ -274,7 +274,7 @@ def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committ
     p.wait_for_function('() => document.querySelectorAll(".cr-option-text.cr-true").length === 2')
 
 @pytest.mark.slow
-def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
+def test_showing_anyway_is_recorded_as_skipped(opened, tmp_path):
     one, seen = Predict('1.x', 'Which?', words(film), ['never']), Reveal('1.x', content='It.')
     p = opened(write_lesson(tmp_path/'l.html', one, seen))
     p.click('text=Show anyway')
@@ -307,7 +307,7 @@ def test_curves_in_a_reveal_find_the_plotly_that_the_page_carries_once(opened, t
 
 # --- what survives
 
-def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(opened, tmp_path):
+def test_answers_and_reveals_survive_a_reload_per_lesson(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     url = write_lesson(tmp_path/'l.html', one, Reveal('1.x', content='It is never.'), Answers())
     p = opened(url)
@@ -333,7 +333,7 @@ def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(ope
     assert state(p) == 'open', 'an answer to another question is none to this'
 
 @pytest.mark.slow
-def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path):
+def test_unsaved_answers_survive_in_the_tab(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), Answers()))
     p.click('.cr-word:text-is("bad")')
     commit(p)
@@ -359,7 +359,7 @@ def test_what_is_damaged_in_the_storage_is_not_believed(opened, tmp_path, kept):
     assert state(p) == 'open' and p.is_visible('text=Commit')
 
 @pytest.mark.slow
-def test_where_nothing_can_be_kept_that_is_said_and_all_else_works(page, tmp_path):
+def test_without_storage_a_message_is_shown_and_the_rest_works(page, tmp_path):
     write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never']), Answers())
     page.set_content((tmp_path/'l.html').read_text())
     page.wait_for_function('() => window.salvizCourse')
@@ -398,7 +398,7 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     assert not re.search('right|correct|well done|total|sum', p.inner_text('.course-answers'), re.I)
 
 @pytest.mark.slow
-def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened, tmp_path):
+def test_a_class_file_is_shown_after_the_reveal(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.query, one.id), [8 if i else 4])})
               for i in range(5)]
@@ -544,7 +544,7 @@ def test_every_text_from_outside_is_text(opened, tmp_path):
     p.wait_for_function('() => document.querySelectorAll(".cr-text").length === 5')
     assert p.locator('.cr-text').nth(1).text_content() == hostile[1]
 
-def test_states_and_kinds_have_names_for_who_cannot_see_them(opened, tmp_path):
+def test_states_and_kinds_have_accessible_names(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', f'What of {kind}?', one, some_truth[kind])
                                                  for kind, one in every_kind.items())))
     for role, kind in dict(listbox='words', grid='head', radiogroup='choice', list='order', slider='slope').items():
@@ -596,7 +596,7 @@ def mount(page, widget):
         document.body.innerHTML = '<div id="el"></div>';
         window.close_ = widget.render({model, el: document.getElementById('el')}); }''', _course_program())
 
-def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
+def test_in_a_notebook_the_kernel_receives_answers_and_sends_the_truth(page):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     mount(page, one)
     assert page.evaluate('() => JSON.stringify(state)').count('truth') == 0
@@ -613,7 +613,7 @@ def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
     page.evaluate('() => close_()')
     assert page.evaluate('() => left()') == 0 and page.locator('.course').count() == 0
 
-def test_in_a_notebook_a_reveal_asks_its_kernel(page):
+def test_in_a_notebook_a_reveal_sends_a_request_to_the_kernel(page):
     Predict('1.x', 'Which?', words(film), ['never'])
     seen = Reveal('1.x', content='It.')
     mount(page, seen.gate)
@@ -625,7 +625,7 @@ def test_in_a_notebook_a_reveal_asks_its_kernel(page):
     page.evaluate('() => { state.state = {waiting: [], open: true, error: "It could not be made."}; emit("state"); }')
     assert 'could not be made' in page.inner_text('.cr-note')
 
-def test_in_a_notebook_answers_show_what_the_kernel_knows(page, tmp_path):
+def test_in_a_notebook_answers_come_from_the_kernel(page, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     one.commit(['never'], 'sure')
     one.reveal()

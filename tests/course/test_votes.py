@@ -89,7 +89,7 @@ def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(
     assert screen.evaluate('document.activeElement.dataset.name') == '1.class'
 
 @pytest.mark.slow
-def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
+def test_buttons_do_the_same_and_advance_to_the_next_question(screen):
     show(screen, '1.class')
     forth, seen = screen.locator('.vt-main'), []
     for _ in range(4):
@@ -125,7 +125,7 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
     assert seen == {'layer 2, head 7': (['true'], ['5', '12']), 'layer 0, head 1': ([], ['7', '0'])}
 
 @pytest.mark.slow
-def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_answers(screen):
+def test_without_a_truth_the_next_question_follows_the_second_answers(screen):
     show(screen, '3.alpha')
     for _ in range(2): screen.keyboard.press('ArrowRight')
     assert screen.inner_text('.vt-main') == 'Next question' and rows(screen)[5] == ['.5 to .6', [], ['6', '12']]
@@ -135,7 +135,7 @@ def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_
 @pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width,height,least', [(1280, 720, 25), (360, 740, 15)])
-def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, questions, scheme, width, height, least):
+def test_votes_are_large_enough_for_a_projector(browser, tmp_path, questions, scheme, width, height, least):
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=width, height=height), color_scheme=scheme)
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))
@@ -197,7 +197,7 @@ def test_an_answer_to_another_version_of_a_question_counts_nowhere(page, questio
         entries.map((entry, i) => ({nickname: `n${i}`, entries: {[about.name]: entry}})))).first'''
     assert page.evaluate(made_of, [about, [given, *wrong]]) == [0]
 
-def test_the_command_line_says_votes_in_the_words_of_the_question(tmp_path, questions, monkeypatch):
+def test_the_command_line_prints_votes_with_the_options_of_the_question(tmp_path, questions, monkeypatch):
     monkeypatch.setattr('salviz.course.classroom.lesson_questions', lambda: questions)
     paths = twelve(tmp_path, questions)
     report = run_class(paths, tmp_path/'out', of)

@@ -174,7 +174,7 @@ def test_both_views_are_readable_in_both_themes_and_follow_a_change(page, kind):
 
 
 @pytest.mark.slow
-def test_a_theme_that_is_asked_for_is_kept_whatever_the_page_is(page):
+def test_an_explicit_theme_overrides_that_of_the_page(page):
     for theme, asked in (('light', 'dark'), ('dark', 'light')):
         shown(page, bertviz_view(snapshot(), theme=asked), theme)
         assert (luminance(page)[0] < .02) == (asked == 'dark')
@@ -294,7 +294,7 @@ def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_
 
 
 @pytest.mark.parametrize('kind', ['head', 'model'])
-def test_it_is_bertvizs_own_view_that_is_shown(kind, monkeypatch):
+def test_the_code_of_the_page_is_that_of_bertviz(kind, monkeypatch):
     import bertviz
     own, asked = getattr(bertviz, f'{kind}_view'), []
     def counted(**kwargs):
@@ -308,7 +308,7 @@ def test_it_is_bertvizs_own_view_that_is_shown(kind, monkeypatch):
             assert line.strip() in page
 
 
-def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out():
+def test_too_many_lines_raise_an_error_with_their_number_and_the_options():
     many = Snapshot(step=0, epoch=0., probe=0, arrays=dict(attention=np.zeros((12, 12, 128, 128), np.float32)),
                     tokens=['x']*128)
     with pytest.raises(ValueError,
@@ -328,18 +328,18 @@ def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out(
     (dict(layers=1), ValueError, r'layers \[1\] were not recorded; available: \[0, 2, 5\]'),
     (dict(heads=[4]), ValueError, r'heads \[4\] were not recorded; available: \[0, 1, 2, 3\]'),
     (dict(heads=[]), ValueError, r'heads \[\] were not recorded')])
-def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
+def test_wrong_arguments_raise_clear_errors(kwargs, error, message):
     with pytest.raises(error, match=message): bertviz_view(snapshot(), **kwargs)
 
 
-def test_a_snapshot_without_attention_says_what_it_has():
+def test_the_error_about_missing_attention_lists_the_arrays():
     with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
     with pytest.raises(ValueError, match='run_or_snapshot must be a Run, a Snapshot, .* an Explorer or a path, got'):
         bertviz_view([snapshot()])
 
 
-def test_without_bertviz_one_sentence_says_what_to_do(monkeypatch):
+def test_a_missing_bertviz_raises_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, 'bertviz', None)
     with pytest.raises(ModuleNotFoundError, match=r"bertviz_view needs bertviz; .* run: pip install 'salviz\[lab\]'$"):
         bertviz_view(snapshot())

@@ -26,7 +26,7 @@ def writer(tiny_tokenizer):
     return model.double(), tokenizer
 
 @pytest.mark.parametrize('text, count', [('a good film', 5), ('film', 1), ('the film is not bad but it is long', 12)])
-def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, count):
+def test_each_generated_token_is_explained_by_a_separate_pass(writer, text, count):
     "greedy decoding, softmax and input x gradient, one token after the other on the text that is there so far"
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
@@ -47,7 +47,7 @@ def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, coun
     assert len(said['tokens']) == count or ids[-1] == tokenizer.eos_token_id
     assert s.texts[0] == text and len(s.texts) == 2 and len(s.tokens) == len(ids)
 
-def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_tokenizer):
+def test_invalid_arguments_of_generate_raise_errors_early(writer, tiny_bert, tiny_tokenizer):
     model, tokenizer = writer
     with pytest.raises(ValueError, match='BertForSequenceClassification cannot generate text'):
         _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
@@ -122,13 +122,13 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
     assert panel.locator('.sv-row').inner_text() == '.' and panel.locator('.sv-scale-bar').count() == 0
 
 @pytest.mark.slow
-def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not_there(page):
+def test_the_panel_notes_missing_saliency_and_is_hidden_without_a_continuation(page):
     panel = opened(page, written(saliency=False))
     assert 'No saliency was recorded.' in panel.inner_text()
     assert not opened(page, invented.snapshot(0, 0)).is_visible()
 
 @pytest.mark.slow
-def test_the_figure_draws_the_tokens_that_are_asked_for(tmp_path, writer):
+def test_the_figure_draws_the_requested_tokens(tmp_path, writer):
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
     for tokens in (None, [0], [1, 2]): assert figure(s, 'continuation', tokens=tokens).citations is not None

@@ -62,7 +62,7 @@ def shown(page, selector='.sv-evidence'): return page.inner_text(selector)
 
 
 @pytest.mark.parametrize('n', [3, 7, 60, 150])
-def test_what_travels_is_what_was_stored_within_its_code(n):
+def test_evidence_is_sent_within_the_precision_of_its_code(n):
     s = snapshot(n)
     frame = unpack_frame(pack_frame(s))
     names = custom_evidence(s)
@@ -90,14 +90,14 @@ def test_what_travels_is_what_was_stored_within_its_code(n):
         assert (np.abs(got - x) <= allowed + 1e-30).all(), name
 
 
-def test_long_texts_bring_single_maps_when_they_are_asked_for():
+def test_single_maps_of_long_texts_are_sent_on_request():
     s = snapshot(150)
     frame = unpack_frame(pack_frame(s, full=[(5, 1)]))
     np.testing.assert_allclose(frame['arrays']['own/focus/5.1'], s.arrays['focus'][1, 1], atol=.01)
     assert 'own/focus/2.1' not in frame['arrays'] and frame['specs']['own/focus/5.1']['axes'] == ['query', 'key']
 
 
-def test_a_page_keeps_it_and_names_like_numbers_change_no_order():
+def test_a_page_includes_evidence_and_numeric_names_do_not_change_its_order():
     frames = [pack_frame(snapshot(step=step)) for step in (0, 10, 20)]
     for packed, frame in zip(_unpack_page(pack_page(frames, budget=None)), frames):
         got, want = unpack_frame(packed), unpack_frame(frame)
@@ -158,7 +158,7 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny',
                                   'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
-def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name, page):
+def test_displayed_numbers_are_within_their_step_of_the_evidence(name, page):
     given = evidence(7, np.random.default_rng(10))[name].astype(float) # what snapshot() stores in half precision
     s = snapshot(7)
     load(page, 'evidence.js', 'store.js')
@@ -185,7 +185,7 @@ def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name,
 
 
 @pytest.mark.slow
-def test_the_pointer_says_the_cell_and_the_keys_move(page):
+def test_the_pointer_reads_cells_and_keys_move_between_them(page):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='plain map'), ['evidence'])
     grid = page.evaluate("(() => { const c = document.querySelector('.sv-evidence canvas'), g = c.salviz.grid, b = "
@@ -229,7 +229,7 @@ def test_a_reading_names_its_layer_head_and_step_and_goes_with_them(page):
 @pytest.mark.parametrize('entry, said', [
     (dict(kind='mean', heads=[[2, 1], [5, 2]]), 'mean over layer 2 head 1; layer 5 head 2'),
     (dict(kind='heads', layer=2, head=0), 'layer 2, mean over heads'), (dict(kind='all'), 'mean over all heads')])
-def test_evidence_of_ones_own_is_not_averaged_and_that_is_said(page, entry, said):
+def test_custom_evidence_is_not_averaged_and_a_note_explains_it(page, entry, said):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='pull', entry=entry), ['evidence'])
     note = lambda: page.locator('.sv-evidence > .sv-note').first.inner_text()
@@ -254,7 +254,7 @@ def test_a_narrow_page_is_not_wider_than_it_is(page):
 
 
 @pytest.mark.slow
-def test_the_panel_is_there_for_runs_that_have_it_and_says_so_where_a_step_has_none(page):
+def test_the_panel_is_shown_for_runs_with_evidence_and_notes_steps_without(page):
     first, last = snapshot(step=0), snapshot(step=20)
     first.arrays = {k: v for k, v in first.arrays.items() if k in ('attention', 'saliency', 'probabilities')}
     frames = [pack_frame(first), pack_frame(last)]
@@ -299,7 +299,7 @@ def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
+def test_a_figure_shows_the_requested_layer_and_head(run):
     s = run.snapshot()
     for layer, i in ((2, 0), (5, 1), (-1, 1), (None, 1)):
         image = figure(run, 'evidence', name='pull', layer=layer, head=2).axes[0].images[0]
@@ -315,7 +315,7 @@ def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
 
 
 @pytest.mark.slow
-def test_stills_and_the_exported_page_show_it(run, tmp_path):
+def test_static_images_and_exported_pages_show_evidence(run, tmp_path):
     explorer = Explorer(run, state=dict(evidence='gate'))
     texts = ' '.join(o.get_text() for o in explorer.picture().findobj(Text))
     assert 'pull, layer 5, head 0' in texts and 'more arrays of evidence are not shown here' in texts

@@ -328,7 +328,7 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
             assert m[7].endswith('candidate') == bool(marks[1] and not marks[0])
 
 @pytest.mark.slow
-def test_means_say_their_values_too(page):
+def test_means_show_their_values(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='heads', layer=1, head=0)), panels=['map'])
     exact = s.arrays['attention'][1].astype(float).mean(0)
@@ -391,7 +391,7 @@ def faint(step=0):
     s.arrays['attention'] = np.full_like(s.arrays['attention'], 1/n); s.arrays['attention'][:, :, 0, 0] = 1
     return s
 
-def test_the_outline_stands_exactly_around_the_candidates_and_crosses_on_the_discarded(page):
+def test_the_outline_surrounds_the_candidates_and_crosses_mark_the_discarded(page):
     s = faint(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=1), overlays=dict(plain, candidates=True)),
          panels=['map'])
@@ -419,7 +419,7 @@ def test_what_if_moves_the_outline(page):
         f'What-if: {region.sum()} of {n*n} positions are candidates')
 
 @pytest.mark.slow
-def test_pattern_residual_and_share_of_the_loss(page):
+def test_pattern_residual_and_fraction_of_the_loss(page):
     s = guided(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)),
          panels=['heads', 'map'])
@@ -531,7 +531,7 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
     assert tiles() == list(np.ndindex(2, 3))
 
 @pytest.mark.slow
-def test_equal_heads_are_no_ranking_and_that_is_said(page):
+def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     s = invented()
     s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three heads of one layer are the same
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
@@ -553,7 +553,7 @@ def test_equal_heads_are_no_ranking_and_that_is_said(page):
 # ---- triptych and compare
 
 @pytest.mark.slow
-def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
+def test_the_triptych_subtracts_ranks_or_fractions(page):
     s = invented()
     n = len(words)
     A, V = _cube_value(_cube_code(s.arrays['attention'][0, 0])).astype(float), _level_value(
@@ -608,7 +608,7 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
             'does not depend on these rows)' in page.text_content('.sv-triptych .sv-words'))
 
 @pytest.mark.slow
-def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
+def test_ties_in_a_region_are_counted_and_hatched(page):
     s, n = unread(), len(words)
     show(page, [s], panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution',
                                                overlays={**plain, 'candidates': True}))
@@ -672,7 +672,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     assert page.is_hidden('.sv-compare canvas')
 
 @pytest.mark.slow
-def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_either(page):
+def test_a_uniform_head_is_not_a_dark_block_in_the_grid(page):
     n = len(words)
     runs = [[invented(step)] for step in (0, 5)]
     for run in runs: run[0].arrays['attention'] = np.full_like(run[0].arrays['attention'], 1/n)

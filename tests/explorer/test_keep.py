@@ -55,14 +55,14 @@ def test_of_a_comparison_b_is_the_later_step(run):
         view = compared(run.snapshot(0, 1), run.snapshot(20, 1), layer=1, head=2)
         assert '(b) B is step 20' in explorer.figure().caption and view.names[1] == 'B: step 20'
 
-def test_another_kind_takes_the_head_in_view_and_a_step_of_its_own_is_refused(run):
+def test_another_kind_uses_the_head_in_view_and_rejects_a_step(run):
     explorer = Explorer(run, state=chosen)
     assert 'layer 1, head 2' in explorer.figure('evolution').caption.lower()
     assert explorer.figure('loss_curves').caption
     with pytest.raises(ValueError, match='drop step=, or pass its run'): figure(explorer, step=0)
     with pytest.raises(ValueError, match="unknown kind 'heat'"): explorer.figure('heat')
 
-def test_an_image_has_its_own_figure_and_no_arrays_of_tokens():
+def test_an_image_has_a_figure_but_no_arrays_of_tokens():
     explorer = Explorer([an_image('short')])
     assert explorer.figure().caption
     with pytest.raises(ValueError, match='an image or a series, which has no tokens'): explorer.snapshot()
@@ -77,7 +77,7 @@ def test_a_figure_of_patches_is_not_of_cls_where_another_token_is_in_view():
     with pytest.raises(ValueError, match='extra token 1 is in view; choose another token'): patch(1)
     assert patch(1, patch=(1, 1)) == (1, 1)
 
-def test_the_state_makes_the_same_view_again(run):
+def test_the_state_restores_the_view(run):
     explorer = Explorer(run, state={**chosen, 'palette': 'grey', 'theme': 'dark'})
     state = json.loads(json.dumps(explorer.state))
     assert state['palette'] == 'grey' and 'theme' not in state
@@ -108,7 +108,7 @@ def kept_text(page, which=0):
     return field.input_value()
 
 @pytest.mark.slow
-def test_the_python_line_makes_the_view_again(page, run):
+def test_the_python_line_restores_the_view(page, run):
     kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
     page.locator('.sv-keep summary').click()
     line = kept_text(page)
@@ -121,7 +121,7 @@ def test_the_python_line_makes_the_view_again(page, run):
     assert not page.locator('.sv-keep-body').is_visible()
 
 @pytest.mark.slow
-def test_the_picture_holds_the_map_and_its_words(page, run):
+def test_the_picture_contains_the_map_and_its_text(page, run):
     kept_page(page, run)
     page.locator('.sv-keep summary').click()
     with page.expect_download() as download: page.get_by_role('button', name='save the side view').click()
@@ -158,7 +158,7 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('asked', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
-def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
+def test_an_invalid_address_shows_a_message_and_the_page_opens(browser, run, tmp_path, asked):
     path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
     p = opened(browser, path, f'#view={asked}')
     assert 'Could not read the view in this page’s address' in p.locator('.salviz-failed').inner_text()
@@ -216,7 +216,7 @@ def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
-def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run, panel):
+def test_the_cursor_is_reset_in_a_shorter_sentence(page, run, panel):
     kept_page(page, run, tab=panel, compare=dict(run=0, step=0))
     page.focus(f'.sv-{panel} .sv-stage canvas >> nth=0')
     for key in ['ArrowDown']*10 + ['ArrowRight']*10: page.keyboard.press(key)
@@ -227,7 +227,7 @@ def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run,
     assert page.text_content(f'.sv-{panel}').count('could not be drawn') == 0
 
 @pytest.mark.slow
-def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
+def test_a_banner_names_the_what_if_settings(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
     assert banner.is_visible()
@@ -263,7 +263,7 @@ def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
 
 @pytest.mark.slow
-def test_a_mean_over_chosen_heads_is_kept_like_any_view(run):
+def test_a_mean_over_chosen_heads_is_saved_like_any_view(run):
     explorer = Explorer(run, state={**chosen, 'entry': some})
     exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].mean(0)
     assert np.allclose(explorer.snapshot().attention, exact, atol=1e-6)

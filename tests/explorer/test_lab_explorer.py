@@ -230,7 +230,7 @@ own = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer"
        'import time\nfor _ in range(60): time.sleep(.1)')
 
 @pytest.mark.slow
-def test_ones_own_sentence_waits_while_a_cell_runs(shared):
+def test_a_custom_sentence_waits_while_a_cell_runs(shared):
     t = shared(*own)
     t.page.fill('.sv-own-field', 'a slow movie .')
     t.page.keyboard.press('Enter')
@@ -239,7 +239,7 @@ def test_ones_own_sentence_waits_while_a_cell_runs(shared):
     t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
 
 @pytest.mark.slow
-def test_ones_own_sentences_are_answered_with_their_maps(shared):
+def test_custom_sentences_are_answered_with_their_maps(shared):
     t = shared(*own)
     t.ended()
     def ask(text):

@@ -31,7 +31,7 @@ def answered(source, **changes):
 
 # --- in the kernel
 
-def test_the_vectors_that_are_sent_give_the_models_own_attention(tiny_bert, tiny_tokenizer):
+def test_the_vectors_reproduce_the_attention_of_the_model(tiny_bert, tiny_tokenizer):
     model = tiny_bert().eval()
     content, there = answered(ModelSource(model=(model, tiny_tokenizer)))
     inputs = tiny_tokenizer(text, return_tensors='pt')
@@ -53,7 +53,7 @@ def test_a_sentence_of_one_word_is_not_too_short(tiny_bert, tiny_tokenizer):
     assert content['tokens'] == ['[CLS]', 'film', '[SEP]'] and there['arrays']['attention'].shape == (3, 3)
 
 @pytest.mark.slow
-def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+def test_every_saved_checkpoint_answers_with_its_vectors(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     source = ModelSource(Run(run.path))
     first, last = (answered(source, choice=step)[1]['arrays']['query'] for step in (min(run.checkpoints),
@@ -64,7 +64,7 @@ def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_toke
     (dict(head=9), 'head: BertForSequenceClassification has the heads 0 to'),
     (dict(layer=7), 'layer: BertForSequenceClassification has the layers 0 to'),
     (dict(choice=5), 'unknown model 5; available: '), (dict(length=10**6), 'max_length must be at most')])
-def test_what_cannot_be_answered_is_said(tiny_bert, tiny_tokenizer, wrong, words):
+def test_unanswerable_queries_get_an_error_message(tiny_bert, tiny_tokenizer, wrong, words):
     (content, frames), = vector_replies([ModelSource(model=(tiny_bert(), tiny_tokenizer))], asked(**wrong))
     assert words in content['error'] and not frames and not content['more']
 
@@ -80,7 +80,7 @@ def view(tiny_bert, tiny_tokenizer):
 @pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a']]), dict(texts=['a']*3),
                                    dict(run=7), dict(layer=None), dict(head='1'), dict(length=2.5), dict(choice=None),
                                    dict(id=1)])
-def test_questions_that_nobody_can_have_asked_are_passed_over(view, wrong):
+def test_malformed_queries_for_vectors_are_ignored(view, wrong):
     view._loop, sent = None, []
     view.send = lambda content, buffers: sent.append(content)
     for question in (asked(**wrong), asked()):
@@ -147,7 +147,7 @@ def test_products_that_are_zero_lead_nothing(page):
     send(page, frame=frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=1.)), zeros))
     assert page.evaluate('() => new sv.HeadProducts(sv.decodeFrame(frame)).leading(0, 1)') == dict(neurons=[], sum=0)
 
-def test_weights_of_another_model_are_told_from_rounding(page):
+def test_weights_of_another_model_are_distinguished_from_rounding(page):
     x, _, _, frame = by_hand(7, 6)
     load(page, 'products.js', 'codec.js')
     def unlike(recorded):
@@ -181,7 +181,7 @@ def choose(page, **state):
     settled(page)
 
 @pytest.mark.slow
-def test_nothing_is_asked_before_the_panel_is_open_and_then_once_a_head(page, view):
+def test_vectors_are_requested_once_per_head_after_the_panel_is_opened(page, view):
     widget(page, view)
     kernel = Kernel(page, view, 'vectors')
     page.wait_for_timeout(400)
@@ -231,7 +231,7 @@ def test_the_colours_are_the_products_on_a_linear_scale(opened):
     assert max(told[0]) <= 4 and told[1]
 
 @pytest.mark.slow
-def test_weights_of_another_step_are_said_to_be_others(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+def test_weights_of_another_step_have_a_note(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     explorer = Explorer(run, state=dict(tab='neurons', entry=dict(kind='head', layer=1, head=0)))
     explorer.view.settle()
@@ -279,7 +279,7 @@ def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
     spoken(page, 'products sum to')
 
 @pytest.mark.slow
-def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
+def test_a_failed_computation_shows_an_error_and_can_be_repeated(opened, view):
     page, kernel = opened
     kernel.is_asked()
     question, = kernel.asked()
@@ -305,7 +305,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
 
 @pytest.mark.slow
-def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
+def test_a_pair_without_attention_is_shown_with_weight_0(opened, view):
     page, kernel = opened
     kernel.is_asked()
     question, = kernel.asked()
@@ -332,7 +332,7 @@ def test_a_choice_beyond_the_sentence_is_no_choice(opened):
     assert head_of(page)['query'] == 0 and '“[CLS]” ×' in page.inner_text('.sv-neurons .sv-rowsum')
 
 @pytest.mark.slow
-def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
+def test_vectors_from_before_the_latest_step_have_a_note(opened, view):
     page, kernel = opened
     answer(page, kernel)
     assert 'Computed just now by the given model' in page.inner_text('.sv-neurons')
@@ -345,7 +345,7 @@ def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
     assert 'Computed just now by the given model' in page.inner_text('.sv-neurons')
 
 @pytest.mark.slow
-def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
+def test_a_custom_sentence_is_answered_while_vectors_are_requested(opened, view):
     page, kernel = opened
     ask_own(page, 'the film was awful')
     for kernel in (Kernel(page, view, kind) for kind in ('own', 'vectors')):
@@ -354,7 +354,7 @@ def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view
     assert page.is_visible('.sv-own-answer') and page.is_visible('.sv-neurons canvas >> nth=0')
 
 @pytest.mark.slow
-def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):
+def test_a_missing_model_is_explained(page, browser, tmp_path):
     run = invented.run(tmp_path/'run')
     explorer = ExplorerView([run], sources=[ModelSource(run)])
     explorer.settle()

@@ -66,7 +66,7 @@ def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     closed(p, path)
 
 @pytest.mark.slow
-def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
+def test_a_sentence_is_unpacked_when_it_is_shown(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'run.html')
     p = opened(browser, path)
     assert p.evaluate('() => salviz.store.shipped(0, 1)') == [] and p.locator('#salviz-frames-0-1').count() == 1
@@ -134,7 +134,7 @@ def test_the_page_forbids_all_network(browser, tmp_path):
     p.close()
 
 @pytest.mark.slow
-def test_a_page_that_was_damaged_says_so(browser, tmp_path):
+def test_a_damaged_page_shows_a_message(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     text = path.read_text()
     packed = re.search(r'id="salviz-frames-0-0">(.*?)</script>', text)[1]
@@ -149,7 +149,7 @@ def test_a_page_that_was_damaged_says_so(browser, tmp_path):
 
 # --- sizes and refusals
 
-def test_the_page_says_its_size_before_it_is_written(tmp_path):
+def test_the_size_is_printed_before_the_page_is_written(tmp_path):
     run, said = invented.run(tmp_path/'run'), []
     path, made = tmp_path/'run.html', page_of(run)
     write_page(made, path, say=lambda text: said.append((text, path.exists())))
@@ -176,7 +176,7 @@ def test_the_size_counts_images_and_series_as_such(make, said):
     assert '2 examples x 1 step' in mixed.sentence()
 
 @pytest.mark.slow
-def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
+def test_sentences_steps_and_layers_can_be_chosen_and_the_page_lists_omissions(browser, tmp_path):
     run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
     whole, part = (page_of(run, **some).sizes() for some in ({}, dict(probes=[1], steps=[0, -1], layers=[2])))
     assert part['data'] < whole['data']/2
@@ -203,7 +203,7 @@ def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
     assert names(heads='all', layers=[0]) == {f'attention/0.{h}' for h in range(3)}
 
 @pytest.mark.slow
-def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said_first(browser, tmp_path, capsys):
+def test_full_maps_of_long_inputs_can_be_included(browser, tmp_path, capsys):
     run = invented.run(tmp_path/'run', 'ADDrop', probes=(0,), steps=(0,),
                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
     one, every = page_of(run), page_of(run, heads='all')
@@ -232,7 +232,7 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
     assert explorer.to_html(path, force=True) == path
 
 @pytest.mark.slow
-def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
+def test_invalid_pages_raise_clear_errors(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
     refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
                'has no snapshots to show': lambda: page_of(empty),
@@ -247,7 +247,7 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     assert page_of(run, limit=None).frames == 8
 
 @pytest.mark.slow
-def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
+def test_a_damaged_run_raises_an_error_and_its_intact_part_can_be_chosen(tmp_path):
     run = invented.run(tmp_path/'run')
     file = run.path/'snapshots'/'step-00000010.probe-000.safetensors'
     file.write_bytes(file.read_bytes()[:-8] + bytes(8*[7]))
