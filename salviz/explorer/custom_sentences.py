@@ -44,7 +44,8 @@ class _ModelChoices:
     def name_of(self, place) -> str:
         "Return the name of one of the `choices`"
         if place != 'now': return f'checkpoint of step {place}'
-        return f'the {"given model" if self.training is None else "model of this training"} (current state)'
+        if self.training is None: return 'the model in the kernel (current state)'
+        return 'the model of this training (current state)'
 
     def attributions(self) -> list:
         "Return the names of the available attributions for saliency"

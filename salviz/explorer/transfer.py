@@ -42,9 +42,9 @@ class ThrottledWorker:
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
-        "Wait for all requested calls; re-raise an exception of `act`"
+        "Wait for all requested calls; raise an exception of `act` again"
         with self._turn: done = self._turn.wait_for(lambda: self._thread is None, timeout)
-        if not done: raise TimeoutError(f'still busy after {timeout:g} seconds')
+        if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #010

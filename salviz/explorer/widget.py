@@ -444,7 +444,8 @@ class _Export(_TrainingEnd):
 _Numbers = int|Annotated[Sequence[int], MinLen(1)]
 
 class Explorer(_Export):
-    """Explore a live or recorded run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
+    """An interactive view of a live or recorded run: attention and attribution [layers, heads, query, key], saliency
+    [tokens] and regions
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     @validated
@@ -463,7 +464,7 @@ class Explorer(_Export):
         state:dict|None=None,
         # (model, tokenizer) for custom sentences, such as load_classifier('movie-minilm'); None: the checkpoints of
         # the run and the model of a training
-        model:tuple|None=None,
+        model:Annotated[tuple, 'a pair (model, tokenizer)']|None=None,
     ):
         training = None
         if hasattr(run, 'stop') and hasattr(run, 'run'): training = run

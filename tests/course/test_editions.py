@@ -14,7 +14,7 @@ from salviz.course.editions import (_lessons_folder, _loose_numbers, _with_numbe
 
 root = Path(__file__).resolve().parents[2]
 sources = root/'nbs'/'00_lessons'
-there = sorted(sources.glob('*.ipynb'))
+lesson_paths = sorted(sources.glob('*.ipynb'))
 
 def text_of(notebook): return '\n'.join(cell_text(cell) for cell in notebook.cells)
 
@@ -37,10 +37,10 @@ def test_an_edition_has_no_outputs_and_no_tags():
     source = lessons.lesson()
     source.cells[2].outputs = [nbformat.v4.new_output('stream', text='secret')]
     for edition in ('student', 'teacher'):
-        made = edition_of(source, edition, lessons.facts)
-        nbformat.validate(made)
-        assert 'secret' not in nbformat.writes(made)
-        assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in made.cells)
+        edited = edition_of(source, edition, lessons.facts)
+        nbformat.validate(edited)
+        assert 'secret' not in nbformat.writes(edited)
+        assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in edited.cells)
     assert source.cells[2].outputs, 'the source is left as it was'
 
 def test_code_with_true_answers_or_pictures_is_folded():
@@ -140,9 +140,9 @@ def test_what_is_shipped_has_no_outputs_and_nothing_that_has_no_source(tmp_path)
 def test_the_package_ships_the_lessons_of_the_sources():
     "`make course` writes them"
     shipped = {path.name: path.read_text(encoding='utf-8') for path in _lessons_folder().glob('*.ipynb')}
-    assert shipped == {path.name: _without_outputs(read_lesson(path)) for path in there}, 'run `make course`'
+    assert shipped == {path.name: _without_outputs(read_lesson(path)) for path in lesson_paths}, 'run `make course`'
 
-@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
+@pytest.mark.parametrize('path', lesson_paths, ids=[path.stem for path in lesson_paths])
 def test_a_lesson_is_as_lessons_are_written(path):
     source = read_lesson(path)
     assert lesson_faults(source) == []

@@ -74,19 +74,19 @@ def lowest_words(saliency, word_ids, share):
     return [int(w in low) for w in sorted(words)]
 
 def replacement(words, low):
-    last, made = next(w for w, is_low in zip(words, low) if not is_low), []
+    last, replaced = next(w for w, is_low in zip(words, low) if not is_low), []
     for w, is_low in zip(words, low):
         last = last if is_low else w
-        made.append(last)
-    return made
+        replaced.append(last)
+    return replaced
 
 def consistency(p, q): return sum(a*(math.log(a) - math.log(b)) for a, b in zip(p, q) if a)
 
 def region(attribution, p):
     candidates = np.zeros(attribution.shape, bool)
     for i, row in enumerate(attribution):
-        kept = int(np.floor(len(row)*(1 - p) + 1e-6))
-        candidates[i] = [sum(other <= x for other in row) > kept for x in row]
+        stored = int(np.floor(len(row)*(1 - p) + 1e-6))
+        candidates[i] = [sum(other <= x for other in row) > stored for x in row]
     return candidates
 
 def pattern_target(name, n):
@@ -168,12 +168,12 @@ def test_an_omitted_special_token_is_not_reported_as_a_wrong_sign():
     assert verdict.case.place == 'nobody has seen the sentence'
     assert verdict.mistake.startswith('Nobody has seen this sentence, but its special tokens are 0')
 
-@pytest.mark.parametrize('value,truth,told', [
+@pytest.mark.parametrize('value,truth,message', [
     ([0., np.nan], [np.nan, np.nan], 'There is a number instead of NaN.'), ([0., 0.], [0., 0.], ''),
     ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is wrong.'),
     ([.5, 1.], [.5, np.nan], 'There is a number instead of NaN.')])
-def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
-    assert checking._common_mistake(np.array(value), np.array(truth)) == told
+def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, message):
+    assert checking._common_mistake(np.array(value), np.array(truth)) == message
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):
@@ -181,9 +181,9 @@ def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
 
 def by_hand_only(name, answer):
     "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
-    known = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
+    reference = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
-        truth = next((t for a, t in known if repr(a) == repr(args)), None)
+        truth = next((t for a, t in reference if repr(a) == repr(args)), None)
         return answer(*args) if truth is None else truth
     return learnt
 

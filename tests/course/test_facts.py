@@ -34,10 +34,10 @@ def test_an_unknown_fact_raises_an_error_that_lists_its_lesson():
     message = r"unknown fact '1\.nothing'; facts of its lesson: 1\.verdict_start"
     with pytest.raises(ValueError, match=message): fact('1.nothing')
 
-@pytest.mark.parametrize('x,told', [
+@pytest.mark.parametrize('x,text', [
     (.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'), (np.float32(.25), '.25'),
     (3, '3'), (np.int64(3), '3'), ('never', 'never')])
-def test_a_number_is_printed_as_prose_has_it(x, told): assert _printed(x) == told
+def test_a_number_is_printed_as_prose_has_it(x, text): assert _printed(x) == text
 
 def test_an_interval_contains_its_mean_and_is_reproducible():
     values = np.random.default_rng(1).normal(size=50)

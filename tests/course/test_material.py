@@ -12,8 +12,8 @@ def joined(labels): return ''.join(labels).replace('[CLS]', '').replace('[SEP]',
 shipped = Path(str(files('salviz.course')/'runs'))
 
 def test_all_of_it_takes_less_than_four_and_a_half_megabytes():
-    kept = {f'{name}.tar.xz' for name in course_runs} | {'sentences.json', 'tables.json'}
-    assert {p.name for p in shipped.iterdir()} == kept
+    stored = {f'{name}.tar.xz' for name in course_runs} | {'sentences.json', 'tables.json'}
+    assert {p.name for p in shipped.iterdir()} == stored
     assert sum(p.stat().st_size for p in shipped.iterdir()) < 4.5e6
 
 @pytest.mark.parametrize('name', course_runs)

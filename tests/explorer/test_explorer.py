@@ -294,7 +294,7 @@ def test_the_saliency_scale_grows_during_training_and_has_its_last_step(tmp_path
 # --- errors
 
 def test_invalid_arguments_of_the_explorer_raise_clear_errors(run, tmp_path):
-    refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3),
+    cases = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3),
                'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
@@ -302,9 +302,9 @@ def test_invalid_arguments_of_the_explorer_raise_clear_errors(run, tmp_path):
                'height must be a number between 100 and 10,000': lambda: Explorer(run, height=1),
                'budget must be a positive number': lambda: Explorer(run, budget=0),
                'has no snapshots to show': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
-    for said, call in refused.items():
+    for message, call in cases.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()
-        assert said in str(e.value) and '\n' not in str(e.value)
+        assert message in str(e.value) and '\n' not in str(e.value)
 
 @pytest.mark.slow
 def test_looking_needs_no_torch(run):
@@ -332,9 +332,9 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
-    some = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
+    subset = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
     # neither an image nor a series nor a trade-off, nor (but for some methods) a rationale or what no other panel knows
-    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in some.items() if method not in of)]
+    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in subset.items() if method not in of)]
     for panel in (None, *(o for o in panel_names if o not in elsewhere)):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
     for panel in elsewhere:
@@ -608,15 +608,15 @@ def test_views_of_one_widget_share_the_selection_and_new_pages_start_with_it(pag
                                      'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == [
         '1', '1']
     page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).probe == 1')
-    kept = json.loads(page.evaluate('() => model.get("ui")'))
-    assert kept['probe'] == 1 and 'theme' not in kept
+    stored = json.loads(page.evaluate('() => model.get("ui")'))
+    assert stored['probe'] == 1 and 'theme' not in stored
     assert page.evaluate('() => model.sent')[-1] == dict(kind='probe', run=0, probe=1)
     page.evaluate('() => { close1(); close2(); }')
     assert page.locator('.salviz').count() == 0
     page.evaluate('() => { open_(); }'); settled(page)
     assert page.locator('.sv-toolbar select').nth(1).input_value() == '1'
     fresh = new_page(browser)
-    widget(fresh, view, ui=json.dumps(kept))
+    widget(fresh, view, ui=json.dumps(stored))
     assert fresh.locator('.sv-toolbar select').nth(1).input_value() == '1' and fresh.errors == []
     fresh.close()
 
@@ -711,8 +711,8 @@ def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
     before = path.read_bytes(), path.stat().st_mtime_ns
     assert strip_views(path) == 0 and (path.read_bytes(), path.stat().st_mtime_ns) == before
 
-@pytest.mark.parametrize('text,said',
+@pytest.mark.parametrize('text,message',
                          [('not json', 'is not valid JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
-def test_a_file_that_is_not_a_notebook_raises_an_error(tmp_path, text, said):
+def test_a_file_that_is_not_a_notebook_raises_an_error(tmp_path, text, message):
     (tmp_path/'a.ipynb').write_text(text)
-    with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')
+    with pytest.raises(ValueError, match=message): strip_views(tmp_path/'a.ipynb')

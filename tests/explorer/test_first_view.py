@@ -121,5 +121,5 @@ def test_a_training_shows_its_time_from_its_first_step_on(page, case):
 def test_the_static_image_of_an_untrained_model_has_no_text_about_time():
     explorer = Explorer([untrained()])
     assert repr(explorer) == 'Explorer of snapshots (1 sentence)'
-    said = ' '.join(text.get_text() for text in explorer.picture().findobj(lambda o: hasattr(o, 'get_text')))
-    assert 'time' not in said.lower().split() and 'No time' not in said and 'step' not in said
+    message = ' '.join(text.get_text() for text in explorer.picture().findobj(lambda o: hasattr(o, 'get_text')))
+    assert 'time' not in message.lower().split() and 'No time' not in message and 'step' not in message

@@ -13,8 +13,8 @@ tour_steps = ['Heads', 'Map', 'Sentence', 'What-if settings', 'Time']
 
 def show(page, *snapshots, state=None, **kw):
     "Mount the explorer on `snapshots`, by default two steps of a sentence under AD-DROP"
-    given = list(snapshots) or [invented.snapshot(step, 0, method='ADDrop') for step in (0, 10)]
-    mount(page, meta([given]), [pack_frame(s) for s in given], state=state, **kw)
+    shown_snapshots = list(snapshots) or [invented.snapshot(step, 0, method='ADDrop') for step in (0, 10)]
+    mount(page, meta([shown_snapshots]), [pack_frame(s) for s in shown_snapshots], state=state, **kw)
 
 def press(page, *keys):
     for key in keys: page.keyboard.press(key)
@@ -194,7 +194,7 @@ def test_texts_can_be_read_against_what_is_behind_them(page, theme):
 def whole(tmp_path_factory):
     "A page of an explorer as a file, which has a storage"
     folder = tmp_path_factory.mktemp('tour')
-    write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda said: None)
+    write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda message: None)
     return (folder/'page.html').as_uri()
 
 def opened(p, url):

@@ -244,12 +244,12 @@ def test_damaged_and_foreign_bytes_raise_clear_errors(sv):
            frame.replace(b'"run":0', b'"run":x'),
            frame.replace(b'"probe":1', b'"probe":-')]
     send(sv, bad=bad, pages=[b'', frame, page[:30], page[:-30], page[:-60] + bytes(60)])
-    said = evaluate_json(sv,
+    message = evaluate_json(sv,
                          '() => bad.map(b => { try { sv.decodeFrame(b); return null; } catch (e) { return e.message; } '
                          '})')
-    assert all(s and s.startswith('Cannot show this data: ') and s.endswith('.') for s in said), said
-    said = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
-    assert all(s and s.startswith('Cannot show this data: ') for s in said), said
+    assert all(s and s.startswith('Cannot show this data: ') and s.endswith('.') for s in message), message
+    message = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
+    assert all(s and s.startswith('Cannot show this data: ') for s in message), message
     for b in bad:
         with pytest.raises(ValueError): unpack_frame(b)
 

@@ -45,15 +45,15 @@ def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
     home = tmp_path_factory.mktemp('runs')
     methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(mask_fraction=.4),
                    guided=lambda: AttentionGuidance(head_fraction=.5, alpha=10.),
-                   sallm=lambda: SalLM(teacher=made['addrop'], steps=4))
-    made = {}
+                   sallm=lambda: SalLM(teacher=results['addrop'], steps=4))
+    results = {}
     for name, method in methods.items():
         # cross-tuning needs two epochs
         size = dict(epochs=2, snapshots=6) if name == 'addrop' else dict(epochs=1, snapshots=2)
-        made[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
+        results[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
                            probes=probes, batch_size=8, learning_rate=1e-3, saliency_snapshots='all',
                            progress=False, **size)
-    return made
+    return results
 
 def show(page, run, keep=None, state=None, panels=panels, plotly=False, **kw):
     "Mount the panels on `run` (steps `keep` are shipped)"
@@ -203,10 +203,10 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     chips(page)[5].click(modifiers=['Control'])
     settled(page)
     assert state(page)['row'] == 2 and state(page)['tokens'] == [4, 5]
-    said = text(page, '.sv-sum')
-    assert '2 chosen tokens' in said
-    assert float(said.split(' of ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
-    spoken(page, said)
+    label = text(page, '.sv-sum')
+    assert '2 chosen tokens' in label
+    assert float(label.split(' of ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
+    spoken(page, label)
     chips(page)[2].click()
     chips(page)[4].click(modifiers=['Shift'])
     settled(page)
@@ -248,10 +248,10 @@ def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, los
                 info=dict(methods=dict(SaliencyGuided=dict(ranking=ranking)), masked_labels=list('abcdef')),
                 is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
     show(page, [s], panels=['sentence'])
-    said = text(page, '.sv-sentence')
-    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in said
-    assert ('Ties: ' in said) == bool(tied)
-    if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in said
+    label = text(page, '.sv-sentence')
+    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in label
+    assert ('Ties: ' in label) == bool(tied)
+    if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in label
     caption = masked_sentence(s).caption
     assert (f'{tied} words tie at the threshold' in caption) == bool(tied)
     assert ('Ties: ' in caption) == bool(tied)
@@ -490,7 +490,7 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     show(page, run, panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
     read = lambda: text(page, '.sv-curves .sv-tip')
-    number = lambda name, said: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', said)[1].replace('−', '-'))
+    number = lambda name, label: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', label)[1].replace('−', '-'))
     train = {row['step']: row for row in run.metrics if row['kind'] == 'train'}
     loss = 'task (equals total)'
     page.focus('.sv-curve-plot')
@@ -500,20 +500,20 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     assert read().startswith(f'step {last}: ') and number(loss, read()) == pytest.approx(train[last]['loss'], rel=.01)
     for k in range(1, 4):
         page.keyboard.press('ArrowLeft')
-        said = read()
-        assert said.startswith(f'step {last - k}: ')
-        assert number(loss, said) == pytest.approx(train[last - k]['loss'], rel=.01)
+        label = read()
+        assert label.startswith(f'step {last - k}: ')
+        assert number(loss, label) == pytest.approx(train[last - k]['loss'], rel=.01)
     evals = [row for row in run.metrics if row['kind'] == 'eval' and row.get('split', 'validation') == 'validation'
              and row['step'] <= last - 3]
-    assert number('validation accuracy', said) == pytest.approx(evals[-1]['accuracy'], rel=.01)
-    assert f'(at step {evals[-1]["step"]})' in said.split('validation accuracy')[1] and 'macro-F1' not in said
-    spoken(page, said)
+    assert number('validation accuracy', label) == pytest.approx(evals[-1]['accuracy'], rel=.01)
+    assert f'(at step {evals[-1]["step"]})' in label.split('validation accuracy')[1] and 'macro-F1' not in label
+    spoken(page, label)
     place = page.evaluate('step => { const p = document.querySelector(".sv-curve-plot"), a = p._fullLayout.xaxis; '
                           'return p.getBoundingClientRect().x + a._offset + a.d2p(step); }', last - 3)
     assert abs(page.query_selector('.sv-curve-read').bounding_box()['x'] + 1 - place) < 1
     page.keyboard.press('Enter')
     settled(page)
-    assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == said
+    assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == label
     page.click(f'.sv-curve-key:text-is("{loss}")') # what is hidden is not read
     page.focus('.sv-curve-plot')
     page.keyboard.press('Home')
@@ -523,12 +523,12 @@ def test_curves_are_read_with_the_keyboard(page, runs):
 
 def test_of_many_rows_the_running_mean_is_read_as_well(page):
     load(page, 'curves.js')
-    said = page.evaluate("""() => { const x = Array.from({length: 600}, (_, i) => i + 1);
+    label = page.evaluate("""() => { const x = Array.from({length: 600}, (_, i) => i + 1);
         const few = {name: 'score', marks: true, x: [40, 80], y: [.25, .75]};
         const many = {name: 'total', x, y: x.map(v => v % 2 + 1)};
         return [30, 50, 80].map(step => sv.curveReading([many, few], step)); }""")
     total = 'total 1, moving average 1.48'
-    assert said == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
+    assert label == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
 
 @pytest.mark.slow
 def test_a_hundred_updates_keep_the_same_plot(page, runs):
@@ -691,14 +691,14 @@ def test_rows_that_a_run_left_out_stay_out_whatever_the_settings(page, tiny_toke
         assert (discarded == snapshot.arrays['discarded']).all()
 
 def test_left_out_rows_are_counted_and_not_called_ties(page, tiny_tokenizer, planned):
-    told = {}
+    shown_text = {}
     for how, snapshot in dict(tie=planned[0], left_out=plan_of(tiny_tokenizer, unread_rows='left_out')[0]).items():
         show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=2)))
-        told[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
+        shown_text[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
     n = len(planned[0].tokens)
-    assert f'In {n - 1} of {n} rows, keys tie' in told['tie'] and 'Left out' not in told['tie']
-    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in told['left_out']
-    assert 'keys tie' not in told['left_out']
+    assert f'In {n - 1} of {n} rows, keys tie' in shown_text['tie'] and 'Left out' not in shown_text['tie']
+    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in shown_text['left_out']
+    assert 'keys tie' not in shown_text['left_out']
 
 def slide(page, label, value):
     page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true',
@@ -713,10 +713,10 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     assert '0 candidates and 0 dropped positions differ' in text(page, '.sv-group-counts')
     slide(page, 'p', 70)
     wanted = maths.discard_candidates(attribution[0, 2], np.ones_like(recorded), .7)
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert f'head 2: {wanted.sum()} candidates' in said
-    assert f'recorded: {recorded.sum()} candidates' in said
-    assert f'{(wanted != recorded).sum()} candidates and' in said
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert f'head 2: {wanted.sum()} candidates' in label
+    assert f'recorded: {recorded.sum()} candidates' in label
+    assert f'{(wanted != recorded).sum()} candidates and' in label
     assert state(page)['whatIf'] == dict(p=.7, q=.5, region='high', protect=False)
     page.click('button:text("Reset")')
     settled(page)
@@ -769,16 +769,16 @@ def test_a_chosen_pattern_gives_its_residual(page, runs):
     show(page, run, panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=1)))
     arrays = unpack_frame(pack_frame(run.snapshot(-1, 0)))['arrays']
     a, target = arrays['attention'][1, 1].astype(float), arrays['pattern_target'][1, 1].astype(float)
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert 'recorded (prev)' in said
-    assert float(said.split('residual ')[1].rstrip('.').replace('−',
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert 'recorded (prev)' in label
+    assert float(label.split('residual ')[1].rstrip('.').replace('−',
                                                                 '-')) == pytest.approx(
         ((a - target)**2).mean(), rel=.06)
     page.select_option('.sv-group[open] select >> nth=0', 'first')
     settled(page)
     first = maths.pattern_matrix('first', np.ones(len(a)))
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert float(said.split('residual ')[1].split(';')[0].replace('−',
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert float(label.split('residual ')[1].split(';')[0].replace('−',
                                                                   '-')) == pytest.approx(
         ((a - first)**2).mean(), rel=.06)
 
@@ -816,10 +816,10 @@ def test_the_target_of_sallm_is_recomputed_for_its_task(page, task, ranking):
     s = by_hand(labels, info=info, method_saliency=saliency, saliency_target=target(.3), **arrays)
     show(page, s, panels=['map', 'whatif'], state=dict(whatIf=dict(topShare=.6, binarised=True)))
     load(page, 'derive.js')
-    asked = 'store.frameOf(app.state)'
-    assert page.evaluate(f'() => sv.targetRow({asked})') == (row or 0)
-    made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
-    assert np.allclose(made, target(.6), atol=1e-7)
+    code = 'store.frameOf(app.state)'
+    assert page.evaluate(f'() => sv.targetRow({code})') == (row or 0)
+    results = evaluate_json(page, f'() => [...sv.sallmTarget({code}, app.state, store.probe(0, 0).is_special).values]')
+    assert np.allclose(results, target(.6), atol=1e-7)
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('share,ranking,first',

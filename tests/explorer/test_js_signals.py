@@ -87,18 +87,18 @@ def test_the_reading_under_the_pointer_states_its_precision(page, s):
     show(page, [s], panels=['signal'])
     x, masked = s.arrays['input'], s.arrays['is_masked_map']
     for row, column in ((0, 0), (3, 4), (4, 11)):
-        said = page.evaluate(
+        message = page.evaluate(
             '''([r, c]) => { const k = document.querySelector('.sv-signal canvas'), g = k.salviz.grids[0],
                 b = k.getBoundingClientRect(), [x, y] = g.middle(r, c);
             k.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + x, clientY: b.y + y}));
                 return document.querySelector('.sv-signal .sv-tip').textContent; }''', [row, column])
         cell = (column, row) if x.ndim == 2 else (row, column)
-        parts = said.split(': ', 1)[1].split('; ')[0].removeprefix('input ').split(', ')
+        parts = message.split(': ', 1)[1].split('; ')[0].removeprefix('input ').split(', ')
         for part, true in zip(parts, [x[cell]] if x.ndim == 2 else x[:, row, column], strict=True):
             value, half = (float(o.replace('−', '-')) for o in part.split()[-3::2])
-            assert abs(value - true) <= half < .1*abs(x).max(), said
-        assert ('(masked)' in said) == bool(masked[cell])
-        assert ('informative' in said) == bool('informative' in s.arrays and s.arrays['informative'][cell])
+            assert abs(value - true) <= half < .1*abs(x).max(), message
+        assert ('(masked)' in message) == bool(masked[cell])
+        assert ('informative' in message) == bool('informative' in s.arrays and s.arrays['informative'][cell])
 
 @pytest.mark.slow
 def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
@@ -164,8 +164,8 @@ def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])
     figure = saliency_distribution(*steps[:2])
     np.testing.assert_allclose([a, b], figure.fractions, atol=2/150)   # each side scaled by its own largest value
-    said = text(page, '.sv-signal-density .sv-tip')
-    assert [f'{100*o:.0f} %' in said for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in said
+    message = text(page, '.sv-signal-density .sv-tip')
+    assert [f'{100*o:.0f} %' in message for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in message
     set_state(page, step=0)
     assert [name for name, _ in shares()] == ['step 0'] and 'first recorded step' in text(page, '.sv-signal-density')
 
@@ -251,8 +251,8 @@ def test_a_loss_against_the_prediction_has_a_note(page, task):
     for labelled in (True, False):
         s = of(labelled)
         show(page, [s], panels=['sentence'])
-        said = ' '.join(texts(page, '.sv-sentence .sv-note'))
-        assert 'Losses of this sentence' in said and ('There is no label: the ' in said) != labelled
+        message = ' '.join(texts(page, '.sv-sentence .sv-note'))
+        assert 'Losses of this sentence' in message and ('There is no label: the ' in message) != labelled
 
 @pytest.mark.slow
 def test_a_score_and_its_label_are_on_one_line(page):
@@ -266,8 +266,8 @@ def test_a_score_and_its_label_are_on_one_line(page):
     assert '0.1 above the label' in text(page, '.sv-score')
     assert 'orange increases the score' in text(page, '.sv-sentence')
     load(page, 'answers.js')
-    for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
-        assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
+    for message, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
+        assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', message) == ends
 
 @pytest.mark.slow
 def test_every_line_of_answers_starts_with_its_name(page):
@@ -339,9 +339,9 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
     lines = page.eval_on_selector_all('.sv-mask-lines .sv-target-row:nth-child(2) .sv-chip',
                                       'all => all.map(o => o.classList.contains("sv-replaced"))')
     lowest = sorted(word, key=word.get)[:len(word)//2]
-    kept = [w for w in word if w not in lowest and w >= 0]
+    stored = [w for w in word if w not in lowest and w >= 0]
     # first='keep': a word without a kept one before it stays
-    assert lines == [w in lowest and any(k < w for k in kept) for w in word]
+    assert lines == [w in lowest and any(k < w for k in stored) for w in word]
     marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip',
                                        'all => all.map(o => o.classList.contains("sv-marked"))')
     assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
@@ -369,9 +369,9 @@ def test_methods_together_have_all_their_panels_and_what_if_takes_each_ones_argu
 def test_the_phase_of_cross_tuning_is_named(page):
     run = [invented.snapshot(0, method='ADDrop')]
     run[0].info['phase'] = 'ad_drop'
-    said = meta([run])
-    said['runs'][0] |= dict(cross_tuning=True, total_steps=80)
-    mount(page, said, [pack_frame(s) for s in run])
+    message = meta([run])
+    message['runs'][0] |= dict(cross_tuning=True, total_steps=80)
+    mount(page, message, [pack_frame(s) for s in run])
     assert 'AD-DROP phase' in text(page, '.sv-where') and 'ad_drop' not in text(page, '.salviz')
 
 def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
@@ -414,8 +414,8 @@ def test_a_patch_is_chosen_on_the_image_next_to_its_attention(page):
     settled(page)
     assert abs(drawn() - A[1, 0, 6, 1:]).max() < .01 and page.evaluate('app.state.row') == 6
     discarded = int(s.arrays['discarded'][1, 0, 6].sum())
-    said = text(page, '.sv-patches .sv-words')
-    assert f'{discarded} are discarded' in said and 'not patches: [CLS]' in said
+    message = text(page, '.sv-patches .sv-words')
+    assert f'{discarded} are discarded' in message and 'not patches: [CLS]' in message
     set_state(page, entry=dict(kind='heads', layer=0), row=1)
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))

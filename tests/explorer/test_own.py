@@ -53,11 +53,11 @@ class Kernel:
         for question in self.asked():
             self.view._handle_custom_msg(question, [])
             self.view._replier.flush()
-        told, self.sent = self.sent, []
+        reply, self.sent = self.sent, []
         self.view.send = lambda content, buffers: self.sent.append((content, buffers))
-        for content, buffers in told: self.tell(content, buffers)
+        for content, buffers in reply: self.tell(content, buffers)
         settled(self.page)
-        return [content for content, _ in told]
+        return [content for content, _ in reply]
 
 @pytest.fixture
 def opened(page, explorer):
@@ -227,19 +227,19 @@ def test_it_can_be_compared_with_an_earlier_sentence(opened):
 @pytest.mark.slow
 def test_errors_are_shown_next_to_the_field(opened):
     page, kernel = opened
-    said = lambda: page.inner_text('.sv-own-said')
+    shown_text = lambda: page.inner_text('.sv-own-said')
     ask(page, '   ')
-    assert said() == 'Type at least one word, then press Enter.' and kernel.asked() == []
+    assert shown_text() == 'Type at least one word, then press Enter.' and kernel.asked() == []
     ask(page, 'film ' * 300)
     kernel.answer()
-    assert 'shorten it' in said() and page.get_attribute('.sv-own', 'aria-busy') is None
+    assert 'shorten it' in shown_text() and page.get_attribute('.sv-own', 'aria-busy') is None
     ask(page, other)
     kernel.answer()
-    assert said() == '' and page.is_visible('.sv-own-answer')
+    assert shown_text() == '' and page.is_visible('.sv-own-answer')
     page.evaluate('() => { model.dead = true; }')
     ask(page, recorded)
     settled(page)
-    assert 'could not be sent' in said()
+    assert 'could not be sent' in shown_text()
 
 @pytest.mark.slow
 def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
@@ -274,14 +274,14 @@ def test_missing_weights_are_explained(page, tmp_path):
     view = ExplorerView([run], sources=[ModelSource(run)])
     view.settle()
     widget(page, view)
-    said = page.inner_text('.sv-own-said')
-    assert 'has no saved weights' in said and "model=load_classifier('movie-minilm')" in said
-    assert 'before training' in said
+    shown_text = page.inner_text('.sv-own-said')
+    assert 'has no saved weights' in shown_text and "model=load_classifier('movie-minilm')" in shown_text
+    assert 'before training' in shown_text
     assert page.is_disabled('.sv-own-field') and page.is_disabled('.sv-own-look')
 
 @pytest.mark.slow
 def test_a_missing_kernel_is_explained(browser, tmp_path):
-    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda said: None)
+    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda shown_text: None)
     p = new_page(browser)
     p.goto(path.as_uri())
     p.wait_for_selector('.sv-own')

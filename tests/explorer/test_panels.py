@@ -70,10 +70,11 @@ def house(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
-    _, told = house
-    assert json.loads(told['options'])['panels'] == ['longest', 'time']
-    assert 'const longestPanel' in told['program'] and 'signalPanel, patchesPanel, evidencePanel' in told['program']
-    order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
+    _, options = house
+    assert json.loads(options['options'])['panels'] == ['longest', 'time']
+    assert 'const longestPanel' in options['program']
+    assert 'signalPanel, patchesPanel, evidencePanel' in options['program']
+    order = options['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
     assert order.index('sentencePanel') < order.index('longestPanel') == order.index('customSentencePanel') - 1
 
 @pytest.mark.slow
@@ -90,10 +91,10 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
 
 @pytest.mark.slow
 def test_a_panel_in_one_file_has_a_static_image(house):
-    _, told = house
+    _, options = house
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
-    own = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
-    assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
+    names = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
+    assert names <= set(options['still']) and len(names & set(options['whole'])) > 1
 
 @pytest.mark.slow
 def test_python_and_javascript_read_the_same_in_a_panels_file(page):
@@ -103,8 +104,8 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
     for mine in ours:
         export, file = mine.pop('export'), mine.pop('file')
         assert f'export const {export} = {{' in static_text(file)
-    known = ours[0].keys()
-    assert [{k: v for k, v in o.items() if k in known} for o in theirs] == [
+    reference = ours[0].keys()
+    assert [{k: v for k, v in o.items() if k in reference} for o in theirs] == [
         {k: v for k, v in o.items() if v not in (False, '')} for o in ours]
 
 @pytest.mark.slow

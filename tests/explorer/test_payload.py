@@ -388,7 +388,7 @@ def test_modules_that_cannot_be_bundled_raise_errors():
     joined = lambda **kw: bundle('a.js', read={**ok, **{k.replace('_', '.'): v for k, v in kw.items()}}.__getitem__)
     assert joined().splitlines() == ['// b.js', 'const b = 1;', 'const {c, d: [e]} = {};', '', '// a.js',
                                      'const a = b;']
-    for text, said in {
+    for text, message in {
             "import {b as x} from './b.js';": 'must not rename',
             "import b from './b.js';": 'imports must be single lines',
             "import {b} from 'react';": 'imports must be single lines',
@@ -396,7 +396,7 @@ def test_modules_that_cannot_be_bundled_raise_errors():
             "import {b} from './b.js';\nlet b = 2;": 'b is declared at the top level of both b.js and a.js',
             "import {b} from './b.js';\nfunction e() {}": 'e is declared',
             "export * from './b.js';": 'export only declarations'}.items():
-        with pytest.raises(ValueError, match=re.escape(said)): joined(a_js=text)
+        with pytest.raises(ValueError, match=re.escape(message)): joined(a_js=text)
     with pytest.raises(ValueError, match='a.js → b.js → a.js'):
         joined(b_js="import {a} from './a.js';\nexport const b = 1;")
 

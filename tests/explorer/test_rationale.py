@@ -79,17 +79,17 @@ def test_fractions_are_bar_heights_and_marked_words_are_filled(page):
     assert 'cannot be marked' in panel.locator('.sv-reading').inner_text()
 
 @pytest.mark.slow
-@pytest.mark.parametrize('what, says', [
+@pytest.mark.parametrize('what, message', [
     ('nothing', 'The rationale marks nothing'), ('everything', 'The rationale marks every token'),
     ('flat', 'All tokens have the same value, so the explanation highlights nothing'),
     ('tied', '5 tokens tie at the threshold')])
-def test_undefined_agreement_is_explained(page, what, says):
+def test_undefined_agreement_is_explained(page, what, message):
     s = taught()
     if what in ('nothing', 'everything'): s.arrays['rationale'][:] = what == 'everything'
     else: s.arrays['explanation'][:] = .5
     if what == 'tied': s.arrays['explanation'][1] = .7
     panel = opened(page, s)
-    assert says in panel.inner_text() and numbers(panel)[1:] == ['undefined']*2
+    assert message in panel.inner_text() and numbers(panel)[1:] == ['undefined']*2
     assert (numbers(panel)[0] == 'undefined') == (what != 'tied') and not panel.locator('.sv-pointed').count()
     # no colour where none would tell a word from another
     assert panel.locator('.sv-scale-bar').count() == (what != 'flat')

@@ -32,10 +32,10 @@ def front(tmp_path_factory):
 @pytest.mark.slow
 def test_the_panel_receives_the_data_of_the_front(front):
     runs = runs_of_front(front)
-    told = front_meta(front, runs)
-    assert [p['run'] for p in told['points']] == [0, 1, 2, None, 3]
-    assert [p['standing'] for p in told['points']] == front.frame.standing.tolist()
-    assert (told['x'], len(told['stairs'])) == ('validation accuracy (higher is better)', 7)
+    described = front_meta(front, runs)
+    assert [p['run'] for p in described['points']] == [0, 1, 2, None, 3]
+    assert [p['standing'] for p in described['points']] == front.frame.standing.tolist()
+    assert (described['x'], len(described['stairs'])) == ('validation accuracy (higher is better)', 7)
     assert Explorer(front)._state()['run'] == 2 # at the knee
     assert [r.path.name for r in Explorer(front).runs] == [f'guided.weight={w}.seed=0' for w in (0, .1, 1, 10)]
 
