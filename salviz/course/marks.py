@@ -74,7 +74,8 @@ def mark_set(
     wrong = [i for i, row in enumerate(rows) if not isinstance(row.get('text'), str) or not find_words(row['text'])]
     problem = ''
     if wrong: problem = f'sentence {wrong[0] + 1} must be a text with words, got {shown(rows[wrong[0]])}'
-    if not rows: problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
+    if not rows:
+        problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
     if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'
     if problem: raise ValueError(f'mark_set: {problem}')
     return MarkSet(tuple(row['text'] for row in rows), tuple(row.get('label') for row in rows), most)

@@ -269,7 +269,8 @@ class Reveal(W.VBox):
         if content is None:
             problem = '`content` is missing; pass it or a function that returns it, and a text as content=...'
         if not names or not all(isinstance(name, str) and name for name in names):
-            problem = f"pass the names of predictions, such as '1.words', and then the content; got {shown(tuple(names))}"
+            problem = ("pass the names of predictions, such as '1.words', and then the content; "
+                       f'got {shown(tuple(names))}')
         if problem: raise ValueError(f'Reveal: {problem}')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))

@@ -38,7 +38,7 @@ from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
-    "Return the name, values, colour and height of each strip of `view`, from the top; `high` is the usual height in points"
+    "Return the name, values, colour and height of each strip of `view`, from the top; most are `high` points high"
     rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
@@ -62,7 +62,8 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #008
 def _aligned_strips(view, rows, flagged, width):
-    "Return a body with strips of bars above the sentence, for `rows` as in `_strips`; columns of `flagged` tokens are shaded"
+    """Return a body with strips of bars above the sentence, for `rows` as in `_strips`; the columns of `flagged` tokens
+    are shaded"""
     left, gap, n = 52, 7, len(view.labels)
     space = width*72 - left - 8
     per_line = int(np.ceil(n / np.ceil(n / (space // 6.6))))

@@ -298,7 +298,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     kernel.is_asked()
     question, = kernel.asked()
     *_, frame = by_hand(3)
-    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the model in the kernel', tokens=['<s>', 'a', '</s>']),
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='a model', tokens=['<s>', 'a', '</s>']),
                 [frame])
     settled(page)
     assert 'splits this sentence into other tokens' in page.inner_text('.sv-neurons')
@@ -311,7 +311,7 @@ def test_a_pair_without_attention_is_shown_with_weight_0(opened, view):
     question, = kernel.asked()
     *_, frame = by_hand(7, 16, causal=True, bias=True)
     tokens = list(view._runs[0].snapshot(0, 0).tokens)
-    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the model in the kernel', tokens=tokens), [frame])
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='a model', tokens=tokens), [frame])
     choose(page, tab='neurons', row=2, tokens=[5])
     message = page.inner_text('.sv-neurons .sv-rowsum')
     assert '16 products sum to' in message and '× 0.3 + bias' in message
@@ -335,14 +335,14 @@ def test_a_choice_beyond_the_sentence_is_no_choice(opened):
 def test_vectors_from_before_the_latest_step_have_a_note(opened, view):
     page, kernel = opened
     answer(page, kernel)
-    assert 'Computed just now by the model in the kernel' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by a model' in page.inner_text('.sv-neurons')
     meta = json.loads(view.get_state('meta')['meta'])
     meta['runs'][0]['recorded'].append([0, 9])
     push(page, dict(meta=json.dumps(meta)))
     assert 'press Recompute to update' in page.inner_text('.sv-neurons')
     page.click('.sv-neurons >> text=Recompute')
     answer(page, kernel)
-    assert 'Computed just now by the model in the kernel' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by a model' in page.inner_text('.sv-neurons')
 
 @pytest.mark.slow
 def test_a_custom_sentence_is_answered_while_vectors_are_requested(opened, view):

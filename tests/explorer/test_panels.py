@@ -93,7 +93,8 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
 def test_a_panel_in_one_file_has_a_static_image(house):
     _, options = house
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
-    names = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
+    fig = draw_figure(attention_beside_saliency(invented.snapshot(30)))
+    names = {o.get_text() for o in fig.findobj(Text)} - without
     assert names <= set(options['still']) and len(names & set(options['whole'])) > 1
 
 @pytest.mark.slow
