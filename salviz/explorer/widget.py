@@ -118,6 +118,8 @@ class Controls(W.VBox):
         self._worker.flush(timeout)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047b
+_Numbers = int|Annotated[Sequence[int], MinLen(1)] # of examples or steps
+
 def _state_names() -> list:
     "Return the keys of the explorer's state, read from salviz/explorer/static/state/state.js"
     block = static_text('state.js').split('firstState = {')[1].split('\n};')[0]
@@ -441,11 +443,8 @@ class _Export(_TrainingEnd):
         return figure(self, kind, **options)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
-_Numbers = int|Annotated[Sequence[int], MinLen(1)]
-
 class Explorer(_Export):
-    """An interactive view of a live or recorded run: attention and attribution [layers, heads, query, key], saliency
-    [tokens] and regions
+    """An interactive view of a live or recorded run: attention, attribution, saliency and regions
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     @validated
