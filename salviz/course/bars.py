@@ -9,6 +9,8 @@ __all__ = ['Bars']
 import html
 import math
 
+from ..core.validation import check_choice
+
 # %% ../../nbs/14_course/02_bars.ipynb #br06
 class Bars:
     "A horizontal bar chart of means with intervals; a dashed line marks the mean of `reference`"
@@ -23,8 +25,7 @@ class Bars:
             if not low <= mean <= high:
                 raise ValueError(f'Bars: {name!r} must be a number or (mean, low, high) with low <= mean <= high, '
                                  f'got {values[name]!r}')
-        if reference is not None and reference not in values:
-            raise ValueError(f'Bars: reference must be one of {", ".join(values)}, got {reference!r}')
+        if reference is not None: check_choice('Bars: reference', reference, values)
         self.values, self.what, self.reference = triples, what, reference
         self.has_intervals = any(low < high for _, low, high in triples.values())
 

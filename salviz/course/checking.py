@@ -15,7 +15,7 @@ import re
 import threading
 import traceback
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,13 +53,16 @@ class Unfit(Exception):
 
 def _shape(x): return '[' + ', '.join(map(str, np.shape(x))) + ']' if np.ndim(x) else 'one number'
 
+def _check_form(is_right, value, name, form):
+    "Raise `Unfit` if the `value` that the function `name` returned does not have the right `form`"
+    if not is_right: raise Unfit(f'`{name}` returns {_kind(value)}; it must return {form}.')
+
 def _numbers(value, name):
     "Return `value` as an array, or raise `Unfit`"
     if hasattr(value, 'detach'): value = value.detach().cpu().numpy()
     try: x = np.asarray(value)
     except Exception: x = np.empty(0, object)
-    if x.dtype.kind not in 'biuf':
-        raise Unfit(f'`{name}` returns {_kind(value)}; it must return numbers, such as a numpy array.')
+    _check_form(x.dtype.kind in 'biuf', value, name, 'numbers, such as a numpy array')
     return x
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-10b
@@ -78,8 +81,8 @@ def _answer_of(
     if value is None: raise Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value
-        if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) for w in words):
-            raise Unfit(f'`{name}` returns {_kind(value)}; it must return a list of words.')
+        are_words = isinstance(words, (list, tuple)) and all(isinstance(w, str) for w in words)
+        _check_form(are_words, value, name, 'a list of words')
         return list(words)
     x = _numbers(value, name)
     if np.ndim(truth) == 0 and x.size == 1: x = x.reshape(())

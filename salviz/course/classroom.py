@@ -62,7 +62,7 @@ def _of_file(path):
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06c
 def _refused(of, reason, source): raise ValueError(reason)
 
-class _Answers(Exception): "A file that contains predictions, not marks"
+class _Answers(Exception): "Raised for a file that contains predictions instead of marks"
 
 def _read_answers(of, code, source): raise _Answers(session.answers_of_code(code))
 
@@ -248,7 +248,7 @@ class ClassMarks(_MergedMarks):
     def __repr__(self): return self.report()
 
     def report(self) -> str:
-        "Return a summary for the teacher"
+        "Return the summary for the teacher"
         return '\n'.join(map(printable, _report_lines(self)))
 
     def rows(self) -> list: # of dicts
@@ -284,10 +284,10 @@ class ClassMarks(_MergedMarks):
         **rows,        # further rows by name: for each sentence one number per word
     ) -> 'WordBars':
         "Draw the majority and the votes of a sentence, with further rows"
-        if not self.respondents[sentence]: raise ValueError(f'ClassMarks: nobody has marked sentence {sentence + 1}')
-        first = {} if nickname is None else {nickname: self.flags(nickname)[sentence]}
-        if nickname is not None and first[nickname] is None:
-            raise ValueError(f'ClassMarks: {nickname} has not finished sentence {sentence + 1}')
+        first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
+        if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
+        if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
+        if problem: raise ValueError(f'ClassMarks: {problem} sentence {sentence + 1}')
         ours = dict(majority=self.majority[sentence], votes=self.fractions[sentence])
         more = {name: np.asarray(v[sentence]) for name, v in rows.items()}
         return WordBars(self.of.words[sentence], first | ours | more)
@@ -349,7 +349,7 @@ def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, wo
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl24
 def _unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
-    "Return outliers with the rule that applies"
+    "Return the outliers, with the rule that applies to each"
     rows, named = marks.students, []
     compared = [x for x in rows['f1'] if x is not None]
     median = statistics.median(compared) if len(compared) >= 5 else None
@@ -413,7 +413,7 @@ def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_a
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33c
 def _summed_up(columns) -> dict:
-    "Return means over sentences, with intervals of both scores from resampled sentences"
+    "Return the means over sentences, with intervals of both scores from resampled sentences"
     row, n = {}, len(columns['auprc'])
     samples = _drawn(n, 1000)
     for name, values in columns.items():
@@ -436,11 +436,15 @@ def _of_students(marks, reference) -> dict:
     return means
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34b
+def _check_marked(marked, who, purpose):
+    "Raise a ValueError if no word is `marked`, which leaves nothing for the `purpose`"
+    if not marked: raise ValueError(f'{who}: no word is marked, so there is nothing {purpose}')
+
 def _comparison(marks, explanations, by) -> pd.DataFrame:
     "Return the table of `ClassMarks.compare`"
     reference = marks.majority if by == 'votes' else marks.flags(by)
     marked = [f for f in reference if f is not None and f.any()]
-    if not marked: raise ValueError('ClassMarks: the reference marks no word, so there is nothing to compare')
+    _check_marked(marked, 'ClassMarks', 'to compare')
     fraction = rationale_size(marked)
     priors = [np.abs(np.nan_to_num(lexical_prior(words))) for words in marks.of.words]
     def are_stop_words(words): return np.array([float(w.lower() in _stop_words) for w in words])
@@ -476,7 +480,7 @@ def _marks_teacher(
     from salviz.data.columns import token_values
     wanted = marks if isinstance(marks, dict) else dict(zip(marks.of.texts, marks.flags(by)))
     wanted = {text: flags for text, flags in wanted.items() if flags is not None and np.any(flags)}
-    if not wanted: raise ValueError('teach: no word is marked, so there is nothing to learn from')
+    _check_marked(wanted, 'teach', 'to learn from')
     aligned = align_batch(tokenizer, list(wanted))
     targets = token_values(aligned, [np.asarray(flags, float) for flags in wanted.values()], 'marks', 'marks', np.max)
     targets_by_tokens = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
@@ -503,8 +507,7 @@ def _taught_data(marks, by, names, held=()):
         info = DatasetInfo(features=Features(kinds), dataset_name='marks of a class')
         return Dataset.from_dict(columns, info=info)
     train = part(marks.of.texts, marks.of.labels, marks.flags(by))
-    if not any(train['rationale']):
-        raise ValueError(f'teach: no word is marked with by={by!r}, so there is nothing to learn from')
+    _check_marked(any(train['rationale']), f'teach with by={by!r}', 'to learn from')
     if not held: return DatasetDict(train=train, validation=train, test=train)
     test = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held))
     return DatasetDict(train=train, validation=test.select(range(min(16, len(test)))), test=test)
@@ -548,7 +551,7 @@ def _fraction_on(
     "Return the fraction of `values` on marked words"
     fractions = [np.abs(v)[np.asarray(f, bool)].sum()/np.abs(v).sum() for v, f in zip(values, flags)
               if f is not None and np.any(f)]
-    if not fractions: raise ValueError('no word is marked, so the fraction is undefined')
+    _check_marked(fractions, 'teach', 'to measure')
     return float(np.mean(fractions))
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl45

@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['cell_tag', 'cell_text', 'first_line', 'read_lesson', 'Header', 'header_of', 'course_fact', 'called', 'lesson_faults',
-           'chosen_cells', 'edition_of', 'lesson_files', 'ship_lessons', 'write_editions']
+           'chosen_cells', 'edition_of', 'lesson_files', 'ship_lessons', 'naming_lesson', 'write_editions']
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-03
 import ast
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from ..core.files import read_utf8
+from ..core.validation import check_choice
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-06
 _left_out = dict(
@@ -71,18 +73,20 @@ class Header:
     needs:str=''
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-13b
+_header_example = '> Difficulty 1 of 3. Browser 30 minutes, notebook 50. Prerequisites: softmax.'
+
 def header_of(
     notebook, # a lesson
 ) -> Header:
-    "Return the header of `notebook`; raise if its first cell has none"
+    "Return the header of `notebook`; raise a ValueError if its first cell has none"
     first = cell_text(notebook.cells[0]) if notebook.cells else ''
     title = re.match(r'# (?:(\d+) )?(.+)', first)
-    if not title: raise ValueError(f'the first cell must start with `# ` and a title, got {first_line(first)[:80]!r}')
-    if not title[1]: return Header(0, title[2])
+    if title and not title[1]: return Header(0, title[2])
     line = next((line for line in first.splitlines() if line.startswith('>')), '')
-    if not (match := _header.fullmatch(line.strip())):
-        wanted = '> Difficulty 1 of 3. Browser 30 minutes, notebook 50. Prerequisites: softmax.'
-        raise ValueError(f'the first cell must contain a line such as `{wanted}`, got {line!r}')
+    match, problem = _header.fullmatch(line.strip()), ''
+    if not match: problem = f'contain a line such as `{_header_example}`, got {line!r}'
+    if not title: problem = f'start with `# ` and a title, got {first_line(first)[:80]!r}'
+    if problem: raise ValueError(f'the first cell must {problem}')
     return Header(int(title[1]), title[2], int(match[1]), int(match[2]), int(match[3]), match[4])
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-17
@@ -100,7 +104,7 @@ def _with_numbers(
     text,             # Markdown with facts in comments
     fact=course_fact, # function(name) -> printed fact
 ) -> str:
-    "Return `text` without the comments; raise if a number differs from its fact"
+    "Return `text` without the comments; raise a ValueError if a number differs from its fact"
     parts, start = [], 0
     for comment in _comment.finditer(text):
         before, name = text[start:comment.start()], comment[1]
@@ -229,7 +233,7 @@ def lesson_faults(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26
 def _folded(summary, text):
-    "Return `text` folded behind `summary`"
+    "Return `text` as a folded block with the title `summary`"
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
 def _hides_source(cell):
@@ -270,7 +274,7 @@ def chosen_cells(
     edition,  # 'student', 'teacher', 'page' or 'teacher_page'
 ) -> list: # of (cell, tag)
     "Return the cells of `notebook` that belong to `edition`, with their tags"
-    if edition not in _left_out: raise ValueError(f'edition must be one of {", ".join(_left_out)}, got {edition!r}')
+    check_choice('edition', edition, _left_out)
     tagged = [(cell, cell_tag(cell)) for cell in notebook.cells]
     return [(cell, tag) for cell, tag in tagged if tag not in _left_out[edition]]
 
@@ -330,6 +334,12 @@ def ship_lessons(
     return written
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-32d
+@contextmanager
+def naming_lesson(name):
+    "Put the name of the lesson before the message of a ValueError"
+    try: yield
+    except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
+
 def write_editions(
     folder,            # existing target folder
     edition='student', # or 'teacher'
@@ -340,8 +350,7 @@ def write_editions(
     import nbformat
     editions = {}
     for path in lesson_files(lessons):
-        try: editions[path.name] = edition_of(read_lesson(path), edition, fact)
-        except ValueError as error: raise ValueError(f'lesson {path.stem}: {error}') from None
+        with naming_lesson(path.stem): editions[path.name] = edition_of(read_lesson(path), edition, fact)
     written = [(Path(folder)/name, notebook) for name, notebook in editions.items() if notebook.cells]
     for path, notebook in written: path.write_text(nbformat.writes(notebook) + '\n', encoding='utf-8')
     return [path for path, _ in written]

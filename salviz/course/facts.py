@@ -36,7 +36,7 @@ def _printed(
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-8
 def _is_true(claim, tables) -> bool:
-    "Return whether `claim` is true of these `tables`; False if a measurement is missing"
+    "Return whether `claim` is true for these `tables`; False if a measurement is missing"
     try: return bool(claim(tables))
     except KeyError: return False
 
@@ -57,7 +57,7 @@ class Fact:
         return [_is_true(self.claim, tables) for tables in course_tables().values()]
 
     def holds(self) -> bool:
-        "Return whether the fact is true of the packaged data"
+        "Return whether the fact is true for the packaged data"
         if self.claim is not None: return self.in_each_base()[0]
         value = self.value()
         return isinstance(value, str) and value != '' or bool(np.isfinite(value))

@@ -130,7 +130,7 @@ def _near(question, answer):
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-14c
 def _mean(numbers):
-    "Return the mean without NaN"
+    "Return the mean, ignoring NaN"
     finite = [number for number in numbers if not np.isnan(number)]
     if finite: return float(np.mean(finite))
     return np.nan

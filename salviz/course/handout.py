@@ -20,7 +20,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..core.assets import asset, cache_dir, members
+from ..core.assets import asset, members
 from .editions import (cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson,
                                     write_editions)
 from .pages import lesson_html, run_cell, write_pages
@@ -30,17 +30,18 @@ from .predictions import Reveal
 def _free_folder(
     folder, # new or empty folder
 ) -> Path: # absolute
-    "Return `folder`, created if necessary; raise if it cannot be used"
+    "Return `folder`, created if necessary; raise an OSError if it cannot be used"
     path = Path(folder).expanduser().absolute()
-    if path.exists() and not path.is_dir(): raise NotADirectoryError(f'course: {path} is a file; name a new folder')
+    problem = ''
     try:
-        if path.is_dir() and any(path.iterdir()):
-            raise FileExistsError(f'course: {path} is not empty; name a new folder, because nothing is overwritten')
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path): pass
-    except FileExistsError: raise
+        if path.is_dir() and any(path.iterdir()): problem = 'is not empty'
+        elif path.exists() and not path.is_dir(): problem = 'is a file'
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path): pass
     except OSError as error:
         raise PermissionError(f'course: {path} cannot be written ({error.strerror}); name another folder') from None
+    if problem: raise FileExistsError(f'course: {path} {problem}; name a new folder, because nothing is overwritten')
     return path
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-06b
@@ -240,7 +241,7 @@ def _no_network():
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-21
 def _open_reveal(reveal, where):
-    "Show the content of a reveal; raise if that fails"
+    "Show the content of a reveal; raise a RuntimeError if that fails"
     reveal.show(anyway=True)
     if reveal.gate.state['error']: raise RuntimeError(f'{where}: {reveal.gate.state["error"]}')
 
@@ -250,7 +251,7 @@ def _rehearse_lesson(
     fact=course_fact, # function(name) -> printed fact
     names=None,       # additional names for its cells
 ) -> str: # summary
-    "Build the page of a lesson and run all its cells; raise if a check rejects its solution"
+    "Build the page of a lesson and run all its cells; raise a RuntimeError if a check rejects its solution"
     source, name, begun = read_lesson(path), Path(path).stem, time.monotonic()
     page = lesson_html(source, name, fact=fact)
     checked, left, shared = 0, 0, {'__name__': '__main__', **(names or {})}

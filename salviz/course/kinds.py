@@ -11,11 +11,13 @@ import math
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from numbers import Integral, Real
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt, Lt
 
 from ..core.text import find_words
-from ..core.validation import shown
+from ..core.validation import shown, validated
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd06
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class Query:
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd06b
 def _texts(name, texts, least):
-    "Return `texts` as a list; raise if they are not distinct texts"
+    "Return `texts` as a list; raise a ValueError if they are not distinct texts"
     is_text = all(isinstance(text, str) and text.strip() for text in texts)
     if not is_text or len(texts) < least or len(set(texts)) < len(texts):
         raise ValueError(f'{name} must be at least {least} distinct non-empty texts, got {shown(tuple(texts))}')
     return list(texts)
 
 def _count(name, x, most):
-    "Return `x` if it is an integer from 1 to `most`; else raise"
+    "Return `x` if it is an integer from 1 to `most`; otherwise raise a ValueError"
     if isinstance(x, bool) or not isinstance(x, Integral) or not 1 <= x <= most:
         raise ValueError(f'{name} must be an integer from 1 to {most}, got {shown(x)}')
     return int(x)
@@ -79,6 +81,8 @@ def order(
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11
+_Finite = Annotated[float, Gt(-math.inf), Lt(math.inf), 'a finite number']
+
 def _numbers(**arguments):
     "Return the `arguments` as finite floats"
     for name, x in arguments.items():
@@ -87,58 +91,55 @@ def _numbers(**arguments):
     return [float(x) for x in arguments.values()]
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
-def _scale(low, high, step):
-    "Return validated limits and step of a number"
-    low, high = _numbers(low=low, high=high)
-    if low >= high: raise ValueError(f'low must be below high, got {low:g} and {high:g}')
-    step, = _numbers(step=(high - low)/100 if step is None else step)
-    if not 0 < step <= high - low: raise ValueError(f'step must be above 0 and at most high - low, got {step:g}')
-    return low, high, step
-
-def _unit(unit):
-    "Return `unit` if it is a string; else raise"
-    if not isinstance(unit, str): raise ValueError(f"unit must be a string such as '%', got {shown(unit)}")
-    return unit
+def _scale_problem(low, high, step) -> str:
+    "Return why a question cannot have these limits and this step, '' if it can"
+    if low >= high: return f'low must be below high, got {low:g} and {high:g}'
+    if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
+    return ''
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11c
+@validated
 def number(
-    low:float,        # smallest answer
-    high:float,       # largest answer
-    step:float=None,  # between answers; None for a hundredth of the range
-    unit:str='',      # such as '%'
-    near:float=None,  # distance from the truth that scores 1; None for 5% of the range
-    far:float=None,   # distance that scores .5; None for 15%
+    low:_Finite,       # smallest answer
+    high:_Finite,      # largest answer
+    step:_Finite=None, # between answers; None for a hundredth of the range
+    unit:str='',       # such as '%'
+    near:_Finite=None, # distance from the truth that scores 1; None for 5% of the range
+    far:_Finite=None,  # distance that scores .5; None for 15%
 ) -> Query:
     "Return a question for a number"
-    low, high, step = _scale(low, high, step)
+    if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.05
     if far is None: far = (high - low)*.15
-    near, far = _numbers(near=near, far=far)
-    if not 0 <= near <= far: raise ValueError(f'near must be from 0 to far, got near={near:g} and far={far:g}')
-    return Query('number', dict(low=low, high=high, step=step, unit=_unit(unit), near=near, far=far))
+    problem = _scale_problem(low, high, step)
+    if not problem and not 0 <= near <= far: problem = f'near must be from 0 to far, got near={near:g} and far={far:g}'
+    if problem: raise ValueError(problem)
+    return Query('number', dict(low=float(low), high=float(high), step=float(step), unit=unit, near=float(near),
+                                far=float(far)))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11d
+@validated
 def slope(
-    start:float,      # start of the line
-    low:float=0,      # smallest end
-    high:float=1,     # largest end
-    step:float=None,  # between answers; None for a hundredth of the range
-    unit:str='',      # such as '%'
+    start:_Finite,     # start of the line
+    low:_Finite=0,     # smallest end
+    high:_Finite=1,    # largest end
+    step:_Finite=None, # between answers; None for a hundredth of the range
+    unit:str='',       # such as '%'
     ends:tuple=('before', 'after'), # labels of the ends
-    near:float=None,  # distance from the true end that scores 1 if the direction is right; None for 10% of the range
-    same:float=None,  # largest change that counts as no change; None for 2% of the range
+    near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
+    same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
     "Return a question for the end of a line that starts at `start`"
-    low, high, step = _scale(low, high, step)
-    start, = _numbers(start=start)
-    if not low <= start <= high: raise ValueError(f'start must be from {low:g} to {high:g}, got {start:g}')
+    if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02
-    near, same = _numbers(near=near, same=same)
-    if near < 0 or same < 0: raise ValueError(f'near and same must not be negative, got {near:g} and {same:g}')
+    problem = _scale_problem(low, high, step)
+    if not problem and not low <= start <= high: problem = f'start must be from {low:g} to {high:g}, got {start:g}'
+    if not problem and min(near, same) < 0: problem = f'near and same must not be negative, got {near:g} and {same:g}'
+    if problem: raise ValueError(problem)
     ends = _texts('ends', tuple(ends), 2)[:2]
-    return Query('slope', dict(start=start, low=low, high=high, step=step, unit=_unit(unit), ends=ends, near=near,
-                               same=same))
+    return Query('slope', dict(start=float(start), low=float(low), high=float(high), step=float(step), unit=unit,
+                               ends=ends, near=float(near), same=float(same)))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd14
 def _wholes(values, below, most=None):
@@ -172,7 +173,7 @@ def checked_value(
     query:Query,
     value,       # from JSON
 ):
-    "Return `value` as plain JSON if it is a valid answer; else raise"
+    "Return `value` as plain JSON if it is a valid answer; otherwise raise a ValueError"
     if not _fits[query.kind](value, **query.options):
         sizes = {name: len(x) if isinstance(x, list) else x for name, x in query.options.items()}
         raise ValueError(f'the answer must be {_allowed[query.kind].format(**sizes)}; got {shown(value)}')
@@ -183,7 +184,7 @@ def checked_value(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16
 def _place(name, text, texts):
-    "Return the index of `text` in `texts`; raise if it does not occur exactly once"
+    "Return the index of `text` in `texts`; raise a ValueError if it does not occur exactly once"
     places = [i for i, one in enumerate(texts) if one == text]
     if len(places) == 1: return places[0]
     why = f'is not one of {", ".join(map(repr, texts))}'

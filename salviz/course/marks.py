@@ -29,7 +29,7 @@ from .predictions import CourseWidget, fragment
 _signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
 
 def _in_signs(number:int, length:int) -> str:
-    "Return `number` in `length` signs, the highest first"
+    "Return `number` as `length` signs, the most significant one first"
     return ''.join(_signs[number >> 5*i & 31] for i in reversed(range(length)))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06b
@@ -63,22 +63,21 @@ def mark_set(
     sentences=None, # texts, or dicts with text and label; None for those of the course
     most=4,         # maximum number of marks per sentence
 ) -> MarkSet:
-    "Return the mark set of `sentences`"
+    "Return the `MarkSet` of `sentences`"
     if isinstance(sentences, MarkSet): return sentences
     if sentences is None:
         from salviz.course.material import course_sentences
         sentences = course_sentences('mark')
-    if isinstance(sentences, (str, dict)) or not hasattr(sentences, '__iter__'):
-        raise ValueError('mark_set: `sentences` must be a list of texts, or of dicts with text and label, '
-                         f'got {shown(sentences)}')
-    rows = [row if isinstance(row, dict) else dict(text=row) for row in sentences]
+    rows = []
+    if hasattr(sentences, '__iter__') and not isinstance(sentences, (str, dict)):
+        rows = [row if isinstance(row, dict) else dict(text=row) for row in sentences]
     wrong = [i for i, row in enumerate(rows) if not isinstance(row.get('text'), str) or not find_words(row['text'])]
-    if wrong:
-        raise ValueError(f'mark_set: sentence {wrong[0] + 1} must be a text with words, '
-                         f'got {shown(rows[wrong[0]])}')
-    if not rows: raise ValueError('mark_set: `sentences` must contain at least one text, got an empty list')
-    if type(most) is not int or most < 1:
-        raise ValueError(f'mark_set: `most` must be a positive integer, got {most!r}')
+    problem = ''
+    if wrong: problem = f'sentence {wrong[0] + 1} must be a text with words, got {shown(rows[wrong[0]])}'
+    if not rows:
+        problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
+    if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'
+    if problem: raise ValueError(f'mark_set: {problem}')
     return MarkSet(tuple(row['text'] for row in rows), tuple(row.get('label') for row in rows), most)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11
@@ -110,14 +109,18 @@ def _quoted(x):
     "Quote `x` for a message, as JavaScript does"
     return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
 
-def _flags(i, flags, words, most):
-    "Return the flags of sentence `i`, or raise"
-    where = f'sentence {i + 1}'
-    if flags is None: return None
+def _flags_problem(flags, words, most) -> str:
+    "Return what is wrong with the `flags` of a sentence, '' if nothing"
     if not isinstance(flags, (list, tuple)) or any(x not in (0, 1) for x in flags):
-        raise ValueError(f'{where} must be null or a list of flags, 0 or 1, got {_quoted(flags)}')
-    if len(flags) != len(words): raise ValueError(f'{where} has {len(flags)} flags for {len(words)} words')
-    if sum(flags) > most: raise ValueError(f'{where} has {sum(flags)} marks; at most {most} are allowed')
+        return f'must be null or a list of flags, 0 or 1, got {_quoted(flags)}'
+    if len(flags) != len(words): return f'has {len(flags)} flags for {len(words)} words'
+    if sum(flags) > most: return f'has {sum(flags)} marks; at most {most} are allowed'
+    return ''
+
+def _flags(i, flags, words, most):
+    "Return the flags of sentence `i` as a tuple; raise a ValueError if they are not valid"
+    if flags is None: return None
+    if problem := _flags_problem(flags, words, most): raise ValueError(f'sentence {i + 1} {problem}')
     return tuple(map(int, flags))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma12b
@@ -127,12 +130,13 @@ def checked_sheet(
     marks,      # flags of each sentence, or None
     source='',
 ) -> MarkSheet:
-    "Return the sheet of a student, or raise"
-    name = _clean_nickname(nickname) if isinstance(nickname, str) else ''
-    if not name: raise ValueError(f'the nickname must be a non-empty string, got {_quoted(nickname)}')
-    if not isinstance(marks, (list, tuple)) or len(marks) != len(of):
-        count = f'{len(marks)} sentences' if isinstance(marks, (list, tuple)) else _quoted(marks)
-        raise ValueError(f'marks must be a list for {len(of)} sentences, got {count}')
+    "Return the sheet of a student; raise a ValueError if it is not valid"
+    name, count, problem = '', _quoted(marks), ''
+    if isinstance(nickname, str): name = _clean_nickname(nickname)
+    if isinstance(marks, (list, tuple)): count = f'{len(marks)} sentences'
+    if count != f'{len(of)} sentences': problem = f'marks must be a list for {len(of)} sentences, got {count}'
+    if not name: problem = f'the nickname must be a non-empty string, got {_quoted(nickname)}'
+    if problem: raise ValueError(problem)
     return MarkSheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15
@@ -150,11 +154,11 @@ def _file_name(nickname:str) -> str:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15b
 def _check_version(content, of:MarkSet, set_id):
-    "Raise if the file has another version or marks other sentences"
-    if content is True or content != _version:
-        raise ValueError(f'has version {_quoted(content)} of the marks; this salviz reads version {_version}')
-    if set_id != of.id:
-        raise ValueError(f'belongs to another set of sentences ({_quoted(set_id)}; this class marks {of.id})')
+    "Raise a ValueError if the file has another version or marks other sentences"
+    problem = f'belongs to another set of sentences ({_quoted(set_id)}; this class marks {of.id})'
+    is_other_version = content is True or content != _version
+    if is_other_version: problem = f'has version {_quoted(content)} of the marks; this salviz reads version {_version}'
+    if is_other_version or set_id != of.id: raise ValueError(problem)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15c
 def read_sheet(
@@ -162,7 +166,7 @@ def read_sheet(
     text:str,    # content of a file
     source='',   # name of the file
 ) -> MarkSheet:
-    "Return the sheet in a file, or raise"
+    "Return the sheet in a file; raise a ValueError if there is none"
     content = parsed_json(text)
     if not isinstance(content, dict) or content.get('salviz') != 'marks':
         raise ValueError('is JSON but not a file of marks')
@@ -224,7 +228,7 @@ def read_code(
     text:str,    # one code
     source='',
 ) -> MarkSheet:
-    "Return the sheet in a code, or raise"
+    "Return the sheet in a code; raise a ValueError if the code is damaged"
     if not (match := _code.search(text)): raise ValueError(f'is not a code; a code starts with marks{_version}:')
     if int(match[1]) != _version: _check_version(int(match[1]), of, of.id)
     typed = re.sub('[^0-9A-Z]', '', match[3].upper()).translate(_meant)

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from ..core.run_files import write_whole
 from .editions import (cell_text, chosen_cells, course_fact, edition_of, first_line, header_of,
-                                    lesson_files, read_lesson)
+                                    lesson_files, naming_lesson, read_lesson)
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.assets import bundle, styles
 from ..explorer.page import in_script, page_policy
@@ -43,18 +43,17 @@ def _maths(
     latex,         # a formula, without the dollars
     display=False, # True for a displayed formula
 ) -> str:
-    "Return `latex` as MathML; raise if a part cannot be converted"
+    "Return `latex` as MathML; raise a ValueError if a part cannot be converted"
     from latex2mathml.converter import convert
+    mathml, parts, problems = '', [], []
     try:
         mathml = convert(latex, display='block' if display else 'inline')
         parts = list(ElementTree.fromstring(mathml).iter())
-    except Exception as error: # the converter raises what its tokens raise
-        raise ValueError(f'the formula {latex!r} cannot be converted: {type(error).__name__}') from None
-    names = [part.tag.rpartition('}')[2] for part in parts]
-    unknown = [name for name in names if name not in _mathml] + [part.text for part in parts
-                                                                 if part.text and part.text.startswith('\\')]
-    if unknown or any('href' in part.attrib for part in parts):
-        raise ValueError(f'the formula {latex!r} cannot be converted: {(unknown or ["href"])[0]}')
+    except Exception as error: problems = [type(error).__name__] # the converter raises what its tokens raise
+    problems += [name for part in parts if (name := part.tag.rpartition('}')[2]) not in _mathml]
+    problems += [part.text for part in parts if (part.text or '').startswith('\\')]
+    problems += ['href' for part in parts if 'href' in part.attrib]
+    if problems: raise ValueError(f'the formula {latex!r} cannot be converted: {problems[0]}')
     return re.sub('<mi>&#x([0-9A-F]+);</mi>', _as_operator, mathml)
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-10
@@ -148,7 +147,7 @@ def _picture(figure):
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17b
 class Fragments:
-    "Converts displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
+    "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
     def __init__(self): self.parts = {}
 
     def explorer(self, shown):
@@ -225,8 +224,7 @@ def _whole_page(title, body, links, parts=(), lesson=''):
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, shared data, HTML of the picture)
     "Run the cells of a lesson and return their HTML"
-    try: cells = edition_of(notebook, edition, fact).cells
-    except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
+    with naming_lesson(name): cells = edition_of(notebook, edition, fact).cells
     tags = [tag for _, tag in chosen_cells(notebook, edition)]
     fragments, names, body, picture = Fragments(), {'__name__': '__main__'}, [], ''
     with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # for files that a cell writes
@@ -258,8 +256,7 @@ def lesson_html(
     fact=course_fact, # function(name) -> printed fact
 ) -> str:
     "Return the page of a lesson as HTML"
-    try: header_of(notebook)
-    except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
+    with naming_lesson(name): header_of(notebook)
     body, parts, _ = _rendered(notebook, name, edition, fact)
     return _lesson_page(notebook, body, links, parts)
 

@@ -23,7 +23,7 @@ from IPython.display import Markdown
 from ..core.validation import shown
 from . import session
 from .kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
-                                 truth_text, value_text, words)
+                                 words)
 from .session import class_answers, record
 from ..explorer.assets import bundle, static_text
 from ..explorer.page import Page, in_script
@@ -31,7 +31,7 @@ from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06
 def _course_files():
-    "Return {name: file} of salviz/course/static/; raise if a file of the explorer has the same name"
+    "Return {name: file} for salviz/course/static/; raise a ValueError if a file of the explorer has the same name"
     def under(package): return [file for file in Path(str(files(package)/'static')).rglob('*') if file.is_file()]
     files_by_name = {file.name: file for file in under('salviz.course')}
     if twice := sorted({file.name for file in under('salviz.explorer')} & set(files_by_name)):
@@ -140,6 +140,8 @@ class _Question(CourseWidget):
         return self.answer | (dict(scores=self.scores()) if self.outcome else {})
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr14
+def _is_filled(x): return isinstance(x, str) and x.strip() != ''
+
 class Predict(_Question):
     "A prediction card: a question that the reader answers before seeing the result"
     def __init__(self,
@@ -149,14 +151,12 @@ class Predict(_Question):
         truth=None,    # the true answer (see `salviz.course.kinds.truth_of`), a function that returns it, or None
         picture=None,  # an object with `_repr_html_` that shows what the question is about
     ):
-        for argument, x in dict(name=name, question=question).items():
-            if not isinstance(x, str) or not x.strip():
-                raise ValueError(f'Predict: `{argument}` must be a non-empty string, got {shown(x)}')
-        if not isinstance(kind, Query):
-            raise ValueError('Predict: `kind` must come from words, head, choice, order, number or slope, '
-                             f'got {shown(kind)}')
-        if picture is not None and not hasattr(picture, '_repr_html_'):
-            raise ValueError(f'Predict: `picture` must have a method _repr_html_, got {shown(picture)}')
+        for argument, x, is_valid, allowed in [
+                ('name', name, _is_filled(name), 'be a non-empty string'),
+                ('question', question, _is_filled(question), 'be a non-empty string'),
+                ('kind', kind, isinstance(kind, Query), 'come from words, head, choice, order, number or slope'),
+                ('picture', picture, picture is None or hasattr(picture, '_repr_html_'), 'have a method _repr_html_')]:
+            if not is_valid: raise ValueError(f'Predict: `{argument}` must {allowed}, got {shown(x)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
         self.name, self.question, self.query, self._truth = name, question, kind, truth
         description = dict(name=name, question=question, **kind.described())
@@ -265,12 +265,13 @@ class Reveal(W.VBox):
         title='',     # heading of the card, such as 'What the classifier attends to'
     ):
         if content is None and names and not isinstance(names[-1], str): *names, content = names
-        if not names or not all(isinstance(name, str) and name for name in names):
-            raise ValueError('Reveal: pass the names of predictions, such as \'1.words\', and then the content; got '
-                             f'{shown(tuple(names))}')
+        problem = ''
         if content is None:
-            raise ValueError('Reveal: `content` is missing; pass the content or a function that returns it, '
-                             'and a text as content=...')
+            problem = '`content` is missing; pass it or a function that returns it, and a text as content=...'
+        if not names or not all(isinstance(name, str) and name for name in names):
+            problem = ("pass the names of predictions, such as '1.words', and then the content; "
+                       f'got {shown(tuple(names))}')
+        if problem: raise ValueError(f'Reveal: {problem}')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
         name = f'reveal {" ".join(self.names)}'

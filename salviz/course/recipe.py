@@ -26,11 +26,11 @@ def _words_of(text) -> list:
     return [text[start:end] for start, end in find_words(text)]
 
 def lexicon_marks(text) -> np.ndarray: # bool, one per word
-    "Return flags of the words of `text` with a clear sentiment of their own"
+    "Return flags that mark the words of `text` with a clear sentiment"
     return np.abs(np.nan_to_num(lexical_prior([word.lower() for word in _words_of(text)]))) >= 1
 
 def _stop_word_marks(text) -> np.ndarray: # bool, one per word
-    "Return flags of the stop words of `text`"
+    "Return flags that mark the stop words of `text`"
     return np.array([word.lower() in _stop_words for word in _words_of(text)])
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-9
@@ -303,7 +303,7 @@ def _measure_course(
     draws=(0,),  # draws of marked sentences
     seed=0,
 ) -> dict:
-    "Return all tables of one seed"
+    "Return all tables for one seed"
     data, held = _course_data(), course_sentences('held')
     every = {'base': base, **models}
     texts = [s['text'] for s in course_sentences() + held]

@@ -42,22 +42,24 @@ def new_entry(
     return dict(id=id, kind=query.kind, state='open', first=None, second=None, revealed=None, skipped=False)
 
 def _one_answer(value, confidence, why):
-    "Return an answer with its time"
+    "Return an answer with the current time"
     check_choice('confidence', confidence, _confidences)
     if not isinstance(why, str): raise ValueError(f'commit: `why` must be a string, got {shown(why)}')
     return dict(value=value, confidence=confidence, why=why[:500], time=_now())
 
 # %% ../../nbs/14_course/04_session.ipynb #se06c
+def _check_state(entry, state, sentence):
+    "Raise a ValueError if `entry` is not in `state`"
+    if entry['state'] != state: raise ValueError(f'{sentence}; state: {entry["state"]}')
+
 def commit(entry:dict, value, confidence='think', why='') -> dict:
     "Return `entry` with its first answer; `value` comes from `checked_value`"
-    if entry['state'] != 'open':
-        raise ValueError('commit: this prediction is already committed; its first answer cannot change')
+    _check_state(entry, 'open', 'commit: this prediction is already committed; its first answer cannot change')
     return entry | dict(state='committed', first=_one_answer(value, confidence, why))
 
 def discuss(entry:dict, value, confidence='think', why='') -> dict:
     "Return `entry` with a second answer, given after the discussion"
-    if entry['state'] != 'committed':
-        raise ValueError(f"discuss: a second answer follows the first and precedes the reveal; state: {entry['state']}")
+    _check_state(entry, 'committed', 'discuss: a second answer follows the first and precedes the reveal')
     return entry | dict(state='discussed', second=_one_answer(value, confidence, why))
 
 # %% ../../nbs/14_course/04_session.ipynb #se06d
@@ -83,7 +85,7 @@ def checked_entry(
     entry,       # from a page or a file
     id='',       # of the question
 ) -> dict:
-    "Return `entry` in the form of `commit`, `discuss` and `reveal`, or raise"
+    "Return `entry` in the form of `commit`, `discuss` and `reveal`; raise a ValueError if it is not valid"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
         raise ValueError(f'an entry must have the kind {query.kind!r} and a state of {", ".join(states)}; '
                          f'got {shown(entry)}')
@@ -127,7 +129,7 @@ def _is_prediction(entry:dict) -> bool:
 
 # %% ../../nbs/14_course/04_session.ipynb #se27b
 def _answer_problem(answer, kind):
-    "Return the problem of one answer of an entry, or ''"
+    "Return what is wrong with one answer of an entry, or '' if it is valid"
     if answer is None: return ''
     if not isinstance(answer, dict) or not _shapes[kind](answer.get('value')):
         return f'must be an answer of the kind {kind!r}, got {shown(answer)}'
@@ -162,18 +164,22 @@ def store(name:str, entry:dict) -> None:
     for listener in list(_listeners): listener(name)
 
 # %% ../../nbs/14_course/04_session.ipynb #se12b
+def _name_problem(name, kind) -> str:
+    "Return why an entry cannot have this name and kind, '' if it can"
+    for argument, x in dict(name=name, kind=kind).items():
+        if not isinstance(x, str) or not x: return f'`{argument}` must be a non-empty string, got {shown(x)}'
+    if kind in _shapes: return f'`kind` must not be a kind of prediction, got {kind!r}'
+    taken = entries.get(name, {}).get('kind', kind)
+    if taken != kind: return f'{name!r} is already an entry of kind {taken!r}; choose another name'
+    return ''
+
 def record(
     name:str,   # such as '4.region'
     kind:str,   # such as 'check'; kinds of predictions are reserved
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:
     "Store an entry other than a prediction in the answers file"
-    for argument, x in dict(name=name, kind=kind).items():
-        if not isinstance(x, str) or not x:
-            raise ValueError(f'record: `{argument}` must be a non-empty string, got {shown(x)}')
-    if kind in _shapes: raise ValueError(f'record: `kind` must not be a kind of prediction, got {kind!r}')
-    taken = entries.get(name, {}).get('kind', kind)
-    if taken != kind: raise ValueError(f'record: {name!r} is already an entry of kind {taken!r}; choose another name')
+    if problem := _name_problem(name, kind): raise ValueError(f'record: {problem}')
     try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=_now()), allow_nan=False)))
     except (TypeError, ValueError):
         raise ValueError(f'record: `entry` must be a JSON-serialisable dict, got {shown(entry)}') from None
@@ -187,7 +193,7 @@ def _lesson_of(names) -> str:
 _nickname = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,23}')
 
 def _check_nickname(nickname) -> str:
-    "Return `nickname` if it is valid in a file name; else raise"
+    "Return `nickname` if it is valid in a file name; otherwise raise a ValueError"
     if not isinstance(nickname, str) or not _nickname.fullmatch(nickname):
         raise ValueError(f'nickname must be 1 to 24 letters (a to z), digits, - and _, got {shown(nickname)}')
     return nickname
@@ -220,11 +226,9 @@ def checked_answers_file(
     name='the file',
     left_out:list=None, # receives messages about damaged entries; if None, these raise
 ) -> dict:
-    "Return `content` if it is a valid answers file; else raise"
+    "Return `content` if it is a valid answers file; otherwise raise a ValueError"
     name = printable(name)
-    if not isinstance(content, dict) or content.get('salviz') != 'answers':
-        raise ValueError(f'{name} is not an answers file: "salviz" is not "answers"')
-    _check_version(content, name)
+    _check_file(content, name, 'answers')
     try: _check_nickname(content.get('nickname'))
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
     sound = _sound(content.get('entries'), _entry_problem, name, left_out)
@@ -232,16 +236,22 @@ def checked_answers_file(
     return dict(salviz='answers', version=1, nickname=content['nickname'], **about, entries=sound)
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2b
-def _check_version(content, name):
-    version = content.get('version')
-    if version is True or version != 1:
-        raise ValueError(f'{name} has version {shown(version)}; this salviz reads version 1')
+def _check_file(content, name, kind):
+    "Raise a ValueError if `content` is not a file of this `kind` and version"
+    problem = ''
+    if not isinstance(content, dict) or content.get('salviz') != kind:
+        problem = f'is not an answers file: "salviz" is not "{kind}"'
+    elif content.get('version') is True or content.get('version') != 1:
+        problem = f'has version {shown(content.get("version"))}; this salviz reads version 1'
+    if problem: raise ValueError(f'{name} {problem}')
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2c
 def _sound(content, problem_of, name, left_out):
-    "Return the valid entries of a file; report or raise the first problem"
-    if not isinstance(content, dict): raise ValueError(f'{name} must contain entries by name, got {shown(content)}')
-    if len(content) > _most_entries: raise ValueError(f'{name} has {len(content)} entries, more than {_most_entries}')
+    "Return the valid entries of a file; report the first problem, or raise it as a ValueError"
+    problem = ''
+    if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
+    elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'
+    if problem: raise ValueError(f'{name} {problem}')
     problems = {key: 'its name must be a string' if not _is_text(key) else problem_of(entry)
                 for key, entry in content.items()}
     wrong = [key for key, problem in problems.items() if problem]
@@ -266,7 +276,7 @@ def place_of(
     folder='.',
     answered:dict=None, # entries; None for this session
 ) -> tuple: # (path, existing entries)
-    "Return the first of answers-NICK.json, answers-NICK-2.json, … that is not another person's"
+    "Return the first of answers-NICK.json, answers-NICK-2.json, … that does not belong to another person"
     if answered is None: answered = entries
     number = 1
     while True:
@@ -279,7 +289,7 @@ def place_of(
 
 # %% ../../nbs/14_course/04_session.ipynb #se17c
 def joined_entries(recorded:dict, mine:dict) -> dict:
-    "Merge both; keep the more advanced prediction, and otherwise the entry in `mine`"
+    "Merge both sets of entries; keep the more advanced prediction, and otherwise the entry in `mine`"
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}
@@ -290,7 +300,7 @@ def write_answers(
     folder='.',
     answered:dict=None, # entries; None for this session
 ) -> Path:
-    "Write answers-NICK.json, or a numbered file if that is another person's"
+    "Write answers-NICK.json, or a numbered file if that one belongs to another person"
     if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
     # check that it can be read again
@@ -386,7 +396,7 @@ def _opened(files, messages):
 def _answers_in(found, name, left_out) -> dict:
     "Return the answers of one file in the form of `class_answers`"
     if isinstance(found, dict) and found.get('salviz') == 'class-answers':
-        _check_version(found, printable(name))
+        _check_file(found, printable(name), 'class-answers')
         return _sound(found.get('entries'), _class_problem, printable(name), left_out)
     entries = checked_answers_file(found, name, left_out)['entries']
     answered = {key: entry for key, entry in entries.items() if _is_prediction(entry) and entry.get('first')}
@@ -396,7 +406,7 @@ def _answers_in(found, name, left_out) -> dict:
 
 # %% ../../nbs/14_course/04_session.ipynb #se23-2b
 def _class_problem(of_class):
-    "Return the problem of the class answers to one question, or ''"
+    "Return what is wrong with the answers of a class to one question, or '' if they are valid"
     kind = of_class.get('kind') if isinstance(of_class, dict) else None
     if not isinstance(kind, str) or kind not in _shapes: return 'the kind must be a kind of prediction'
     if not _is_text(of_class.get('id')): return 'id must be a string'

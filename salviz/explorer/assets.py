@@ -9,6 +9,7 @@ __all__ = ['panel_names', 'static_text', 'Panel', 'panels', 'check_panels', 'nee
 import re
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049
@@ -17,12 +18,9 @@ _declared = re.compile(
     r'^(export\s+)?(?:async\s+)?(?:function\b\s*\*?|class\b|const\b|let\b|var\b)\s*(\w+|[\[{][^=]*[\]}])', re.M)
 
 def _scripts() -> dict: # {name: file}
-    "Return the files of salviz/explorer/static/ and its folders by name; names must be unique"
+    "Return {name: file} for salviz/explorer/static/ and its folders, in which no two files have the same name"
     every = [file for file in Path(files('salviz.explorer')/'static').rglob('*') if file.is_file()]
-    by_name = {file.name: file for file in every}
-    if len(by_name) < len(every):
-        raise ValueError('two files in salviz/explorer/static/ have the same name; modules are found by name')
-    return by_name
+    return {file.name: file for file in every}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049b
 def static_text(name:str) -> str:
@@ -34,17 +32,20 @@ def static_text(name:str) -> str:
     return scripts[name].read_text(encoding='utf-8')
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049c
+def _problem_of(line) -> str:
+    "Return why the `line` of a module cannot be bundled, '' if it can"
+    m = _import.fullmatch(line.strip())
+    if line.startswith('import') and not m: return "imports must be single lines like import {a, b} from './x.js'"
+    if m and ' as ' in m[1]: return 'imports must not rename'
+    if re.match(r'export\s*[{*]', line): return 'export only declarations (function, class, const)'
+    return ''
+
 def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], names {declared name: is it exported?}, body
     "Parse the imports and declarations of the module `name`, and its body without `import` and `export`"
     imports, body = [], []
     for line in text.splitlines():
-        m = _import.fullmatch(line.strip()) if line.startswith('import') else None
-        if line.startswith('import') and not m:
-            raise ValueError(f"{name}: imports must be single lines like import {{a, b}} from './x.js'; got {line!r}")
-        if m and ' as ' in m[1]: raise ValueError(f'{name}: imports must not rename, got {line!r}')
-        if m: imports.append(([o.strip() for o in m[1].split(',') if o.strip()], m[2]))
-        elif re.match(r'export\s*[{*]', line):
-            raise ValueError(f'{name}: export only declarations (function, class, const), got {line!r}')
+        if problem := _problem_of(line): raise ValueError(f'{name}: {problem}; got {line!r}')
+        if m := _import.fullmatch(line.strip()): imports.append((re.findall(r'\w+', m[1]), m[2]))
         else: body.append(line)
     text = '\n'.join(body).strip('\n')
     names = {o: bool(m[1]) for m in _declared.finditer(text) for o in re.findall(r'\w+', re.sub(r'\w+\s*:', '', m[2]))}
@@ -91,13 +92,11 @@ def panels() -> dict: # {name: `Panel`}
     found = [_panel_of(file, script.read_text(encoding='utf-8')) for file, script in _scripts().items()
             if file.endswith('.js')]
     found = sorted((panel for panel in found if panel), key=lambda panel: panel.order)
-    for one, next_ in zip(found, found[1:]):
-        if one.order == next_.order: raise ValueError(f'{one.file} and {next_.file} have the same order, {one.order}')
-    named = {panel.name: panel for panel in found}
-    if len(named) < len(found):
-        raise ValueError('several panels have the same name: '
-                         f'{", ".join(f"{panel.name} ({panel.file})" for panel in found)}')
-    return named
+    for one, other in combinations(found, 2):
+        if one.order == other.order or one.name == other.name:
+            raise ValueError(f'{one.file} and {other.file} have the same name or order: {one.name}, {one.order} and '
+                             f'{other.name}, {other.order}')
+    return {panel.name: panel for panel in found}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12b
 def _panels_text() -> str:
@@ -110,15 +109,12 @@ panel_names = tuple(panels())
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12c
 def check_panels(names) -> list:
-    "Return `names` as a list of panel names, None for all panels; raise a ValueError for unknown names"
+    "Return `names` as a list of panel names, or None for all panels; raise a ValueError for unknown names"
     if names is None: return None
     if isinstance(names, str): names = [names]
-    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
-        raise ValueError(f'panels must be a list of names, got {names!r:.80}')
-    allowed = ', '.join(panel_names)
-    if unknown := [one for one in names if one not in panel_names]:
-        raise ValueError(f'no panel {", ".join(map(repr, unknown))}; available: {allowed}')
-    if not names: raise ValueError(f'panels must name at least one of {allowed}, got an empty list')
+    unknown = [one for one in names if one not in panel_names]
+    if unknown or not names:
+        raise ValueError(f'no panel {", ".join(map(repr, unknown)) or "is named"}; available: {", ".join(panel_names)}')
     return list(names)
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12d

@@ -22,36 +22,22 @@ import numpy as np
 from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
+from ..core.validation import validated
+from .page import free_path
+from .run_metadata import choose
 
 if TYPE_CHECKING:
     from salviz.explorer.widget import Explorer
-
-# %% ../../nbs/12_explorer/12_bertviz.ipynb #008
-def _chosen(wanted, have, name):
-    "Select `wanted` from the numbers `have`: None for all, one number or a list; negative ones count from the end"
-    if wanted is None: return list(have)
-    listed = wanted if isinstance(wanted, (list, tuple, range, set)) else [wanted]
-    chosen = [have[item] if isinstance(item, int) and item not in have and -len(have) <= item < 0 else item
-              for item in listed]
-    if not chosen or any(isinstance(item, bool) or item not in have for item in chosen):
-        raise ValueError(f'{name} must be among {", ".join(map(str, have))}, got {wanted!r}')
-    return sorted(set(chosen))
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
     "Return the snapshot `source`, the one at `step` and `probe` of a run, or the one in view in an explorer"
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
-        selection = source.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show')
-        if step is None and probe is None: return selection.snapshot
+        if step is None and probe is None: return source.recorded_selection().snapshot
         raise ValueError('an Explorer shows the step and sentence in view; '
                          'leave out step= and probe=, or pass its run')
     if isinstance(source, (str, Path)): source = Run(source)
-    source = getattr(source, 'run', source)
-    if not hasattr(source, 'snapshot'):
-        raise ValueError('run_or_snapshot must be a Run, its path, a Snapshot or an Explorer, got '
-                         f'{type(source).__name__}')
     return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
@@ -103,8 +89,8 @@ def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
     short = [t if len(t) <= 24 else t[:23] + '…' for t in s.labels]
     shared = dict(attention=by_number, tokens=short, sentence_b_start=start, prettify_tokens=False,
                   include_layers=layers, html_action='return')
-    page = (bertviz.head_view(**shared) if kind == 'head'
-            else bertviz.model_view(display_mode='light', include_heads=heads, **shared))
+    if kind == 'head': page = bertviz.head_view(**shared)
+    else: page = bertviz.model_view(display_mode='light', include_heads=heads, **shared)
     return _from_bertviz(page.data)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #017
@@ -135,8 +121,8 @@ class BertvizView:
 
     def _repr_html_(self):
         page = html.escape(self._build(self.theme or 'light'), quote=True)
-        follow = ('' if self.theme
-                  else f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>')
+        if self.theme: follow = ''
+        else: follow = f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>'
         return (f'{follow}<iframe class="salviz-bertviz" title="{html.escape(self.title, quote=True)}" '
                 f'sandbox="allow-scripts" srcdoc="{page}" '
                 f'style="width: 100%; height: {self.height}px; border: 0; background: #fff; color-scheme: '
@@ -144,8 +130,7 @@ class BertvizView:
 
     def save(self, path, force=False) -> Path: # `force`: overwrite an existing file
         "Write the view as one HTML file that needs no network"
-        path = Path(path)
-        if path.exists() and not force: raise FileExistsError(f'{path} already exists; pass force=True to overwrite it')
+        path = free_path(path, force)
         write_whole(path, self._build(self.theme or 'system').encode())
         return path
 
@@ -156,6 +141,7 @@ def _height(kind, tokens, layers, all_heads, menus):
     return math.ceil(max(layers*(tokens*84/all_heads + 10) + 38, 18*tokens + 55)) + 26 + 30*menus
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #021
+@validated
 def bertviz_view(
     # a `Run` or its path, a `Snapshot`, or an `Explorer` (run, step and sentence in view)
     run_or_snapshot:'Run|Snapshot|Explorer|str|PathLike',
@@ -163,30 +149,28 @@ def bertviz_view(
     probe:int|None=None,            # number of the probe example of a run; None: the first one
     # 'head': all heads of one layer at a time; 'model': every head of every layer as a thumbnail
     kind:Literal['head', 'model']='head',
-    layers:Sequence[int]|None=None, # layers of the model to show; None: all recorded layers
-    heads:Sequence[int]|None=None,  # heads to show; None: all (the head view numbers the chosen heads from 0)
+    layers:int|Sequence[int]|None=None, # layers of the model to show; None: all recorded layers
+    heads:int|Sequence[int]|None=None,  # heads to show; None: all (the head view numbers the chosen heads from 0)
     # 'light', 'dark', or None to follow the notebook's theme, or in a saved page the system's theme
     theme:Literal['light', 'dark']|None=None,
     height:int|None=None,           # height of the frame in pixels; None: height of the drawing, at most 900
     force:bool=False,               # draw more than `_most_lines` lines
 ) -> BertvizView:
     "Show the attention of one snapshot in bertviz's head view or model view; needs bertviz, but no network"
-    if kind not in ('head', 'model'):
-        instead = '; for a neuron view, use the Query × key tab of the Explorer'
-        raise ValueError(f"kind must be 'head' or 'model', got {kind!r}" + instead*(kind == 'neuron'))
-    if theme not in (None, 'light', 'dark'):
-        raise ValueError(f"theme must be 'light', 'dark' or None (follow the page), got {theme!r}")
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
         raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
     have, n = s.layers['attention'], len(s.tokens)
     all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
-    layers, heads = _chosen(layers, have, 'layers'), _chosen(heads, range(all_heads), 'heads')
-    start = _second_start(s.is_special) if is_pair else None
+    layers, heads = (choose(have, layers, 'layers', from_end=True),
+                     choose(range(all_heads), heads, 'heads', from_end=True))
+    start = None
+    if is_pair: start = _second_start(s.is_special)
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)
     if lines > _most_lines and not force:
         size = len(layers)*len(heads)*n*n*7/1e6*(1 if start is None else 2)
-        fewer = 'heads= or layers=' if kind == 'model' else 'heads='
+        fewer = 'heads='
+        if kind == 'model': fewer = 'heads= or layers='
         raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
                          f'lines (a page of about {size:.0f} MB), more than the limit of {_most_lines:,}; choose fewer '
                          f'with {fewer}, use the Explorer, or pass force=True')

@@ -6,6 +6,7 @@
 __all__ = ['ModelSource', 'replies', 'vector_replies']
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow03
+from ..core.validation import check_choice
 from .payload import frame_bytes, pack_frame
 from .quantisation import encode_array
 from .run_metadata import run_meta
@@ -21,7 +22,7 @@ _not_now = ('A training is running in this process, and the computation would us
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow06b
 class _ModelChoices:
-    "Available models for custom sentences: a given model, a training, or the checkpoints of a run"
+    "The models that are available for custom sentences: a model, a training, or the checkpoints of a run"
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
         model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
@@ -43,7 +44,8 @@ class _ModelChoices:
     def name_of(self, place) -> str:
         "Return the name of one of the `choices`"
         if place != 'now': return f'checkpoint of step {place}'
-        return f'the {"given model" if self.training is None else "model of this training"} (current state)'
+        if self.training is None: return 'the model in the kernel (current state)'
+        return 'the model of this training (current state)'
 
     def attributions(self) -> list:
         "Return the names of the available attributions for saliency"
@@ -53,7 +55,7 @@ class _ModelChoices:
         return list(dict.fromkeys([self._recorded_with or _usual, _quick]))
 
     def needs(self) -> str:
-        "Return what is missing to run a model, '' if nothing"
+        "Return a message about what is missing to run a model, or '' if nothing is missing"
         if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
         name = ((getattr(self.run, 'config', None) or {}).get('model') or {}).get('name')
         return _no_weights + _from_packaged*(name == 'movie-minilm')
@@ -67,7 +69,7 @@ def _plain(parts): return parts[0] if len(parts) == 1 else tuple(parts)
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow08b
 class ModelSource(_ModelChoices):
-    "Evaluate custom sentences with a model, a training, or the checkpoints of a run"
+    "A model, a training or the checkpoints of a run, with which custom sentences are evaluated"
     def _model_at(self, choice):
         "Return (model, tokenizer) of one of the `choices`"
         from salviz.models.checkpoints import load_model
@@ -92,9 +94,7 @@ class ModelSource(_ModelChoices):
     ) -> list: # of `Snapshot`, one per text
         "Run the chosen model on `texts`"
         from salviz.analysis.model_maps import explain_alike
-        if attribution is not None and attribution not in self.attributions():
-            allowed = ', '.join(self.attributions())
-            raise ValueError(f'attribution must be one of {allowed}, got {attribution!r}')
+        check_choice('attribution', attribution, (*self.attributions(), None))
         return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution)
 
     def vectors(self,
@@ -111,7 +111,7 @@ class ModelSource(_ModelChoices):
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
 def _reply(source, question, attribution):
-    "Return content and frames of an answer to the valid query `question`"
+    "Return the content and the frames of an answer to the valid query `question`"
     choice, head = question['choice'], question.get('head')
     snapshots = source(question['texts'], choice, attribution)
     for i, s in enumerate(snapshots): s.probe = i

@@ -24,17 +24,21 @@ _shown_texts = ('One of the best movies of the year.', 'One of the worst movies 
 
 def _check_image_args(model, text_args):
     "Raise a ValueError for text arguments together with images, and for images without a model"
-    if model is None: raise ValueError('explore: images need a model; pass model=')
-    if extra := [name for name, value in text_args.items() if value is not None]:
-        raise ValueError(f'explore: {", ".join(extra)} cannot be combined with images=; leave out one or the other')
+    extra = [name for name, value in text_args.items() if value is not None]
+    problem = f'{", ".join(extra)} cannot be combined with images=; leave out one or the other'
+    if model is None: problem = 'images need a model; pass model='
+    if extra or model is None: raise ValueError(f'explore: {problem}')
 
 # %% ../../nbs/12_explorer/14_model_explorer.ipynb #me06b
-def _check_text_args(model, image_args):
-    "Raise a ValueError for image arguments without images, and for texts with an image model"
-    if extra := [name for name, value in image_args.items() if value is not None]:
-        raise ValueError(f'explore: {", ".join(extra)} can only be used with images=')
-    if getattr(model, 'main_input_name', '') == 'pixel_values':
-        raise ValueError(f'explore: {type(model).__name__} takes images; pass them with images=')
+def _check_text_args(model, tokenizer, image_args):
+    "Raise a ValueError for image arguments without images, an image model with texts, and a model without tokenizer"
+    extra = [name for name, value in image_args.items() if value is not None]
+    takes_images = getattr(model, 'main_input_name', '') == 'pixel_values'
+    problems = [(extra, f'{", ".join(extra)} can only be used with images='),
+                (takes_images, f'{type(model).__name__} takes images; pass them with images='),
+                ((model is None) != (tokenizer is None), 'pass both model and tokenizer, or neither')]
+    for is_wrong, problem in problems:
+        if is_wrong: raise ValueError(f'explore: {problem}')
 
 # %% ../../nbs/12_explorer/14_model_explorer.ipynb #me09
 def explore(
@@ -81,10 +85,8 @@ def explore(
         _check_image_args(model, text_args)
         capture = capture_images(model, images, labels, classes, target, saliency, steps, attribution)
     else:
-        _check_text_args(model, dict(labels=labels, classes=classes))
-        if model is None and tokenizer is None: model, tokenizer = load_classifier('movie-minilm')
-        if model is None or tokenizer is None:
-            raise ValueError('explore: pass both model and tokenizer, or neither')
+        _check_text_args(model, tokenizer, dict(labels=labels, classes=classes))
+        if model is None: model, tokenizer = load_classifier('movie-minilm')
         if texts is None: texts = list(_shown_texts)
         capture = capture_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length,
                                 generate)

@@ -38,12 +38,15 @@ def _strip(nb:dict) -> int: # number of removed views
                if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
     alive = [d[_view].get('model_id') for d in bundles if isinstance(d.get(_view), dict)]
-    metadata = nb['metadata'] if isinstance(nb.get('metadata'), dict) else {}
-    saved = metadata['widgets'] if isinstance(metadata.get('widgets'), dict) else {}
+    metadata = {}
+    if isinstance(nb.get('metadata'), dict): metadata = nb['metadata']
+    saved = {}
+    if isinstance(metadata.get('widgets'), dict): saved = metadata['widgets']
     if not alive: metadata.pop('widgets', None)
     elif dead:
         for part in _objects(list(saved.values())):
-            models = part['state'] if isinstance(part.get('state'), dict) else {}
+            models = {}
+            if isinstance(part.get('state'), dict): models = part['state']
             needed = _reached(models, alive)
             for k in _reached(models, [d.get('model_id') for d in dead]) - needed: models.pop(k, None)
     return len(dead)
@@ -60,12 +63,11 @@ def strip_views(
 ) -> int: # number of removed views
     "Remove dead widget views from the outputs of `notebook` that also have an image"
     if isinstance(notebook, dict): return _strip(notebook)
-    path = Path(notebook)
-    if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')
+    path, problem = Path(notebook), 'has no cells'
     try: nb = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError): raise ValueError(f'{path} is not a notebook: it is not valid JSON') from None
+    except (ValueError, RecursionError): nb, problem = None, 'is not valid JSON'
     if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list):
-        raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
+        raise ValueError(f'{path} is not a notebook of format 4: it {problem}')
     before = json.dumps(nb)
     removed = _strip(nb)
     if json.dumps(nb) != before: write_whole(path, _saved(nb))

@@ -21,7 +21,8 @@ def _follows(spec, info, arrays):
     args = method_args(info, 'ADDrop')
     ranks, candidates = arrays.get('attribution_ranks'), arrays['discard_candidates']
     if ranks is None or ranks.shape != tuple(spec['shape']) or not {'p', 'q', 'region'} <= set(args): return None
-    shut = np.flatnonzero(~candidates.any((0, 1, 2))).tolist() if args.get('protect_special') else []
+    shut = []
+    if args.get('protect_special'): shut = np.flatnonzero(~candidates.any((0, 1, 2))).tolist()
     return dict({'from': 'attribution_ranks'}, p=args['p'], region=args['region'], closed=shut)
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029b
@@ -47,15 +48,17 @@ _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (
 def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
     "Round the cube8 or level8 codes `codes` to every `k`-th code"
     if k == 1: return codes
-    zero, free = (0, 255) if codec == 'cube8' else (128, 0)
+    if codec == 'cube8': zero, free = 0, 255
+    else: zero, free = 128, 0
     c = codes.astype(np.int16) - zero
     c = np.sign(c)*((abs(c) + k//2)//k*k)
-    most = 254 if codec == 'cube8' else 127
+    most = 127
+    if codec == 'cube8': most = 254
     return np.where(codes == free, free, np.where(abs(c) > most, np.sign(c)*(most//k*k), c) + zero).astype(np.uint8)
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #031b
 def _bits(x):
-    "Return the number of bits of the bytes `x` under an ideal entropy code"
+    "Return the number of bits that an ideal entropy code needs for the bytes `x`"
     counts = np.bincount(x, minlength=256)
     counts = counts[counts > 0]
     if len(counts): return float((counts*np.log2(counts.sum()/counts)).sum())

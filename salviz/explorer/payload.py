@@ -29,10 +29,12 @@ def _ranks(snapshot, full=()):
     have = snapshot.arrays
     if 'attribution_ranks' in have: return have['attribution_ranks'], snapshot.layers['attribution_ranks'], 'exact'
     x, layers = have['attention_attribution'], snapshot.layers['attention_attribution']
-    candidates = have['discard_candidates'] if snapshot.layers.get('discard_candidates') == layers else None
+    candidates = None
+    if snapshot.layers.get('discard_candidates') == layers: candidates = have['discard_candidates']
     out = np.zeros(x.shape, np.uint8 if x.shape[-1] < 256 else np.uint16)
     for i, l in enumerate(layers):
-        heads = slice(None) if x.shape[-1] <= most_tokens else [h for k, h in full if k == l and 0 <= h < x.shape[1]]
+        if x.shape[-1] <= most_tokens: heads = slice(None)
+        else: heads = [h for k, h in full if k == l and 0 <= h < x.shape[1]]
         allowed = ~blocked_keys(snapshot, l) | (False if candidates is None else candidates[i, heads])
         out[i, heads] = dense_ranks(x[i, heads], allowed)
     return out, layers, 'stored values'
@@ -56,18 +58,20 @@ def _custom_codec(
 def _in_reach(x):
     "Return `x` as float32 and the exponent that was factored out, usually 0"
     size = np.abs(x[np.isfinite(x)]).max(initial=0)
-    exponent = 0 if not size or 1e-30 < size < 1e37 else math.frexp(size)[1]
+    if not size or 1e-30 < size < 1e37: exponent = 0
+    else: exponent = math.frexp(size)[1]
     return (np.ldexp(x, -exponent) if exponent else x).astype(np.float32), exponent
 
 def _range(x):
     "Return the range of the finite numbers in `x` and how many are not finite"
     finite = x[np.isfinite(x)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0., 0.)
+    if finite.size: low, high = (float(finite.min()), float(finite.max()))
+    else: low, high = 0., 0.
     return dict(low=low, high=high, lost=int(x.size - finite.size))
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeac
 def _custom_entry(name, x, axes):
-    "Return header entry and bytes of the evidence `x` of a custom method"
+    "Return the header entry and the bytes of the evidence `x` of a custom method"
     spec, codec = _range(x), _custom_codec(x, axes[-2:] == ('query', 'key'))
     if codec in ('level8', 'f32'):
         x, exponent = _in_reach(x.astype(float))
@@ -157,7 +161,8 @@ def frame_bytes(header:dict, blocks:dict) -> bytes:
     "Assemble a frame from `header` (without offsets) and `blocks` {name: (header entry, bytes)}"
     arrays, parts, at = {}, [], 0
     for name, (spec, data) in blocks.items():
-        arrays[name] = spec if data is None else dict(spec, offset=at, bytes=len(data))
+        if data is None: arrays[name] = spec
+        else: arrays[name] = dict(spec, offset=at, bytes=len(data))
         if data is None: continue
         parts += [data, bytes(-len(data) % 8)]
         at += len(data) + -len(data) % 8
@@ -202,15 +207,19 @@ def pack_frame(
                             losses=snapshot.losses, info=info), blocks)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026
+_frame_fields = {'run', 'probe', 'step', 'info', 'arrays'}
+
 def split_frame(data:bytes) -> tuple: # (header, payload)
     "Split a frame into header and payload; raise a `ValueError` if `data` is not a frame"
-    if len(data) < 8 or data[:4] != _frame_magic: raise ValueError('the data is not a salviz frame')
-    n = int.from_bytes(data[4:8], 'little')
-    if n % 8 or n > len(data) - 8: raise ValueError('the header of the frame is incomplete')
+    n, header = int.from_bytes(data[4:8], 'little'), None
     try: header = json.loads(data[8:8 + n])
-    except (ValueError, RecursionError): raise ValueError('the header of the frame cannot be read') from None
-    if not isinstance(header, dict) or not {'run', 'probe', 'step', 'info', 'arrays'} <= set(header):
-        raise ValueError('the header of the frame lacks required fields')
+    except (ValueError, RecursionError): pass # reported below
+    problems = [(len(data) < 8 or data[:4] != _frame_magic, 'the data is not a salviz frame'),
+                (n % 8 or n > len(data) - 8, 'the header of the frame is incomplete'),
+                (not isinstance(header, dict) or not _frame_fields <= set(header),
+                 'the header of the frame cannot be read or lacks required fields')]
+    for is_wrong, problem in problems:
+        if is_wrong: raise ValueError(problem)
     return header, data[8 + n:]
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b

@@ -176,9 +176,11 @@ def encode_array(
     if codec == 'cube8': x = _cube_code(x)
     elif codec == 'level8':
         x, scale = _level_code(x)
-        spec['scale'] = scale.reshape(-1, scale.shape[-1]).tolist() if scale.ndim else [float(scale)]
+        if scale.ndim: spec['scale'] = scale.reshape(-1, scale.shape[-1]).tolist()
+        else: spec['scale'] = [float(scale)]
     elif codec == 'rank':
-        codec = 'rank8' if x.dtype == np.uint8 or x.max(initial=0) < 256 else 'rank16'
+        codec = 'rank16'
+        if x.dtype == np.uint8 or x.max(initial=0) < 256: codec = 'rank8'
         x = x.astype(np.uint8 if codec == 'rank8' else '<u2', copy=False)
     elif codec == 'bits': x = pack_bits(x.astype(bool, copy=False))[0]
     elif codec != 'table8': x = x.astype('<f4' if codec == 'f32' else '<i4')

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..core.evidence import custom_evidence
-from .assets import panel_names, panels
+from .assets import check_panels, panels
 from ..figures import drawing as F, maps  # which puts its drawing functions into F.bodies
 from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
@@ -28,7 +28,7 @@ from ..views.trade_off import trade_off
 # %% ../../nbs/12_explorer/11_static_images.ipynb #006
 @dataclass
 class Selection:
-    "The data of a static image"
+    "The selection that a static image shows"
     snapshot:object              # a `Snapshot`
     other:object = None          # the other side of a comparison, a `Snapshot` of the same tokens
     other_name:str = 'other'
@@ -60,7 +60,8 @@ class Selection:
 
     def evidence(self):
         "Return the name of the array that is shown"
-        wanted = 'attention_attribution' if self.what == 'attribution' else 'attention'
+        wanted = 'attention'
+        if self.what == 'attribution': wanted = 'attention_attribution'
         if wanted in self.snapshot.arrays: return wanted
         return 'attention'
 
@@ -68,10 +69,15 @@ class Selection:
         "Describe the array that is shown, with its layers and heads"
         return f'{self.called()}, {chosen_map(self.snapshot, **entry_place(self.entry), what=self.shows()).where}'
 
+    def check_other(self):
+        "Raise a ValueError if there is no other side of a comparison"
+        if self.other is None:
+            raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
+
     def called(self): return self.evidence().replace('_', ' ')
 
     def shows(self):
-        "Return the name of that array in the views of `salviz.views.maps`"
+        "Return the name that the views of `salviz.views.maps` use for the array that is shown"
         if self.evidence() == 'attention_attribution': return 'attribution'
         return 'attention'
 
@@ -110,7 +116,7 @@ def _heads_part(selection, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013b
 def _map_part(selection, width) -> Part:
-    "Return one map in detail"
+    "Return a single map in detail"
     s, place = selection.snapshot, entry_place(selection.entry)
     single = selection.entry['kind'] == 'head'
     overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
@@ -140,8 +146,7 @@ def _triptych_part(selection, width) -> Part:
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> Part:
     "Return the same map at two steps or in two runs; for an image or series, the distribution of its saliency"
-    if selection.other is None:
-        raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
+    selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]
     if _is_signal(selection.snapshot):
@@ -166,7 +171,8 @@ def _sentence_part(selection, width) -> Part:
     if task_view: return _of_view(task_view, width)
     saliency_name, source = saliency_of(s)
     if saliency_name:
-        scale = ', on the scale of the run' if selection.saliency_limit else ''
+        scale = ''
+        if selection.saliency_limit: scale = ', on the scale of the run'
         view = coloured_sentences(s, words=False, names=[None], limit=selection.saliency_limit or None)
         return _titled(f'sentence, coloured by {source}{scale}', view, width)
     rows, pooled_row = chosen_map(s, **entry_place(selection.entry)).values, s.info.get('pooled_row')
@@ -199,7 +205,7 @@ def _curves(rows) -> dict: # {name: ([steps], [values])}
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #024c
 def _time_part(selection, width) -> Part:
-    "Return losses and the score over the steps"
+    "Return the losses and the score over the steps"
     lines, height = _curves(selection.rows), 92
     if not lines: raise ValueError('no metrics were recorded, so there are no curves')
     names = sorted(lines, key=lambda name: name in _scores)
@@ -210,7 +216,8 @@ def _time_part(selection, width) -> Part:
         ax = sheet.axes(x + 26, y + 14, width - 60, height - 32)
         for name, style in zip(names, styles):
             (steps, values), is_score = lines[name], name in _scores
-            on = ax.twinx() if is_score else ax
+            if is_score: on = ax.twinx()
+            else: on = ax
             on.plot(steps, values, markevery=max(1, len(steps)//7), **line_properties(style))
             if is_score: on.set(ylim=(min(0, np.nanmin(values)), 1), ylabel=_score_words.get(name, name))
         ax.axvline(selection.snapshot.step, color=F.grey, linewidth=.8)
@@ -252,7 +259,8 @@ def _shelves(views, width): # list of rows of views
     "Arrange `views` in rows: two maps side by side where there is room, other views alone"
     across, rows = 2 if width >= 400 else 1, []
     for view in views:
-        last = rows[-1] if rows else []
+        last = []
+        if rows: last = rows[-1]
         beside = view.form == 'map' and last and len(last) < across and last[0].form == 'map'
         if beside: last.append(view)
         else: rows.append([view])
@@ -299,16 +307,12 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
     "Return the view of the figure kind `image`, at the layer and head of `selection` if it takes them"
-    kind = figure_kinds().get(image)
-    if kind is None or kind.takes != 'snapshot':
-        raise ValueError(f'a static image must be one of {", ".join(_parts)}, whatif, '
-                         f'or a kind of figure of one snapshot, got {image!r}')
-    place = entry_place(selection.entry)
+    kind, place = figure_kinds()[image], entry_place(selection.entry)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view of `image` when it is drawn alone"
+    "Return the view of an `image` that is drawn alone"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)
@@ -345,9 +349,8 @@ def picture(
     width=9.,   # inches
 ): # a matplotlib `Figure`
     "Draw a static image of `selection`"
-    if panel is not None and panel not in panel_names:
-        raise ValueError(f'panel must be one of {", ".join(panel_names)} or None, got {panel!r}')
-    image = panels()[panel].image if panel else None
+    image = None
+    if panel is not None: image = panels()[check_panels(panel)[0]].image
     if image and (view := _standalone_view(image, selection)): return draw_figure(view)
     with F.figure_style():
         if panel is None: return _page(selection, width)
@@ -370,7 +373,8 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
     "Return the panels at position `where` of a page that have data for `selection`"
-    shown = ('signals', 'anything') if _is_signal(selection.snapshot) else ('maps', 'text', 'anything')
+    if _is_signal(selection.snapshot): shown = ('signals', 'anything')
+    else: shown = ('maps', 'text', 'anything')
     panels_here = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
              and _needs.get(panel.name, bool)(selection.snapshot)]
     # for an image or series, saliency is compared

@@ -13,7 +13,7 @@ import numpy as np
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #006
 class ThrottledWorker:
-    "Call `act` in a separate thread, at most `rate` times per second, and always after the last `call`"
+    "A worker that calls `act` in a separate thread, at most `rate` times per second and always after the last `call`"
     def __init__(self, act, rate=10):
         self.act, self.gap, self.error = act, 1/rate, None
         self._turn, self._due, self._last, self._thread = threading.Condition(), None, -np.inf, None
@@ -22,7 +22,8 @@ class ThrottledWorker:
         "Request a call of `act`, now or `after` some seconds; return immediately"
         with self._turn:
             due = time.monotonic() + after
-            self._due = due if self._due is None else min(self._due, due)
+            if self._due is None: self._due = due
+            else: self._due = min(self._due, due)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name='salviz-worker', daemon=True)
                 self._thread.start()
@@ -41,9 +42,9 @@ class ThrottledWorker:
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
-        "Wait for all requested calls; re-raise an exception of `act`"
+        "Wait for all requested calls; raise an exception of `act` again"
         with self._turn: done = self._turn.wait_for(lambda: self._thread is None, timeout)
-        if not done: raise TimeoutError(f'still busy after {timeout:g} seconds')
+        if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #010
@@ -66,7 +67,7 @@ def _least_missed(
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #013
 class TransferPlan:
-    "Choose the frames (run, probe, step) to send, within `budget` bytes and `most` frames"
+    "The frames (run, probe, step) to send, within `budget` bytes and `most` frames"
     def __init__(self, budget, most=1000):
         self.budget, self.most, self.sizes, self.planned, self.in_view = budget, most, {}, set(), set()
 

@@ -20,7 +20,7 @@ from .custom_sentences import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import as_run, grown, meta as describe, run_meta
+from .run_metadata import as_run, check_recorded, grown, meta as describe, run_meta
 from .transfer import ThrottledWorker, TransferPlan, thin_rows
 from ..views.maps import telling_entry
 
@@ -31,11 +31,10 @@ class _DescribedRuns:
         "Compute the metadata of the runs and plan the transfer, with the first sentence in view"
         self._metas = []
         for run in self._runs:
-            selected = chosen(run, probes, steps, first=not self._metas) if run.recorded else (None, None)
-            if not run.recorded and not self._live:
-                raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots=8 or so, '
-                                 'or open it during training')
-            matches = self._metas[0] if self._metas else None
+            if not self._live: check_recorded(run)
+            selected = None, None
+            if run.recorded: selected = chosen(run, probes, steps, first=not self._metas)
+            matches = next(iter(self._metas), None)
             self._metas.append(run_meta(run, *selected, live=self._live, matches=matches))
         if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
         for i, m in enumerate(self._metas):
@@ -58,7 +57,7 @@ class _DescribedRuns:
         self._plan.prioritise(both | {(run, probe)})
 
     def _words(self):
-        "Return the message of the page about missing frames"
+        "Return the message about missing frames that the page shows"
         missing = len(self._plan.sizes) - len(self._plan.planned)
         sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out to stay within '
                      f'{self._plan.budget/1e6:.0f} MB; choose another example to load its steps, or use '
@@ -67,9 +66,9 @@ class _DescribedRuns:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #027
 class _Inbox(_DescribedRuns):
-    "Notes of training and requests of the page for the next round of the sender"
+    "A queue of new snapshots and of requests from the page, for the next round of the sender"
     def _notice(self, run:int, item):
-        "Note the new `item`, a snapshot or a row; called in the training thread"
+        "Queue the new `item`, a snapshot or a row of metrics; called in the training thread"
         if isinstance(item, Snapshot):
             if any(c is not None and x not in c for c, x in zip(self._chosen, (item.probe, item.step))): return
             with self._lock:
@@ -80,7 +79,7 @@ class _Inbox(_DescribedRuns):
         self._sender.call()
 
     def _ask(self, content):
-        "Note a request of the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
+        "Queue a request from the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
         if not isinstance(content, dict): return
         if content.get('kind') in _answerers: return self._ask_model(content)
         names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
@@ -89,7 +88,7 @@ class _Inbox(_DescribedRuns):
         self._sender.call()
 
     def _take(self):
-        "Update the plan with all notes and requests"
+        "Update the plan with all queued snapshots and requests"
         with self._lock: inbox, self._inbox, requests, self._requests = self._inbox, {}, self._requests, []
         for key in inbox:
             run, probe, step = key
@@ -116,7 +115,7 @@ class _Inbox(_DescribedRuns):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #029
 class _PackedFrames(_Inbox):
-    "Packed frames in slots"
+    "Storage of packed frames in numbered slots"
     def _wanted(self) -> list:
         "Return the planned frames that are still missing, in the order of sending"
         planned = self._plan.planned
@@ -159,7 +158,7 @@ class _PackedFrames(_Inbox):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #032
 class _Rows(_PackedFrames):
-    "Metrics, and changes during a request for the whole state"
+    "Delivery of metrics, and of changes that happened while a page requested the whole state"
     def _rows(self, state) -> float: # seconds until the rows are due again, 0 if they are up to date
         "Add the metrics to `state` if they are due"
         wait = self._rows_due - time.monotonic()
@@ -255,9 +254,9 @@ def _well_formed(content, runs) -> bool:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42c
 class _ModelQueries:
-    "Queries to a model"
+    "Queries from the page to a model, and their answers"
     def _ask_model(self, content):
-        "Note a query to a model, to be answered when the kernel is free"
+        "Queue a query to a model, which is answered when the kernel is free"
         if not _well_formed(content, len(self._sources)): return
         self._questions[content['kind']] = content
         self._wake()
@@ -309,7 +308,8 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
 
     def get_state(self, key=None, drop_defaults=False):
         "Return the state of the traits and of the sent data"
-        keys = [key] if isinstance(key, str) else key
+        if isinstance(key, str): keys = [key]
+        else: keys = key
         with self._lock:
             mine = {k: v for k, v in self._data.items() if keys is None or k in keys}
             # A page that requests the whole state would overwrite changes sent before the answer arrives with older

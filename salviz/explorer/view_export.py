@@ -109,7 +109,7 @@ def figure_arguments(
     takes, here = figure_kind.takes if figure_kind else 'snapshot', seen(s, selection.run)
     source, probe, options = [here], None, dict(explicit)
     if takes == 'pair':
-        if selection.other is None: raise ValueError(f'figure: {kind} takes two snapshots, but only one is in view')
+        selection.check_other()
         source = [seen(selection.other, selection.other_run), here]
         if selection.of_one_run: source.sort(key=lambda one: one.snapshot.step) # B is the later step
     elif takes == 'run': source, probe = [selection.run], s.probe
@@ -118,7 +118,8 @@ def figure_arguments(
         shown = _place(selection, kind, figure_kind, explicit)
         shown |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
         if 'what' in figure_kind.options:
-            shown['what'] = 'attention' if shown.get('head') == 'rollout' else selection.shows()
+            if shown.get('head') == 'rollout': shown['what'] = 'attention'
+            else: shown['what'] = selection.shows()
         if 'overlays' in figure_kind.options: shown |= _map_options(selection, state)
         if 'patch' in figure_kind.options and 'patches' in s.info and 'patch' not in explicit:
             shown['patch'] = _patch_in_view(s, state.get('row'), kind)

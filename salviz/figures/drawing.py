@@ -112,14 +112,16 @@ def lightness(colour):
     return float(np.dot(to_rgb(colour), [.299, .587, .114]))
 
 def ink_on(fill):
-    "Return the colour of text on `fill`"
+    "Return the colour for text on the background `fill`"
     if lightness(fill) < .5: return 'white'
     return ink
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #009b
 panel_title = dict(fontsize=7, weight='bold', va='baseline') # title of a panel
 
-def weight_of(is_bold): return 'bold' if is_bold else 'normal'
+def weight_of(is_bold):
+    if is_bold: return 'bold'
+    return 'normal'
 
 middle = dict(ha='center', va='center_baseline') # centres a text at its point
 
@@ -144,7 +146,8 @@ def _is_postscript(family:str) -> bool:
     "Return whether the installed font `family` has PostScript (CFF) outlines, in a single file or in a collection"
     file = _file_of(family, len(fontManager.ttflist))
     data, at = Path(file).read_bytes(), 12 + 4*file.face_index
-    start = int.from_bytes(data[at:at + 4], 'big') if data[:4] == b'ttcf' else 0
+    start = 0
+    if data[:4] == b'ttcf': start = int.from_bytes(data[at:at + 4], 'big')
     return data[start:start + 4] == b'OTTO'
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #012c
@@ -168,7 +171,7 @@ _never = re.compile(r'cm(b|ex|mi|r|ss|sy|ti|tt)10$|STIX(Non|Size)|Last Resort|De
 
 @lru_cache
 def _codes(family):
-    "Return the codes of the characters of the font `family`"
+    "Return the code points of the characters in the font `family`"
     try: return frozenset(_face(family).get_charmap())
     except (ValueError, RuntimeError, OSError): return frozenset()
 
@@ -197,7 +200,8 @@ def _can_draw(char:str) -> bool:
     if unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Co', 'Cn'): return False
     families = _in_force.get()
     if any(ord(char) in _codes(font) for font in families): return True
-    family = _helper(char, len(fontManager.ttflist)) if isinstance(families, list) else None
+    family = None
+    if isinstance(families, list): family = _helper(char, len(fontManager.ttflist))
     if family is None: return False
     families.append(family)
     matplotlib.rcParams['font.family'] = list(families)
@@ -243,7 +247,8 @@ def drawable_view(view):
     without = set()
     texts = {f.name: _drawable_value(getattr(view, f.name), without, inside=False) for f in fields(view)}
     if without:
-        named = ', '.join(f'U+{ord(c):04X}' for c in sorted(without)[:5]) + ('' if len(without) <= 5 else ', …')
+        named = ', '.join(f'U+{ord(c):04X}' for c in sorted(without)[:5])
+        if len(without) > 5: named += ', …'
         warnings.warn(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}), and no other '
                       'installed font has one: they are drawn as □',
                       stacklevel=3)
@@ -339,8 +344,9 @@ def spaced(
     flat=True, # does the axis run along the texts?
 ) -> list: # indices
     "Return which of `texts`, centred at positions `at`, can be drawn without touching; both ends are included"
-    half = [text_width(text, 6)/2 if flat else 1.9 for text in texts]
-    chosen = [0] + ([len(at) - 1] if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap else [])
+    half, chosen = [1.9]*len(texts), [0]
+    if flat: half = [text_width(text, 6)/2 for text in texts]
+    if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap: chosen.append(len(at) - 1)
     for i in range(1, len(at) - 1):
         if all(abs(at[i] - at[k]) > half[i] + half[k] + gap for k in chosen): chosen.append(i)
     return sorted(chosen)
@@ -377,7 +383,8 @@ def token_ticks(
     texts = tuple(fitted(text, longest, size) for text in labels)
     reach = max(text_width(text, size) for text in texts)
     upright = along and reach > pitch - 3
-    every = 1 if along and not upright else int(np.ceil(size*line/pitch - 1e-6))
+    if along and not upright: every = 1
+    else: every = int(np.ceil(size*line/pitch - 1e-6))
     return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
                       reach if upright or not along else size*line)
 
@@ -570,7 +577,8 @@ def beyond_page(
     try:
         renderer, page = fig.canvas.get_renderer(), fig.bbox.extents
         for artist, name in _unclipped(fig):
-            box = artist.get_tightbbox(renderer) if isinstance(artist, Axis) else artist.get_window_extent(renderer)
+            if isinstance(artist, Axis): box = artist.get_tightbbox(renderer)
+            else: box = artist.get_window_extent(renderer)
             if box is None or not np.isfinite(box.extents).all(): continue
             left, bottom, right, top = box.extents
             far = max(page[0] - left, page[1] - bottom, right - page[2], top - page[3])*72/fig.dpi
@@ -602,7 +610,7 @@ def _enlarge_ticks(axis, s):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038b
 def _enlarge(artist, s):
-    "Enlarge the sizes of one artist that are in points"
+    "Enlarge those sizes of an artist that are in points"
     if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
     if isinstance(artist, Annotation) and 'points' in str(artist.anncoords):
         artist.xyann = tuple(s*x for x in artist.xyann)
@@ -645,14 +653,16 @@ def colour_bar(
     extend='neither',           # where values exceed the scale: 'neither', 'both', 'max' or 'min'
 ):
     "Draw a colour bar with numbers and a label; it is horizontal if it is wider than high"
-    (texts, unit), flat = _numbered(ticks), width > height
+    texts, unit = _numbered(ticks)
+    flat, label = width > height, label + unit
+    orientation = 'horizontal'
+    if not flat: orientation, label = 'vertical', '\n'.join(_bar_lines(label, height))
     chosen = spaced([float(norm(t))*max(width, height) for t in ticks], texts, flat=flat)
     bar = sheet.fig.colorbar(ScalarMappable(norm, cmap), cax=sheet.axes(x, y, width, height), extend=extend,
-                             orientation='horizontal' if flat else 'vertical')
+                             orientation=orientation)
     bar.set_ticks([ticks[i] for i in chosen], labels=[texts[i] for i in chosen])
     bar.minorticks_off()
-    label += unit
-    bar.set_label(label if flat else '\n'.join(_bar_lines(label, height)))
+    bar.set_label(label)
     bar.outline.set_linewidth(.5)
     return bar
 
@@ -670,7 +680,7 @@ def upright_bar_width(ticks, label, height):
 def signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
 
 def attention_scale(limit):
-    "Return a square-root scale for attention up to `limit`: norm, colours, values to print"
+    "Return a square-root scale for attention up to `limit`: its norm, its colour map and the values to print"
     candidates = (0, .01, .05, .1, .25, .5, 1)
     numbered = [x for x in candidates if x <= limit*1.001 and (x == 0 or (x/limit)**.5 > .08)] # not too close together
     return PowerNorm(.5, 0, limit), sequential, numbered
@@ -695,14 +705,19 @@ def flow(widths, space, gap):
 
 of_words = 'saliency of a word, summed over its pieces'
 
-def signed_number(x): return f'{x:+.{1 if abs(x) >= .95 or x == 0 else 2}f}'.replace('-', '−')
+def signed_number(x):
+    "Return `x` as text with a sign and one decimal, or two decimals if it is small"
+    decimals = 2
+    if abs(x) >= .95 or x == 0: decimals = 1
+    return f'{x:+.{decimals}f}'.replace('-', '−')
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #044
 def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.):
     """Draw `text` in a box `box` points high, coloured by its `saliency` if there is one; special tokens are grey and
     have no box"""
     norm, cmap, _ = signed_scale(limit)
-    fill = 'white' if saliency is None else cmap(norm(np.nan_to_num(saliency)))
+    fill = 'white'
+    if saliency is not None: fill = cmap(norm(np.nan_to_num(saliency)))
     if special: ax.text(x + width/2, y + box/2, text, size=size, color=grey, **middle)
     else: filled_box(ax, x, y, width, box, text, size, fill, ink_on(fill))
 
@@ -716,7 +731,8 @@ def filled_box(ax, x, y, width, box, text, size, fill, colour):
 def word_boxes(ax, view, words, places, widths, box, line, size):
     "Draw the `words` of `view` in boxes at `places`, in lines `line` points apart"
     for i, (k, x) in enumerate(places):
-        saliency = None if view.saliency is None else view.saliency[i]
+        saliency = None
+        if view.saliency is not None: saliency = view.saliency[i]
         word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i], saliency, view.limit)
 
 def arrow_to(source, place):
@@ -777,7 +793,8 @@ def mark_cells(ax, x, y, pitch):
     "Mark the cells (`x`, `y`) with crossed circles, or with crosses alone if a circle would fill the cell"
     if pitch >= 6:
         ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
-    side = (.36 if pitch >= 6 else .7)*pitch
+    side = .7*pitch
+    if pitch >= 6: side = .36*pitch
     if pitch < 6: ax.scatter(x, y, s=side**2, marker='x', color='white', linewidth=pitch/3.5)
     ax.scatter(x, y, s=side**2, marker='x', color=ink, linewidth=max(.4, pitch/24))
 
@@ -805,11 +822,12 @@ def mark_inside(ax, region, pitch):
     def box(y, a, b):
         left, right, top, bottom = a - .5 + gap, b - .5 - gap, y - .5 + gap, y + .5 - gap
         return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
-    lines = [box(*b) for b in row_boxes(region)] if roomy else _inner_border(region)
+    if roomy: lines, style = [box(*b) for b in row_boxes(region)], [(0, (3, 1.6))]
+    else: lines, style = _inner_border(region), '-'
     def draw(**properties): # also along the map's border
         ax.add_collection(LineCollection(lines, clip_on=False, **properties))
     if roomy: draw(colors='white', linewidths=2*w, capstyle='projecting') # legible on any colour
-    draw(colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))] if roomy else '-')
+    draw(colors=ink, linewidths=w, linestyles=style)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #048sb
 def _inner_border(
@@ -823,19 +841,25 @@ def _inner_border(
              (inside & ~region[1:-1, :-2], -far, True), (inside & ~region[1:-1, 2:], far, True)]
     lines = []
     for edge, shift, upright in edges:
-        for i, a, b in row_boxes(edge.T if upright else edge):
+        if upright: edge = edge.T
+        for i, a, b in row_boxes(edge):
             ends = [(a - far, i + shift), (b - 1 + far, i + shift)]
-            lines.append([(y, x) for x, y in ends] if upright else ends)
+            if upright: ends = [(y, x) for x, y in ends]
+            lines.append(ends)
     return np.array(lines, dtype=float).reshape(-1, 2, 2)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #0481
 def region_sample(pitch):
     "Return the legend sample for `mark_inside`"
-    return patch(facecolor='white', edgecolor=ink, linewidth=.8 if pitch >= 7 else .5, linestyle=(0, (3, 1.6)))
+    width = .5
+    if pitch >= 7: width = .8
+    return patch(facecolor='white', edgecolor=ink, linewidth=width, linestyle=(0, (3, 1.6)))
 
 def cross_sample(pitch):
     "Return the legend sample for `mark_cells`"
-    return lambda ax: mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
+    size = 5
+    if pitch >= 6: size = 12
+    return lambda ax: mark_cells(ax, [7], [4.5], size)
 
 def minus_sample(ax):
     "Draw the legend sample for `mark_below`"
@@ -854,10 +878,12 @@ def _tex_engine(fig):
     "Return a LaTeX engine that can set the texts of `fig`; raise an error if none is installed"
     strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
                                     for c in one.get_text()}).replace('\n', ''))
-    wanted = ('xelatex', 'lualatex') if strange else ('pdflatex', 'xelatex', 'lualatex')
+    if strange: wanted = ('xelatex', 'lualatex')
+    else: wanted = ('pdflatex', 'xelatex', 'lualatex')
     engine = next((one for one in wanted if shutil.which(one)), None)
     if engine is None:
-        why = f' (for the characters {" ".join(strange[:8])})' if strange else ''
+        why = ''
+        if strange: why = f' (for the characters {" ".join(strange[:8])})'
         raise RuntimeError('save_figure: writing a .pgf file needs LaTeX, but none of '
                            f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
@@ -893,7 +919,8 @@ def caption_files(
     "Return the files that `save_figure(fig, path, caption=True)` writes in addition to the figure"
     path, caption = Path(path), getattr(fig, 'caption', '')
     strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(caption)[:8])
-    hint = f'% {strange}: boxes in pdfLaTeX; XeLaTeX and LuaLaTeX print them if the font has them\n' if strange else ''
+    hint = ''
+    if strange: hint = f'% {strange}: boxes in pdfLaTeX; XeLaTeX and LuaLaTeX print them if the font has them\n'
     facts, citations = '\n'.join(getattr(fig, 'facts', ())), '\n\n'.join(getattr(fig, 'citations', ()))
     latex = f'{hint}\\caption{{{latex_text(caption, prose=True)}}}'*bool(caption)
     files = {path.with_suffix('.txt'): '\n\n'.join(filter(None, [caption, facts])) or '\n',
@@ -906,10 +933,12 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata on how it was made if there is any"
+    "Return `fig` as the bytes of a file, with metadata that describe how it was created, if there are any"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
-    return rendered(fig, kind, text=text, line=stamp(recipe, path) if recipe else '')
+    line = ''
+    if recipe: line = stamp(recipe, path)
+    return rendered(fig, kind, text=text, line=line)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #056s
 def save_figure(
@@ -931,7 +960,8 @@ def save_figure(
     if not path.parent.is_dir():
         raise FileNotFoundError(f'save_figure: the folder {path.parent} does not exist; create it, '
                                 'or choose another path')
-    others = {file: words.encode() for file, words in caption_files(fig, path).items()} if caption else {}
+    others = {}
+    if caption: others = {file: words.encode() for file, words in caption_files(fig, path).items()}
     if kind == 'pgf': _save_pgf(fig, path)
     else: write_whole(path, stamped(fig, path, text))
     if caption:
@@ -968,19 +998,19 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def options(self) -> list:
-        "Return the names of the arguments of `make`, without its source"
+        "Names of the arguments of `make`, without its source"
         names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
 
     @property
     def option_facts(self) -> list: # of `Option`
-        "Return the options with their defaults and the comments next to the parameters"
+        "The options, with their defaults and the comments next to the parameters"
         return [_option_of(self, name) for name in self.options]
 
     @property
     def call(self) -> str:
-        "Return an example call of `figure`"
+        "An example call of `figure`"
         options = _example_options.get(self.takes, {}) | self.example
         words = ''.join(f', {name}={x!r}' for name, x in options.items())
         return f'figure({_example_sources[self.takes]}, {self.name!r}{words})'
@@ -1007,10 +1037,12 @@ _about_tables = 'sentences about the table, for the caption; None: those in its 
 def _option_of(kind, name) -> Option:
     "Return the option `name` of `kind`"
     parameters = inspect.signature(kind.make).parameters
-    function = kind.make if name in parameters else kind.further.get(name)
+    if name in parameters: function = kind.make
+    else: function = kind.further.get(name)
     if function is None: return Option(name, 'None', _about_tables if name == 'about' else '')
     default = inspect.signature(function).parameters[name].default
-    written = '' if default is inspect.Parameter.empty else repr(default)
+    written = ''
+    if default is not inspect.Parameter.empty: written = repr(default)
     return Option(name, written, comments_of(function).get(name, ''))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059db
@@ -1019,11 +1051,13 @@ def _kind_lines(kind, width=110) -> list:
     source = _sources[kind.takes]
     lines = [f'{kind.name}: {kind.about}', f'    source: {source}' + f' ({kind.needs})'*(kind.needs != source),
              f'    {kind.call}']
-    starts = [f'{option.name}={option.default}' if option.default else option.name for option in kind.option_facts]
+    starts = [f'{option.name}={option.default}'.removesuffix('=') for option in kind.option_facts]
     column = 6 + min(max(map(len, starts), default=0), 28)
     for start, option in zip(starts, kind.option_facts):
-        about = option.about if option.default else f'{option.about} (required)'
-        first = f'    {start}'.ljust(column) if len(start) + 6 <= column else f'    {start}  '
+        if option.default: about = option.about
+        else: about = f'{option.about} (required)'
+        if len(start) + 6 <= column: first = f'    {start}'.ljust(column)
+        else: first = f'    {start}  '
         lines += [first + line if k == 0 else ' '*column + line
                   for k, line in enumerate(wrap(about, width - column) or [''])]
     return [line.rstrip() for line in lines]
@@ -1073,7 +1107,8 @@ def figure_kind(
     _check_kind(name, make, takes, asks, cites)
     view = _view_class_of(make)
     def register(draw):
-        passed_on = dict(further) if isinstance(further, dict) else dict.fromkeys(further)
+        if isinstance(further, dict): passed_on = dict(further)
+        else: passed_on = dict.fromkeys(further)
         _kinds[name] = Kind(name, about, needs, validated(make), takes, tuple(cites), tuple(lists), passed_on, asks,
                            example or {}, draw.__module__)
         bodies[view], narrowest[view] = draw, least

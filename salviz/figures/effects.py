@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
-from .charts import axis_ticks, with_margin
+from .charts import axis_ticks, most_ticks, with_margin
 from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend,
                                     legend_height, patch, spaced, text_width, vermilion, weight_of, widened, wrapped)
 from ..views.curves import colours
@@ -23,7 +23,8 @@ _small_fill, _undecided = '#b3d3e8', (grey, 'white')
 def _dot_colours(row, scaled):
     "Return the colours of the line and of the dot of an effect, by its verdict"
     line, fill = _of_word.get(row.word, _undecided)
-    smallest = 1. if scaled and row.smallest > 0 else row.smallest
+    if scaled and row.smallest > 0: smallest = 1.
+    else: smallest = row.smallest
     is_small = row.word == 'supported' and row.rule != 'no harm' and row.high < smallest
     return line, _small_fill if is_small else fill
 
@@ -32,7 +33,8 @@ def _forest_numbers(row):
     "Return the mean and the interval of a row as text, in the units of the axis"
     if not np.isfinite(row['mean']): return '–'
     ends = [abs(x) for x in (row['mean'], row.low, row.high) if np.isfinite(x)]
-    decimals = int(np.clip(1 - np.floor(np.log10(max(ends))), 0, 4)) if max(ends) > 0 else 1
+    decimals = 1
+    if max(ends) > 0: decimals = int(np.clip(1 - np.floor(np.log10(max(ends))), 0, 4))
     mean, low, high = (number_words(x, decimals) for x in (row['mean'], row.low, row.high))
     if np.isfinite(row.low): return f'{mean} [{low}, {high}]'
     return mean
@@ -41,7 +43,8 @@ def _forest_numbers(row):
 def _clipped(ax, x, y, colour, limits):
     "Draw an arrow at the edge if `x` lies outside `limits`"
     if not np.isfinite(x) or limits[0] <= x <= limits[1]: return
-    at, mark = (limits[0], '<') if x < limits[0] else (limits[1], '>')
+    if x < limits[0]: at, mark = limits[0], '<'
+    else: at, mark = limits[1], '>'
     ax.plot([at], [y], marker=mark, color=colour, markersize=3.2, markeredgewidth=0, linestyle='none', zorder=5)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
@@ -85,7 +88,8 @@ def _forest_places(view, claims, high_row, stacked):
         heading, y, rows = y + 6, y + 14*bool(group), []
         for i in np.flatnonzero(view.frame['group'] == group):
             above = 7.5*(len(claims[i]) - 1)
-            high = _stacked_high + above if stacked else high_row + 8*(len(claims[i]) - 1)
+            if stacked: high = _stacked_high + above
+            else: high = high_row + 8*(len(claims[i]) - 1)
             rows.append((int(i), *((y + 15 + above, 6, 7) if stacked else (y + high/2, high/2, high/2))))
             y += high
         places.append((title if group else None, heading, rows))
@@ -119,7 +123,8 @@ def _guides(ax, view, rows):
         for x, style in at.items(): ax.plot([x, x], [y - above, y + below], zorder=1.5, solid_capstyle='butt', **style)
         row = view.frame.iloc[i]
         if view.scaled or not row.smallest > 0: continue
-        x = -row.smallest if row.rule == 'no harm' else row.smallest
+        if row.rule == 'no harm': x = -row.smallest
+        else: x = row.smallest
         if view.limits[0] < x < view.limits[1]: ax.plot([x]*2, [y - 5, y + 5], zorder=1.4, **dotted)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8
@@ -166,7 +171,7 @@ def _forest(view, width, high_row=14., most=4):
     places, high = _forest_places(view, claims, high_row, stacked)
     left = Sheet.margin + (4 if stacked else columns[0] + 8)
     space = full - left - Sheet.margin - (4 if stacked else columns[1] + columns[2] + 16)
-    ticks, texts, at = axis_ticks(*view.limits, most=8 if space > 260 else 5)
+    ticks, texts, at = axis_ticks(*view.limits, most=most_ticks(space))
     fitting, entries = spaced(at*space, texts, gap=5), _forest_entries(view)
     x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
@@ -197,7 +202,7 @@ def _side_sample(second):
                               markeredgecolor='white', **_side_style(second))
 
 def _pairs_range(view):
-    "Return the ends of the axis, with a margin"
+    "Return the limits of the axis, with a margin"
     columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
     values = view.frame[columns].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
@@ -221,10 +226,11 @@ def _dots(view, width):
     full = width*72
     names = [in_lines(name, .4*full, 6.5) for name in view.names]
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
-    pitch = 15 if max(map(len, names)) == 1 else 18
+    pitch = 18
+    if max(map(len, names)) == 1: pitch = 15
     space, high = full - left - 10, pitch*len(names)
     low, top = _pairs_range(view)
-    ticks, texts, at = axis_ticks(low, top, most=8 if space > 260 else 5)
+    ticks, texts, at = axis_ticks(low, top, most=most_ticks(space))
     fitting = spaced(at*space, texts, gap=5)
     entries = [(_side_sample(k), side) for k, side in enumerate(view.sides)]
     x_label = wrapped(view.x_label, space, 6.5)
@@ -251,7 +257,7 @@ def _dots(view, width):
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-14
 def _slopes(view, width):
     "Draw two axes with a line per pair, which is labelled at its right end"
-    full, wide = width*72, min(width*72, 330.)
+    wide = min(width*72, 330.)
     names, (low, top) = [fitted(name, .38*wide, 6) for name in view.names], _pairs_range(view)
     high = float(np.clip(11*len(names), 120, 300))
     ticks, texts, _ = axis_ticks(low, top)
@@ -264,7 +270,8 @@ def _slopes(view, width):
         ax = sheet.axes(left, 0, space, high)
         for i, (_, row) in enumerate(view.frame.iterrows()):
             rises, falls = row.second > row['first'], row.second < row['first']
-            colour = blue if falls else grey
+            if falls: colour = blue
+            else: colour = grey
             if rises: colour = vermilion
             ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
                     markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
@@ -307,7 +314,7 @@ def _bars(view, width):
     values = view.frame[['value', 'low', 'high']].to_numpy(float)
     low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
     low, top = (low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0)
-    ticks, texts, at = axis_ticks(low, top, most=8 if space > 260 else 5)
+    ticks, texts, at = axis_ticks(low, top, most=most_ticks(space))
     fitting = spaced(at*space, texts, gap=5)
     styles = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
     def style(name): return dict(facecolor=styles[name][0], hatch=styles[name][1], edgecolor='white', linewidth=.3)

@@ -84,8 +84,8 @@ _most_points = 600 # per line
 
 def _evenly(part):
     "Return at most `_most_points` rows of `part`, including both ends"
-    return (part if len(part) <= _most_points
-            else part.iloc[np.linspace(0, len(part) - 1, _most_points).round().astype(int)])
+    if len(part) <= _most_points: return part
+    return part.iloc[np.linspace(0, len(part) - 1, _most_points).round().astype(int)]
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #011s
 def _curve(view, i, part, style):
@@ -177,7 +177,8 @@ def _boxes(view):
 def _table(view):
     "Draw a table with the best value of each column in bold"
     def cell(mean, deviation, star, best):
-        text = f'<b>{_safe(mean)}</b>' if best else _safe(mean or '–')
+        if best: text = f'<b>{_safe(mean)}</b>'
+        else: text = _safe(mean or '–')
         return text + (f' ± {_safe(deviation)}' if deviation else '') + (f' {_safe(star)}' if star else '')
     names = [list(map(_safe, column)) for column in zip(*view.names)]
     columns = zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T

@@ -46,7 +46,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
-    "Return the `Venue` in `width`, or None for inches, and whether it is the width of the page"
+    "Return the `Venue` that `width` names (None if it is in inches), and whether it is the width of the whole page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
@@ -129,7 +129,7 @@ def _runs_of(seen): return list(dict.fromkeys(one.run for one in seen if one and
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019sb
 def _seen(sources, step, probe) -> list: # of `Seen`
-    "Return the selected snapshots: of each run at each step of each probe"
+    "Return the selected snapshots: one for each run, step and probe"
     out = []
     for source in sources:
         if isinstance(source, (Snapshot, Seen)):
@@ -146,7 +146,7 @@ def _seen(sources, step, probe) -> list: # of `Seen`
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023
 def _about_run(run, name) -> dict: # {what: a line}
-    "Return model, data, method, seed and versions of `run`"
+    "Return the model, the data, the method, the seed and the versions of `run`"
     facts = {fact.what: fact.words for fact in run_facts(run.config)}
     lines = {what.capitalize(): facts[what] for what in ('model', 'data', 'method') if what in facts}
     lines['Run'] = ', '.join(filter(None, [name, facts.get('seed')]))
@@ -172,14 +172,14 @@ def _about_runs(runs) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024
 def _origin_lines(s):
-    "Describe model, method and seed of a snapshot without a run"
+    "Describe the model, the method and the seed of a snapshot without a run"
     facts = {fact.what: fact.words for fact in run_facts(snapshot_config(s))}
     lines = [f'{what.capitalize()}: {facts[what]}' for what in ('model', 'data', 'method') if what in facts]
     return lines + ([facts['seed'].capitalize().replace(' ', ': ', 1)] if 'seed' in facts else [])
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024b
 def _about_snapshots(seen, runs) -> list: # of lines
-    "Describe steps, probes, texts and explanations of `seen`, with their runs if there are several"
+    "Describe the steps, probes, texts and explanations in `seen`, with their runs if there are several"
     groups, names = {}, folder_names(runs)
     # snapshots without a run that differ in how they were made
     alone = len({tuple(_origin_lines(one.snapshot)) for one in seen if one.run is None}) > 1
@@ -221,7 +221,8 @@ def _facts_of(content, tool='matplotlib') -> tuple: # of lines
     "Describe how the figure of `content`, drawn with `tool`, was made"
     seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
                  for panel in content.seen for one in panel}.values())
-    about = [f'About: {content.about}'] if content.about else []
+    about = []
+    if content.about: about = [f'About: {content.about}']
     return (*_about_runs(content.runs), *about, *_about_snapshots(seen, content.runs), *_places(content),
             f'Drawn with: salviz {version("salviz")}, {tool} {version(tool)}')
 
@@ -278,13 +279,14 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return what distinguishes the views, from the first `Seen` of each in `shown` and its `options`: run, step,
-    probe, layer and head"""
+    """Return a text that distinguishes each view: its run, step, probe, layer and head. They come from the first
+    `Seen` of each view in `shown` and from its `options`."""
     names = run_names(_runs_of(shown))
     def parts(one):
         if not one: return ['']*3
         s = one.snapshot
-        origin = names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s))) or 'no method'
+        if one.run: origin = names[one.run.path]
+        else: origin = methods_words(' + '.join(methods_of(s))) or 'no method'
         return [origin, f'step {s.step}', f'probe {s.probe}']
     def place(each): return [f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head')]
     rows = [parts(one) + place(each) for one, each in zip(shown, options)]
@@ -301,7 +303,7 @@ def _prefixed(views, distinctions):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
-    "Return `error` about missing evidence, with the recorded steps that have it"
+    "Return `error` about missing evidence, extended by the recorded steps that have the evidence"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
     if not m: return error
     sources = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
@@ -310,8 +312,8 @@ def _holding(error, seen):
     wanted = m[4].split(', ')
     def has_evidence(s, p): return all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)
     steps = [s for s, p in run.recorded if p == int(m[3]) and has_evidence(s, p)]
-    hint = (f'recorded steps with this evidence: {", ".join(map(str, steps))}' if steps
-            else f'no recorded step of probe {m[3]} in {run.path.name} has it')
+    if steps: hint = f'recorded steps with this evidence: {", ".join(map(str, steps))}'
+    else: hint = f'no recorded step of probe {m[3]} in {run.path.name} has it'
     return ValueError(f'{m[1]}; {hint}')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028x
@@ -330,7 +332,8 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
                          'run and two steps such as step=[0, -1]')
     if kind.takes == 'snapshot': sets = [[one] for one in sets[0]]
     runs = _runs_of(one for panel in sets for one in panel)
-    each = [options] if kind.takes == 'snapshots' else _each(options, kind)
+    if kind.takes == 'snapshots': each = [options]
+    else: each = _each(options, kind)
     views_and_seen = []
     for panel in sets:
         for chosen in each:
@@ -342,14 +345,15 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028xc
 def _finished(kind, views_and_seen, runs, options):
-    "Return the `Content` of [(view, list of `Seen`)], with what distinguishes the views"
+    "Return the `Content` for [(view, list of `Seen`)], with a text that distinguishes each view"
     views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
     return Content(views, shown, runs, kind, _distinctions([panel[0] if panel else None for panel in shown], options))
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #029
 def _runs_in(source):
     "Return the runs in `source`; [] if it contains anything else"
-    parts = source.values() if isinstance(source, dict) else _listed(source)
+    if isinstance(source, dict): parts = source.values()
+    else: parts = _listed(source)
     items = [item for part in parts for item in _listed(part)]
     if all(isinstance(item, Run) for item in items): return items
     return []
@@ -405,7 +409,8 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    "Return the views of `kind` of `source`; without `kind`, the views in `source` or its characteristic figure"
+    """Return the views of `source` for a figure of `kind`; without `kind`, return the views in `source` or those of its
+    characteristic figure"""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
@@ -429,14 +434,14 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031
 def _caption_sizes(points, inches, views, columns) -> list: # of points
-    """Return `points` and smaller sizes to fall back on: the largest at which `views` are legible in `inches`, and less
-    if the page is not high enough"""
+    """Return the font sizes to try, in order: `points`, the largest size at which `views` are legible in `inches`, and
+    smaller ones in case the page is not high enough"""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
 
 def _smaller_words(points, fig, inches, view):
-    "Return the warning that the text of `fig` is smaller than the captions, which have `points`"
+    "Return the warning that the text of `fig` is smaller than the captions of the venue, which have `points` points"
     return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
             f'the captions; drawn at {7*fig.scale:.3g}')
 
@@ -455,7 +460,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "Return methods, step and sentences that `caption` does not contain, for figures without a heading"
+    "Return the methods, the step and the sentences that `caption` does not contain, for figures without a heading"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
@@ -469,8 +474,9 @@ def _without_heading(content, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dc
 def _description(content, heading, caption) -> str: # '' or sentences
-    "Return the end of a `caption`: what a missing heading would say, and model, data and seeds"
-    sentences = _without_heading(content, caption) if heading == 'none' else []
+    "Return the end of a `caption`: the content of a missing heading, and the model, data and seeds"
+    sentences = []
+    if heading == 'none': sentences = _without_heading(content, caption)
     if content.kind is None or content.kind.takes != 'runs': # captions of runs already contain it
         sentences.append(runs_words(dict(runs=[*map(_Described, _configs_of(content))])))
     return ' '.join(filter(None, sentences))
@@ -487,7 +493,8 @@ def _printed(content, width, font_size, drawing):
     elif len(views) > 1:
         content = content._replace(distinctions=[f'{title}, {distinction}' if distinction else str(title)
                                          for title, distinction in zip(_listed(titles), distinctions)])
-    sizes = _caption_sizes(points, inches, views, drawing.get('columns')) if font_size == 'caption' else font_size
+    if font_size == 'caption': sizes = _caption_sizes(points, inches, views, drawing.get('columns'))
+    else: sizes = font_size
     fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, **drawing)
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
@@ -527,7 +534,8 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
             raise ValueError(f'figure: an Explorer is drawn with its own selection; drop {name}=, or pass its run')
-    takes = None if kind is None else kind_named(kind).takes
+    takes = None
+    if kind is not None: takes = kind_named(kind).takes
     if takes == 'pair' and len(explorers) == 2: # the selections of both
         calls = [explorer.as_figure('attention_map', {}) for explorer in explorers]
         shown = {k: x for k, x in calls[1]['options'].items() if k in kind_named(kind).options}
@@ -594,7 +602,8 @@ def figure(
     differ = any(call[k] != calls[0][k] for call in calls for k in ('probe', 'options'))
     opened = _opened(source)
     arguments = dict(step=step, probe=probe, width=width, font_size=font_size, **drawing, **options)
-    content, source = (_of_calls(calls), opened) if differ else _views_to_draw(opened, kind, step, probe, options)
+    if differ: content, source = _of_calls(calls), opened
+    else: content, source = _views_to_draw(opened, kind, step, probe, options)
     if interactive: fig = _pointed_at(content, width=width, font_size=font_size, **drawing)
     else:
         limits = dict(page_height=venue.height if venue else 9.)

@@ -25,7 +25,7 @@ from ..views.maps import (attention_map, coloured_sentences, compared, continuat
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008
 def _scale_of(kind, limit):
-    "Return norm, colours and values to print of the scale of a panel"
+    "Return the norm, the colour map and the values to print for the scale of a panel"
     if kind == 'signed': return signed_scale(limit)
     norm, cmap, ticks = attention_scale(limit)
     return norm, cmap, ticks if np.isclose(ticks[-1], limit) else [*ticks, limit] # the upper end is always printed
@@ -99,8 +99,10 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     pitch, (norm, cmap, _) = grid.side/len(view.labels), _scale_of(view.kinds[i], view.limits[i])
     marked, tied = pitch >= least_cell, _tied_in(view, i)
     ax = map_axes(sheet, x, y, grid.side, view.values[i], norm, cmap, *grid.ticks, show_x=show_x, show_y=show_y)
-    if show_x: ax.set_xlabel('key (attended to)' if grid.side > 70 else 'key')
-    if show_y: ax.set_ylabel('query (attends)' if grid.side > 70 else 'query')
+    x_label, y_label = 'key', 'query'
+    if grid.side > 70: x_label, y_label = 'key (attended to)', 'query (attends)'
+    if show_x: ax.set_xlabel(x_label)
+    if show_y: ax.set_ylabel(y_label)
     lines = _name_lines(_panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines):
         sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, **panel_title)
@@ -144,7 +146,8 @@ def _lying_bars(bars, grid, width, from_left):
     """Return (x, y, length, label) of each of the horizontal `bars` below the maps, and their total height in
     points"""
     if not bars: return [], 0
-    least = 3.7 if len(bars) <= 3 else 5
+    least = 5
+    if len(bars) <= 3: least = 3.7
     across = len(bars) if width >= least else 1 # bars per row
     length = min(150., (width*72 - from_left - 18)/across - 16)
     labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
@@ -170,11 +173,13 @@ def _map_panels(view, width):
     upright = _columns(count, width) == 1 and width >= 2.6 # narrower: a vertical bar would crowd the maps
     grid = _grid(view, width, _columns(count, width), 62 if upright else 8)
     entries = _entries(view, grid.side/len(view.labels))
-    from_left = Sheet.margin if width < 4 else grid.left
+    if width < 4: from_left = Sheet.margin
+    else: from_left = grid.left
     marked = view.candidates is not None or view.discarded is not None
     small = grid.side/len(view.labels) < least_cell
     notes = (no_regions,)*(marked and small) + (unmarked,)*(small and _has_negative(view))
-    lying = bands if upright else bars + bands
+    if upright: lying = bands
+    else: lying = bars + bands
     places, below = _lying_bars(lying, grid, width, from_left)
     def draw(sheet):
         for i in range(count):
@@ -210,7 +215,8 @@ def _head_grid(view, width):
     signed_values, marked = view.kind == 'signed', side/cells >= least_cell
     norm, cmap, at = _scale_of(view.kind, view.limit)
     negative = signed_values and is_negative(image, view.limit).any()
-    guided = np.zeros((depth, heads), dtype=bool) if view.guided is None else view.guided
+    if view.guided is None: guided = np.zeros((depth, heads), dtype=bool)
+    else: guided = view.guided
     frame = patch(facecolor='white', edgecolor=vermilion, linewidth=1.1)
     entries = [(frame, 'trained towards a pattern')]*bool(guided.any())
     entries += [(minus_sample, 'clearly negative')]*bool(negative and marked)
@@ -226,7 +232,8 @@ def _head_grid(view, width):
         if negative and marked: mark_below(ax, image, view.limit, side/cells, lambda cell: (cell + .5)*pitch/step)
         plain, framed = ('#b0b0b0', .3), (vermilion, 1.1 if side > 20 else .7)
         for (i, h), is_guided in np.ndenumerate(guided):
-            colour, line = framed if is_guided else plain
+            if is_guided: colour, line = framed
+            else: colour, line = plain
             ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False, edgecolor=colour,
                                    linewidth=line))
         for i, l in enumerate(view.layers):
@@ -235,16 +242,16 @@ def _head_grid(view, width):
             sheet.text(left + h*pitch + side/2, top - 6, str(name), fontsize=6, ha='center', va='center_baseline')
         sheet.text(left, top - 16, 'head', fontsize=6.5, va='center_baseline')
         sheet.text(8, top, 'layer', fontsize=6.5, rotation=90, va='top', ha='left')
-        colour_bar(sheet, left, below + 2, min(150, width*72 - left - 12), 6, norm, cmap, at,
-                   view.unit + ('' if signed_values else ' (square-root scale)'),
-                   beyond(view.maps, view.limit) if signed_values else 'neither')
+        label, extend = f'{view.unit} (square-root scale)', 'neither'
+        if signed_values: label, extend = view.unit, beyond(view.maps, view.limit)
+        colour_bar(sheet, left, below + 2, min(150, width*72 - left - 12), 6, norm, cmap, at, label, extend)
         legend(sheet, left + 180*is_wide, below + 34*(not is_wide), space, entries)
     high = legend_height(entries, space) + 2*bool(entries)
     return Body(below + max(32, 34*(not is_wide)*bool(entries) + high), draw, notes)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    "Return texts, widths, and line and left edge of the boxes of one sentence; pieces of a word touch"
+    "Return the texts, the widths, and the lines and left edges of the boxes of a sentence; pieces of a word touch"
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
@@ -327,7 +334,8 @@ def _continuation(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #028
 def _pair_columns(view, at, space, size):
-    "Return words, replacements ('' for unchanged words), widths, top left corners, and the height of one pair"
+    """Return the words of one pair, their replacements ('' for unchanged words), the widths, the top left corners, and
+    the height"""
     words = [fitted(view.labels[i], space - 5, size) for i in at]
     below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], space - 5, size, 'bold')
              if view.is_replaced[i] else '' for k, i in enumerate(at)]
@@ -403,7 +411,8 @@ def _patch_attention(view, width):
     names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image, in patches', *view.names))]
     space, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
     fit = int((space + gap)//(max(min(150., 180/shape), 62) + gap)) # more of a narrow image fit
-    usual = 4 if width >= 5 else 2 + (width >= 3.7)
+    if width >= 5: usual = 4
+    else: usual = 2 + (width >= 3.7)
     across = min(count, max(usual, min(fit, 6)))
     most = (space - gap*(across - 1))/across
     wide = min(most, 150., 180/shape)

@@ -11,9 +11,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from ..core.examples import example_names
-from ..core.provenance import (carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts,
-                                    unpacked_metadata)
-from ..core.run_files import write_whole
+from ..core.provenance import carried_snapshot, read_stamp, run_id, stamp, study_facts, unpacked_metadata
 from ..core.runs import Run
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
 from .kinds import Seen, figure
@@ -29,7 +27,8 @@ def _below(folder, file):
         if i >= _most_folders:
             raise ValueError(f'remake: {folder} has more than {_most_folders:,} folders; pass a subfolder')
         if file in files: yield Path(at)
-        inner[:] = [] if 'config.json' in files else sorted(x for x in inner if not x.startswith('.'))
+        if 'config.json' in files: inner[:] = []
+        else: inner[:] = sorted(x for x in inner if not x.startswith('.'))
 
 def _run_in(folder):
     try: return Run(folder)
@@ -38,8 +37,10 @@ def _run_in(folder):
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
     "Return the run that a file describes with `facts`"
-    near = [folder/facts['path']] if facts.get('path') else []
-    example = [Run.example(facts['name'])] if facts['name'] in example_names else []
+    near = []
+    if facts.get('path'): near = [folder/facts['path']]
+    example = []
+    if facts['name'] in example_names: example = [Run.example(facts['name'])]
     candidates = [run for path in near if (run := _run_in(path))]
     candidates += [run for top in folders for path in _below(top, 'config.json') if (run := _run_in(path))]
     same = [run for run in [*candidates, *example] if run_id(run) == facts['id']]
@@ -56,7 +57,8 @@ def _not_found(what, facts):
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
     "Return the study that a file describes with `facts`"
-    near = [folder/facts['path']] if facts.get('path') else []
+    near = []
+    if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
     paths += [path for top in folders for path in _below(top, 'study.json')]
     designs = [(path, study_facts(path, read_study(path))['id']) for path in paths]
@@ -110,7 +112,8 @@ def _entries(x, within):
     "Return the descriptions of all runs or studies (`within`) in a described source, in order"
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
     if not isinstance(x, (dict, list)): return []
-    inside = x.values() if isinstance(x, dict) else x
+    if isinstance(x, dict): inside = x.values()
+    else: inside = x
     return [entry for one in inside for entry in _entries(one, within)]
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9b
@@ -166,9 +169,11 @@ class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
         elif self.same_picture: head = 'same image'
         elif self.same_picture is None: head = 'other arguments or another format'
         else: head = 'different image'
-        unknown = ['the source was moved'] if self.same_picture else [_unexplained]
+        if self.same_picture: unknown = ['the source was moved']
+        else: unknown = [_unexplained]
         reasons = self.differs or ([] if self.same or self.same_picture is None else unknown)
-        words = f' ({"; ".join(reasons)})' if reasons and not self.same else ''
+        words = ''
+        if reasons and not self.same: words = f' ({"; ".join(reasons)})'
         return f'{self.path or "figure"}: {head}{words}'
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11c
@@ -183,7 +188,8 @@ def _called_again(recipe, path, runs, changes):
         arguments = {k: unpacked_metadata(x, Math) for k, x in recipe['arguments'].items()}
         if hasattr(runs, 'columns') or isinstance(runs, (Run, StudyResults, ResultTable)): source = runs
         else:
-            places = [] if runs is None else runs
+            places = []
+            if runs is not None: places = runs
             if not isinstance(places, (list, tuple)): places = [places]
             source = _restored(recipe['source'], _Finder(path.absolute().parent, places))
     except (TypeError, KeyError, AttributeError, RecursionError) as e:
@@ -203,17 +209,19 @@ def remake(
     force:bool=False,     # overwrite an existing file
     **changes             # changed arguments of `figure`, such as width='acl'
 ) -> Remade:
-    "Remake the figure in `path` from its metadata, and report differences"
+    "Regenerate the figure in `path` from its metadata, and report the differences"
     path = Path(path)
     was = read_stamp(path)
     source, kind, arguments = _called_again(was, path, runs, changes)
     fig = figure(source, kind, **arguments)
-    text = was.get('text', 'paths') if was.get('text') in ('paths', 'text') else 'paths'
+    text = 'paths'
+    if was.get('text') in ('paths', 'text'): text = was.get('text', 'paths')
     before, differs = path.read_bytes(), _differences(was, fig.recipe)
     same = not changes and stamped(fig, path, text) == before
     line = stamp({k: x for k, x in was.items() if k != 'salviz_provenance'}, path)
     form = path.suffix.lower().removeprefix('.')
-    same_picture = None if changes else same or rendered(fig, form, text=text, line=line) == before
+    if changes: same_picture = None
+    else: same_picture = same or rendered(fig, form, text=text, line=line) == before
     if to is None and same: return Remade(None, fig, True, True, [])
     target = Path(path.with_name(f'{path.stem}-remade{path.suffix}') if to is None else to)
     if target.exists() and not force:

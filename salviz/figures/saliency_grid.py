@@ -17,7 +17,7 @@ from ..views.saliency_grid import saliency_grid
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5
 def _colours(view):
-    "Return norm, colours and values to print of the scale of `view`"
+    "Return the norm, the colour map and the values to print for the scale of `view`"
     if view.is_signed: return signed_scale(view.limit)
     return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
 
@@ -38,7 +38,7 @@ def _runs_of(columns):
     return out
 
 def _shape(view, i):
-    "Return height divided by width of item `i`"
+    "Return the height of item `i` divided by its width"
     shown = view.inputs[i]
     if view.modality == 'image': return len(shown)/shown.shape[1]
     return None
@@ -56,12 +56,14 @@ def _panel(sheet, view, i, k, box):
     ax, (norm, cmap, _) = sheet.axes(*box), _colours(view)
     ax.set(xticks=[], yticks=[])
     for spine in ax.spines.values(): spine.set(color='#b0b0b0', linewidth=.4)
-    values = view.inputs[i] if k is None else view.maps[i][k]
+    if k is None: values = view.inputs[i]
+    else: values = view.maps[i][k]
     if values is None:
         ax.set_facecolor(faint)
         return
     if view.modality == 'series': values = values.T
-    scale = dict(cmap='Greys') if k is None else dict(norm=norm, cmap=cmap)
+    if k is None: scale = dict(cmap='Greys')
+    else: scale = dict(norm=norm, cmap=cmap)
     if k is None and view.modality == 'image': values, scale = np.broadcast_to(values, (*values.shape[:2], 3)), {}
     ax.imshow(values, aspect='auto', interpolation='nearest', **scale)
     if k is not None and view.wrong[i, k]:
@@ -75,7 +77,8 @@ def _panels(view, width):
     names = [fitted(name, .16*full, 6) for name in view.items]
     left = Sheet.margin + max(text_width(name, 6) for name in names) + 5
     space = full - left - Sheet.margin
-    most = 74. if view.modality == 'image' else 130.
+    most = 130.
+    if view.modality == 'image': most = 74.
     side = min((space - gap*count - 4)/(count + 1), most)
     wide = side*(count + 1) + gap*count + 4
     left += max(0, (space - wide)/2)
@@ -103,7 +106,7 @@ def _panels(view, width):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7
 def _line_boxes(words, space, size):
-    "Return texts, widths and positions of the boxes of a sentence"
+    "Return the texts, the widths and the positions of the boxes of a sentence"
     texts = [fitted(word, space - 5, size) for word in words]
     widths = [text_width(text, size) + 5 for text in texts]
     return texts, widths, flow(widths, space, 1.5)
@@ -134,7 +137,8 @@ def _lines(view, width):
                 ax, values = sheet.canvas(left, top, space, high), view.maps[i][k]
                 for j, (text, w, (line, x)) in enumerate(zip(texts, widths, at)):
                     is_finite = values is not None and np.isfinite(values[j])
-                    fill = faint if values is None else 'white'
+                    fill = 'white'
+                    if values is None: fill = faint
                     if is_finite: fill = cmap(norm(values[j]))
                     filled_box(ax, x, line*(box + 2), w, box, text, size, fill, ink_on(fill) if is_finite else grey)
                     if is_finite and view.is_signed: underline(ax, x, line*(box + 2), w, box, values[j], view.limit)

@@ -59,7 +59,8 @@ def _legend_latex(
     *_, ticks = signed_scale(limit)
     exponent, _ = power_of_ten(limit)
     def box(t): return _box(f'${digits_of(t/10.**exponent, 2).replace("−", "-")}$', t, limit)
-    factor = f' ($\\times 10^{{{exponent}}}$)' if exponent else ''
+    factor = ''
+    if exponent: factor = f' ($\\times 10^{{{exponent}}}$)'
     about = f' {latex_text(unit, prose=True)}{factor}' + '; underlined: negative'*underlined
     return '{\\footnotesize ' + ''.join(map(box, ticks)) + about + '\\par}'
 
@@ -70,7 +71,8 @@ def _sentence(view, k):
     words = [('' if i == at[0] or view.continues[i] else '\n')
              + _word_latex(view.labels[i], view.values[i], view.limit, view.is_special[i]) for i in at]
     name = latex_text(view.names[k] or '', prose=True).replace('   ', '\\quad ')
-    heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{name}}}\\par}}'] if view.names[k] else []
+    heading = []
+    if view.names[k]: heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{name}}}\\par}}']
     return '\n'.join([*heading, ''.join(words) + '\\par\\smallskip'])
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #015b
@@ -104,7 +106,8 @@ def coloured_sentence_latex(
 ) -> str:
     "Return a sentence (or several, on one scale) coloured by `values` as LaTeX"
     several = len(labels) > 0 and not isinstance(labels[0], str)
-    pairs = list(zip(labels, values)) if several else [(labels, values)]
+    if several: pairs = list(zip(labels, values))
+    else: pairs = [(labels, values)]
     if several and len(labels) != len(values):
         raise ValueError(f'values must have one list for each of the {len(labels)} sentences, got {len(values)}')
     if not all(len(label) for label, _ in pairs):

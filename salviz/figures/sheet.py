@@ -38,7 +38,7 @@ from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
-    "Return name, values, colour and height of the strips of `view` from the top; `high`: default height in points"
+    "Return the name, values, colour and height of each strip of `view`, from the top; most are `high` points high"
     rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
@@ -62,7 +62,8 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #008
 def _aligned_strips(view, rows, flagged, width):
-    "Return the body with strips of bars over the sentence, `rows` as in `_strips`, shaded where a token is `flagged`"
+    """Return a body with strips of bars above the sentence, for `rows` as in `_strips`; the columns of `flagged` tokens
+    are shaded"""
     left, gap, n = 52, 7, len(view.labels)
     space = width*72 - left - 8
     per_line = int(np.ceil(n / np.ceil(n / (space // 6.6))))
@@ -91,7 +92,8 @@ def _aligned_strips(view, rows, flagged, width):
              "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
 def _attention_beside_saliency(view, width, high=46):
     "Draw aligned strips of bars over the sentence, each `high` points high"
-    target = np.zeros(len(view.labels)) if view.target is None else np.nan_to_num(view.target)
+    if view.target is None: target = np.zeros(len(view.labels))
+    else: target = np.nan_to_num(view.target)
     # only the columns of a binarised target are shaded
     flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
     return _aligned_strips(view, _strips(view, high), flagged, width)
@@ -105,7 +107,10 @@ def _explanation_beside_rationale(view, width, high=60):
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
-def _size(view): return 8 if len(view.labels) <= 60 else 7 # size of its words in points
+def _size(view):
+    "Return the font size of the words of `view` in points"
+    if len(view.labels) <= 60: return 8
+    return 7
 
 def _written(values, limit, write=signed_number, missing=''):
     "Return the numbers below words as texts, without the power of ten that the colour bar up to `limit` factors out"
@@ -154,6 +159,11 @@ def _shown_classes(view, most=8):
     ranked = sorted(np.argsort(-best, kind='stable').tolist(), key=lambda c: c not in view.right)
     return sorted(ranked[:most])
 
+def _class_notes(view, shown):
+    "Return the note that only the classes `shown` have bars, or no note"
+    if len(shown) in (0, len(view.classes)): return ()
+    return f'{len(shown)} of {len(view.classes)} classes are shown.',
+
 _threshold = dict(color=grey, linewidth=.8, linestyle=(0, (3, 2))) # above it a class is predicted (multi-label)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #014b
@@ -190,13 +200,16 @@ def _masked_sentence(view, width):
     widths = [max(w, text_width(b, size, weight_of(r)) + 5) for w, b, r in zip(widths, below, view.is_replaced)]
     places = flow(widths, space, 3)
     lines = places[-1][0] + 1
-    shown = _shown_classes(view) if view.probabilities is not None or view.masked_probabilities is not None else []
+    shown = []
+    if view.probabilities is not None or view.masked_probabilities is not None: shown = _shown_classes(view)
     text = lines*line
     is_wide = width >= 5 or not shown
-    bottom = max(62, 20*len(shown) + 14) if is_wide else 62 + 20*len(shown) + 14
-    notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
+    if is_wide: bottom = max(62, 20*len(shown) + 14)
+    else: bottom = 62 + 20*len(shown) + 14
+    notes = _class_notes(view, shown)
     # in a narrow column, both use the full width
-    bar, key = (left, left) if width >= 3 else (width*36 - 70, width*36 - 86)
+    if width >= 3: bar, key = left, left
+    else: bar, key = width*36 - 70, width*36 - 86
     def draw(sheet):
         ax = sheet.canvas(left, 0, space, text)
         word_boxes(ax, view, words, places, widths, box, line, size)
@@ -208,7 +221,8 @@ def _masked_sentence(view, width):
         replaced = patch(**replaced_style), 'replaced by the word that the arrow points to'
         legend(sheet, key, text + 36, space, [replaced])
         if shown:
-            x, y = (left + 200, text) if is_wide else (left, text + 58)
+            if is_wide: x, y = left + 200, text
+            else: x, y = left, text + 58
             legend(sheet, x, y, width*72 - x, [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')])
             _draw_probabilities(sheet, view, x, y + 12, width*72 - 8 - x, shown)
     return Body(text + bottom, draw, notes)
@@ -227,8 +241,8 @@ def _square(view, width, right, label_space=62):
 def _discard_region(view, width):
     "Draw the attribution map with its marks"
     signed_values = view.what != 'attention'
-    scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values
-                        else (attention_scale(view.limit), 'attention (square-root scale)'))
+    if signed_values: scale, bar_label = signed_scale(view.limit), view.what
+    else: scale, bar_label = attention_scale(view.limit), 'attention (square-root scale)'
     space = 62*min(1, width/3) # for a label, in points
     left = 14 + label_width(view.labels, space) + 6
     bar = max(62, upright_bar_width(scale[2], bar_label, min(width*72 - left - 62, 170)))
@@ -242,9 +256,11 @@ def _discard_region(view, width):
     negative = signed_values and is_negative(view.values, view.limit).any()
     if marked and negative: entries.append((minus_sample, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'attention not allowed'))
-    from_left = Sheet.margin if width < 4 else left
+    if width < 4: from_left = Sheet.margin
+    else: from_left = left
     space, foot = width*72 - from_left, side + ticks_x.reach + 20
-    below = foot if is_vertical else foot + 34
+    if is_vertical: below = foot
+    else: below = foot + 34
     def draw(sheet):
         norm, cmap, at = scale
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
@@ -255,8 +271,8 @@ def _discard_region(view, width):
             mark_inside(ax, view.candidates, pitch)
             if negative: mark_below(ax, view.values, view.limit, pitch)
             mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
-        bar_place = ((left + side + 8, 0, 7, min(side, 170)) if is_vertical
-                     else (from_left + 10, foot, min(150, space - 26), 6))
+        if is_vertical: bar_place = (left + side + 8, 0, 7, min(side, 170))
+        else: bar_place = (from_left + 10, foot, min(150, space - 26), 6)
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
         legend(sheet, from_left, below, space, entries)
     notes = thinned_note(ticks_x)
@@ -331,8 +347,8 @@ def _pattern_tables(view, width):
     def draw(sheet):
         for i in range(k):
             x, y = left + (i % across)*(wide + gap), (i // across)*block + 14
-            sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': undefined'),
-                                        wide + gap - 4, 7, 'bold'), **panel_title)
+            name = view.patterns[i] + ': undefined'*(not np.isfinite(view.uniform[i]))
+            sheet.text(x, y - 5, fitted(name, wide + gap - 4, 7, 'bold'), **panel_title)
             ax = sheet.axes(x, y, wide, high)
             _fraction_table(ax, view.fractions[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer')
@@ -342,7 +358,7 @@ def _pattern_tables(view, width):
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
     notes = tuple(f'{pattern}: every position belongs to it, so the fraction is undefined.'
                   for pattern, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
-    return Body(rows*block + (10 if view.guided.any() else 0), draw, notes)
+    return Body(rows*block + 10*bool(view.guided.any()), draw, notes)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028
 _Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend is_copy', defaults=(False,))
@@ -351,17 +367,21 @@ _Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend is_copy
 def _panels(view):
     "Return the panels of a signal view: input, saliency, the method's saliency, masked copy"
     image, grown = view.modality == 'image', np.nan_to_num(view.limit) or 1.
-    span = view.span if view.span[1] > view.span[0] else (view.span[0], view.span[0] + 1)
+    if view.span[1] > view.span[0]: span = view.span
+    else: span = (view.span[0], view.span[0] + 1)
     at = [span[0], 0 if span[0] < 0 < span[1] else sum(span)/2, span[1]]
     def shown(title, x, extend='neither'):
         if image:
-            return _Panel(title, x[..., 0] if x.shape[-1] == 1 else x, Normalize(0, 1), matplotlib.colormaps['gray'],
-                          None, '', 'neither')
+            if x.shape[-1] == 1: x = x[..., 0]
+            return _Panel(title, x, Normalize(0, 1), matplotlib.colormaps['gray'], None, '', 'neither')
         return _Panel(title, x.T, Normalize(*span), matplotlib.colormaps['Greys'], at, 'input', extend)
     def explained(title, x):
-        limit = grown if title == 'saliency' else float(np.nanquantile(np.abs(x), .99) or np.nanmax(np.abs(x))) or 1.
+        if title == 'saliency': limit = grown
+        else: limit = float(np.nanquantile(np.abs(x), .99) or np.nanmax(np.abs(x))) or 1.
         norm, cmap, ticks = signed_scale(limit)
-        return _Panel(title, x if image else x.T, norm, cmap, ticks, title, beyond(x, limit))
+        values = x
+        if not image: values = x.T
+        return _Panel(title, values, norm, cmap, ticks, title, beyond(x, limit))
     out = [shown('input X', view.input), explained('saliency', view.saliency)]
     if view.method_saliency is not None: out.append(explained('ranking saliency', view.method_saliency))
     if view.masked is None: return out
@@ -380,14 +400,19 @@ def _mark_masked(ax, is_masked, pitch):
     for colour, size in (('white', .5), (ink, .28)):
         ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
 
+def _cells(view):
+    "Return the rows and columns of cells in a panel of a signal view"
+    if view.modality == 'image': return view.saliency.shape
+    return view.saliency.shape[::-1]
+
 def _pitch(view, width, height):
     "Return the distance between cells in a panel of a signal view, in points"
-    rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
+    rows, columns = _cells(view)
     return min(width/columns, height/rows)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028sb
 def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
-    "Draw one panel at (`x`, `y`)"
+    "Draw a panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm)
     informative, is_masked = (mask if mask is None or view.modality == 'image' else mask.T
@@ -408,15 +433,17 @@ def _every(count, length, least):
 def _feature_axis(ax, names, count, height):
     "Label the features of a series with their names if there is space, otherwise with numbers"
     every = _every(count, height, 7)
-    texts = [fitted(name, 50, 6) for name in names] if names and every == 1 else [str(i) for i in range(count)]
+    if names and every == 1: texts = [fitted(name, 50, 6) for name in names]
+    else: texts = [str(i) for i in range(count)]
     ax.set_yticks(np.arange(0, count, every), texts[::every])
     ax.tick_params(length=1.5)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029b
 def _series_layout(view, panels, width):
-    "Lay out the panels of a long series one below the other: (height, draw, points between cells)"
+    "Lay out the panels of a long series one below the other; return (height, draw, points between cells)"
     steps, features = view.saliency.shape
-    named = view.feature_names if len(view.feature_names) == features else ()
+    named = ()
+    if len(view.feature_names) == features: named = view.feature_names
     left = 22 + max([text_width(fitted(one, 50, 6), 6) for one in named], default=8)
     high = float(np.clip(9*features, 42, 110))
     bars = [upright_bar_width(one.ticks, one.label, high) for one in panels]
@@ -445,24 +472,27 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
-    """Lay out the panels of an image or a short series side by side: (height, draw, points between cells).
-    If `dense`, all are in one row if each has 40 points, and those of a long series are low"""
-    rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
-    left, gap = 10 if view.modality == 'image' else 30, 8 if dense else 14
+    """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
+    `dense`, use one row if each panel has 40 points, and make the panels of a long series low."""
+    rows, columns = _cells(view)
+    left, foot, gap = 30, 50, 14
+    if view.modality == 'image': left, foot = 10, 34
+    if dense: gap = 8
     space = width*72 - left - 8
     one_row = width >= 5 or dense and (space + gap)/len(panels) - gap >= 40
-    across = len(panels) if one_row else min(len(panels), 2)
+    if one_row: across = len(panels)
+    else: across = min(len(panels), 2)
     most = (space - gap*(across - 1))/across
     wide = min(most, 150, 150*columns/rows)
     slot = min(most, max(wide, 90)) # a colour bar needs more space than a narrow image
     high, lines = wide*rows/columns, int(np.ceil(len(panels)/across))
     if dense and view.modality == 'series': high = max(high, 32)
-    block = 13 + high + (34 if view.modality == 'image' else 50)
+    block = 13 + high + foot
     def draw(sheet):
         for i, panel in enumerate(panels):
             x, y = left + (i % across)*(slot + gap), 13 + (i // across)*block
-            title = (panel.title if text_width(panel.title, 7, 'bold') <= slot + gap - 4
-                     else _short.get(panel.title, panel.title))
+            if text_width(panel.title, 7, 'bold') <= slot + gap - 4: title = panel.title
+            else: title = _short.get(panel.title, panel.title)
             ax = _draw_panel(sheet, view, panel._replace(title=fitted(title, slot + gap - 4, 7, 'bold')), x, y, wide,
                              high)
             below = y + high + 4
@@ -471,7 +501,8 @@ def _square_layout(view, panels, width, dense=False):
                 _time_axis(ax, columns, wide)
                 below += 16
             if panel.ticks is not None:
-                ticks = panel.ticks[::2] if len(panel.ticks) > 3 else panel.ticks
+                if len(panel.ticks) > 3: ticks = panel.ticks[::2]
+                else: ticks = panel.ticks
                 if slot < 60: ticks = ticks[::2] # only the ends
                 colour_bar(sheet, x + .1*slot, below, .8*slot, 5, panel.norm, panel.cmap, ticks, panel.label,
                            panel.extend)
@@ -495,22 +526,23 @@ def _signal_view(view, width, dense=False):
     "Draw the panels, and below them the predictions for the input and the masked copy; `dense`: with minimum height"
     panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
-    height, draw_panels, pitch = (_series_layout(view, panels, width) if is_long and not dense
-                                  else _square_layout(view, panels, width, dense))
+    if is_long and not dense: height, draw_panels, pitch = _series_layout(view, panels, width)
+    else: height, draw_panels, pitch = _square_layout(view, panels, width, dense)
     predictions = [p for p in (view.probabilities, view.masked_probabilities) if p is not None]
-    shown = _shown_classes(view, 2 if dense else 12) if predictions else []
-    notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
-    across = 2 if width >= 5 and len(shown) > 3 else 1
-    column, wide = -(-len(shown)//across), space/2 if across > 1 else min(space, 330)
+    shown, across, wide = [], 1, min(space, 330)
+    if predictions: shown = _shown_classes(view, 2 if dense else 12)
+    if width >= 5 and len(shown) > 3: across, wide = 2, space/2
+    notes, column = _class_notes(view, shown), -(-len(shown)//across)
     entries = _signal_legend(view, len(predictions), pitch)
     below = legend_height(entries, space) + 4*bool(entries)
     def draw(sheet):
         draw_panels(sheet)
         legend(sheet, 10, height + 4, space, entries)
-        for k in range(across if shown else 0):
+        if not shown: return
+        for k in range(across):
             _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1),
                                 shown[k*column:(k + 1)*column])
-    return Body(height + below + (20*column + 8 if shown else 0), draw, notes)
+    return Body(height + below + 20*column + 8*bool(shown), draw, notes)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #035
 @figure_kind('saliency_distribution', saliency_distribution, 'saliency values at two steps of an image or series',
@@ -593,7 +625,8 @@ def _source_map(sheet, view, x, y, side):
     ax = map_axes(sheet, x, y, side, view.attention, norm, cmap, *ticks)
     ax.set_xlabel('key (source)')
     ax.set_ylabel('query (source)')
-    where = 'mean over heads' if view.head is None else f'head {view.head}'
+    where = 'mean over heads'
+    if view.head is not None: where = f'head {view.head}'
     sheet.text(x, y - 5, f'encoder, layer {view.layer}, {where}', **panel_title)
     colour_bar(sheet, x + side + 8, y, 7, min(side, 150), norm, cmap, at, 'attention (square-root scale)')
 
@@ -601,7 +634,7 @@ def _source_map(sheet, view, x, y, side):
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
              least=2.8)
 def _translation(view, width):
-    "Draw the target above the source above the map"
+    "Draw the target, the source below it, and the map below both"
     size, left, space, box = 8, 52, width*72 - 58, 13
     plain = np.zeros(len(view.target), dtype=bool)
     texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], space, size)
@@ -615,7 +648,8 @@ def _translation(view, width):
     n = len(view.labels)
     far = 14 + label_width(view.labels, 50) + 6
     side = min(width*72 - far - 62, max(20*n, 78), 300)
-    below = () if view.attention is None else token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
+    below = ()
+    if view.attention is not None: below = token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
     def draw(sheet):
         _draw_answers(sheet.canvas(left, 0, space, upper), texts, places, widths, view.is_wrong, view.probability, 0,
                       size, box, line)
@@ -625,7 +659,7 @@ def _translation(view, width):
         _name_rows(sheet, left, [upper], {box/2: 'source'})
         if coloured:
             colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
-        y = upper + shelf + (0 if aside or not coloured else 32)
+        y = upper + shelf + 32*(coloured and not aside)
         if marked: legend(sheet, left + aside, y, space - aside, [(patch(**replaced_style), 'differs from the target')])
         if view.attention is not None: _source_map(sheet, view, far, upper + source + 18, side)
     if view.attention is None: return Body(upper + source, draw)
@@ -637,8 +671,10 @@ def _scale_of_scores(sheet, view, x, y, width):
     ax = sheet.axes(x, y, width, 44, xlim=view.span, ylim=(-1, 1))
     ax.spines[['top', 'right', 'left']].set_visible(False)
     ax.spines['bottom'].set_position(('data', 0))
-    at = np.linspace(*view.span, 5 if (view.span[1] - view.span[0]) % 4 == 0
-                     else int(min(view.span[1] - view.span[0], 10)) + 1)
+    length = view.span[1] - view.span[0]
+    count = int(min(length, 10)) + 1
+    if length % 4 == 0: count = 5
+    at = np.linspace(*view.span, count)
     ax.set_xticks(at, [digits_of(score, 2) for score in at])
     ax.set_yticks([])
     for value, up, colour, style in ((view.gold, .75, ink, dict(marker='D', s=26, facecolor=ink)),
@@ -656,7 +692,8 @@ def _scored_sentence(view, width):
     "Draw words coloured by saliency, and the scores on a line"
     size, coloured = _size(view), view.saliency is not None
     left, space, box, line = 10, width*72 - 18, size + 5, size + 19
-    numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
+    if coloured: numbers = _written(view.saliency, view.limit)
+    else: numbers = ['']*len(view.labels)
     words, widths, places = _columns(view, numbers, space, size)
     height = (places[-1][0] + 1)*line
     entries = [(lambda ax: ax.scatter([7], [4.5], marker='D', s=20, color=ink), 'label')]*(view.gold is not None) + [
@@ -666,14 +703,14 @@ def _scored_sentence(view, width):
         ax = sheet.canvas(left, 0, space, height)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
-        aside = 190 if coloured and width >= 5 else 0
+        aside = 190*(coloured and width >= 5)
         if coloured:
             colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit),
                        of_words)
-        y = height + (0 if aside or not coloured else 38)
+        y = height + 38*(coloured and not aside)
         _scale_of_scores(sheet, view, left + aside + 6, y, min(space - aside - 12, 260))
         legend(sheet, left + aside, y + 46, space - aside, entries)
-    return Body(height + 60 + (0 if width >= 5 or not coloured else 38), draw)
+    return Body(height + 60 + 38*(coloured and width < 5), draw)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #ml02
 @figure_kind('multi_label_sentence', multi_label_sentence, 'a sentence and the probability of each class (multi-label)',
@@ -682,10 +719,11 @@ def _multi_label_sentence(view, width):
     "Draw words coloured by saliency, and below them the bars of the classes"
     size, coloured = _size(view), view.saliency is not None
     left, space, box, line = 10, width*72 - 18, size + 5, size + 19
-    numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
+    if coloured: numbers = _written(view.saliency, view.limit)
+    else: numbers = ['']*len(view.labels)
     words, widths, places = _columns(view, numbers, space, size)
     height, shown = (places[-1][0] + 1)*line, _shown_classes(view, 12)
-    notes = () if len(shown) == len(view.classes) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
+    notes = _class_notes(view, shown)
     y = height + 38*coloured
     def draw(sheet):
         ax = sheet.canvas(left, 0, space, height)
@@ -699,7 +737,7 @@ def _multi_label_sentence(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #07efb355
 def _evidence_scale(view):
-    "Return norm, colours, values to print and label of the colour bar"
+    "Return the norm, the colour map, the values to print and the label of the colour bar"
     label = 'linear scale'
     if view.kind == 'signed': return *signed_scale(view.limit), label
     return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit, label
@@ -736,16 +774,20 @@ def _evidence_words(view, width):
     "Draw tokens in boxes that are coloured by the numbers below them"
     size, numbered = _size(view), view.kind != 'region'
     left, space, box, line = 10, width*72 - 18, size + 5, size + 8 + 14*numbered
-    write = signed_number if view.kind == 'signed' else partial(digits_of, digits=2)
-    numbers = _written(view.values, view.limit, write, 'not finite') if numbered else ['']*len(view.labels)
+    if view.kind == 'signed': write = signed_number
+    else: write = partial(digits_of, digits=2)
+    if numbered: numbers = _written(view.values, view.limit, write, 'not finite')
+    else: numbers = ['']*len(view.labels)
     words, widths, places = _columns(view, numbers, space, size)
     height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*numbered
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
         ax = sheet.canvas(left, 0, space, height)
         for i, (k, x) in enumerate(places):
-            fill = faint if np.isnan(view.values[i]) else cmap(norm(view.values[i]))
-            colour = grey if view.is_special[i] and lightness(fill) > .9 else ink_on(fill)
+            if np.isnan(view.values[i]): fill = faint
+            else: fill = cmap(norm(view.values[i]))
+            if view.is_special[i] and lightness(fill) > .9: colour = grey
+            else: colour = ink_on(fill)
             filled_box(ax, x, k*line, widths[i], box, words[i], size, fill, colour)
         _write_numbers(ax, numbers, places, widths, box, line)
         if bar: colour_bar(sheet, left, height + 2, min(140, space), 6, norm, cmap, at, label)
@@ -831,7 +873,8 @@ def _marks(views) -> list:
 # %% ../../nbs/11_figures/01_sheet.ipynb #051
 def _checked(view):
     "Return `view` as a list of views that can be drawn"
-    views = list(view) if isinstance(view, (list, tuple)) else [view]
+    if isinstance(view, (list, tuple)): views = list(view)
+    else: views = [view]
     if any(type(one) not in bodies for one in views): figure_kinds() # imports the modules that draw them
     if other := [one for one in views if type(one) not in bodies] or ([] if views else [view]):
         raise ValueError(f'figure: view must be one of {", ".join(one.__name__ for one in bodies)}, got '
@@ -873,7 +916,8 @@ def _headed(views, heading, titles):
     """Return `views` with `titles` in place of their own, with the parts that `heading` selects, and with letters if
     there are several"""
     if titles is not None:
-        titles = [titles] if isinstance(titles, str) else list(titles)
+        if isinstance(titles, str): titles = [titles]
+        else: titles = list(titles)
         if len(titles) != len(views):
             raise ValueError(f'figure: titles must have one entry per view ({len(views)}), got {len(titles)}')
         views = [replace(view, title=t) for view, t in zip(views, titles)]
@@ -914,8 +958,8 @@ def _laid_out(shown, views, width, columns, heading, most_height):
     """Return the sheets and bodies of `shown`, the panels per row, sentences for the caption, and facts; `width` in
     inches and `most_height` in points are those before enlarging"""
     across = _side_by_side(shown, columns, width)
-    drawn = (_fitting(shown, width, most_height) if across == 1
-             else [(view, bodies[type(view)](view, width/across)) for view in shown])
+    if across == 1: drawn = _fitting(shown, width, most_height)
+    else: drawn = [(view, bodies[type(view)](view, width/across)) for view in shown]
     to_caption = for_author = ()
     if heading == 'none': drawn, to_caption, for_author = _left_to_the_caption(drawn, views)
     else: drawn = _without_repeats(drawn)
@@ -944,8 +988,10 @@ def _first_that_fits(scales, lay_out, page_height):
 def _cut_words(cut, scale):
     "Return the warning about artists that are `cut` off at the edge of the page"
     far, what = cut[0]
-    more = f' (and {len(cut) - 1} more)' if len(cut) > 1 else ''
-    smaller = ', a smaller font_size' if scale > 1 else ''
+    more = ''
+    if len(cut) > 1: more = f' (and {len(cut) - 1} more)'
+    smaller = ''
+    if scale > 1: smaller = ', a smaller font_size'
     return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; choose a larger width{smaller} '
             'or shorter names')
 
@@ -965,8 +1011,10 @@ def _tall_words(fig, page_height, views, width, scale, across):
 def _shortened_words(labels, scale):
     "Return the warning about `labels` that were shortened"
     few = ', '.join(f'“{label if len(label) <= 60 else label[:59] + "…"}”' for label in labels[:2])
-    more = f' and {len(labels) - 2} more' if len(labels) > 2 else ''
-    smaller = ', a smaller font_size' if scale > 1 else ''
+    more = ''
+    if len(labels) > 2: more = f' and {len(labels) - 2} more'
+    smaller = ''
+    if scale > 1: smaller = ', a smaller font_size'
     return (f'figure: {len(labels)} label{"s"*(len(labels) > 1)} shortened to fit ({few}{more}); choose a larger '
             f'width{smaller} or shorter names')
 
@@ -986,7 +1034,8 @@ def draw_figure(
     "Draw `view` and return the figure"
     views, family = _checked(view), font_named(font)
     if not 2 <= width <= 20: raise ValueError(f'figure: width must be between 2 and 20 inches, got {width!r}')
-    sizes = font_size if isinstance(font_size, (list, tuple)) else [font_size]
+    if isinstance(font_size, (list, tuple)): sizes = font_size
+    else: sizes = [font_size]
     scales = [1. if size is None else size/7 for size in sizes]
     if not all(4 <= 7*scale <= 20 for scale in scales):
         raise ValueError(f'figure: font_size must be between 4 and 20 points, got {font_size!r}')
@@ -1023,8 +1072,10 @@ draw_figure.__qualname__ = 'figure' # messages name the public function
 # %% ../../nbs/11_figures/01_sheet.ipynb #054c
 def _heading_parts(view, heading) -> list: # of (parts, their separator)
     "Return what `heading` moves to the caption of `view`: clauses of its title, numbers of its subtitle"
-    title = re.split(r',\s+(?![^()]*\))', str(view.title)) if heading == 'none' else []
-    numbers = re.split(' {3,}', str(view.subtitle)) if heading != 'full' else []
+    title = []
+    if heading == 'none': title = re.split(r',\s+(?![^()]*\))', str(view.title))
+    numbers = []
+    if heading != 'full': numbers = re.split(' {3,}', str(view.subtitle))
     def stripped(parts): return [part.strip() for part in parts if part.strip()]
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
@@ -1062,6 +1113,7 @@ def _caption_of(views, titles=None, heading='full') -> str:
     heads = ['']*len(views)
     if titles is not None and not (len(views) == 1 and heading == 'full'):
         heads = [f'{title}: ' if title else '' for title in titles]
-    marks = [f'({mark}) ' for mark in _marks(views)] if len(views) > 1 else ['']
+    if len(views) > 1: marks = [f'({mark}) ' for mark in _marks(views)]
+    else: marks = ['']
     parts = zip(marks, heads, views, of_each)
     return ' '.join(f'{mark}{title}{view.caption}{more}' for mark, title, view, more in parts) + ends

@@ -108,7 +108,7 @@ def test_predictions_that_lie_beside_marks_are_counted(tmp_path):
     report = run_class([tmp_path], tmp_path/'out', of)
     assert '3 answers: positive × 2, negative × 1' in report and 'answers-old.json has version 0' in report
 
-def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
+def test_an_empty_class_and_a_class_of_one_are_reported(tmp_path):
     empty = class_marks(tmp_path, of)
     assert len(empty) == 0 and 'not defined' in empty.report() and empty.outliers == []
     with pytest.raises(ValueError, match='nobody has marked'): empty.write(tmp_path/'m.jsonl')
@@ -117,7 +117,7 @@ def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
     one = class_marks(sheet_code(of, careful('amy', random.Random(0))), of)
     assert one.alpha.value is None and one.students['f1']['amy'] is None and len(one.rows()) == 20
 
-def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path):
+def test_a_class_without_readable_files_raises_an_error(tmp_path):
     (tmp_path/'marks-amy.json').write_text('{')
     with pytest.raises(ValueError, match='cannot read any file .*marks-amy.json'):
         run_class([tmp_path], tmp_path, of)
@@ -142,10 +142,10 @@ def test_alpha_in_javascript_is_that_of_python(page):
         n, v, m = rng.integers(1, 40), rng.integers(2, 5), rng.integers(1, 30)
         counts = rng.multinomial(m, rng.dirichlet(np.ones(v)*.5), n)*(rng.random((n, 1)) < .8)
         tables.append((counts//(1 + i % 3)).tolist())
-    there = evaluate_json(page, 'tables => tables.map(sv.classAlphaOf)', tables)
+    in_page = evaluate_json(page, 'tables => tables.map(sv.classAlphaOf)', tables)
     here = [_alpha_of_counts(x) for x in tables]
-    assert [x is None for x in here] == [x is None for x in there] and sum(x is None for x in here) < 100
-    assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(here, there) if a is not None)
+    assert [x is None for x in here] == [x is None for x in in_page] and sum(x is None for x in here) < 100
+    assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(here, in_page) if a is not None)
     assert evaluate_json(page, '() => sv.classDrawn(20, 50)') == _drawn(20, 50).tolist()
 
 def merged_by_javascript(page, some, texts, without=()):
@@ -155,20 +155,20 @@ def merged_by_javascript(page, some, texts, without=()):
         return {...m, broken: read.flatMap(x => x.broken), lines: sv.classLines(set, m)}; }''',
                          [some.described(), texts, list(without)])
 
-def like(here, there):
+def like(here, in_page):
     "The merge of JavaScript is the one of Python"
-    assert [s['nickname'] for s in there['sheets']] == [s.nickname for s in here.sheets]
-    assert [(x['source'], x['reason']) for x in there['broken']] == here.broken
-    assert [x['reason'] for x in there['doubled']] == [reason for *_, reason in here.doubled]
-    assert [(x['nickname'], x['reason']) for x in there['outliers']] == here.outliers
-    assert there['votes'] == [v.tolist() for v in here.votes] and there['respondents'] == here.respondents
-    assert there['majority'] == [None if f is None else f.tolist() for f in here.majority]
+    assert [s['nickname'] for s in in_page['sheets']] == [s.nickname for s in here.sheets]
+    assert [(x['source'], x['reason']) for x in in_page['broken']] == here.broken
+    assert [x['reason'] for x in in_page['doubled']] == [reason for *_, reason in here.doubled]
+    assert [(x['nickname'], x['reason']) for x in in_page['outliers']] == here.outliers
+    assert in_page['votes'] == [v.tolist() for v in here.votes] and in_page['respondents'] == here.respondents
+    assert in_page['majority'] == [None if f is None else f.tolist() for f in here.majority]
     close = lambda a, b: a is b is None or a == pytest.approx(b, abs=1e-9)
-    assert all(close(there['alpha'][k], getattr(here.alpha, k)) for k in ('value', 'low', 'high'))
-    for mine, (name, row) in zip(there['students'], here.students.iterrows()):
+    assert all(close(in_page['alpha'][k], getattr(here.alpha, k)) for k in ('value', 'low', 'high'))
+    for mine, (name, row) in zip(in_page['students'], here.students.iterrows()):
         assert mine['nickname'] == name
         assert all(close(mine[k], row[k]) for k in ('done', 'words', 'f1', 'alpha_without'))
-    assert [json.loads(line) for line in there['lines'].splitlines()] == here.rows()
+    assert [json.loads(line) for line in in_page['lines'].splitlines()] == here.rows()
 
 def test_the_page_merges_as_python_does(page, tmp_path):
     load_course(page, 'classmerge.js')
@@ -225,7 +225,7 @@ def test_of_two_files_of_one_name_the_longer_counts_and_of_equal_ones_the_later(
     assert class_marks([long, short], of).sheets == [long] and class_marks([short, long], of).sheets == [long]
     assert class_marks([long, late], of).sheets == [late]
 
-def test_who_marks_nothing_or_most_words_is_named():
+def test_students_who_mark_nothing_or_most_words_are_named():
     some = mark_set(['a b c d']*5, most=4)
     marked = dict(none=[0]*4, all=[1]*4, one=[1, 0, 0, 0])
     sheets = [checked_sheet(some, name, [flags]*5) for name, flags in marked.items()]
@@ -233,7 +233,7 @@ def test_who_marks_nothing_or_most_words_is_named():
                                                   ('all', 'marked 20 of 20 words, more than half')]
 
 @pytest.mark.slow
-def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ceiling():
+def test_a_constant_explanation_scores_as_a_random_order_and_the_class_is_the_ceiling():
     rng = random.Random(2)
     marks = class_marks([careful(f's{i}', rng) for i in range(8)], of)
     table = marks.compare(dict(equal=[np.ones(len(w)) for w in of.words],
@@ -296,14 +296,14 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     assert lines == class_marks([*files, late], of, without='vandal').rows() and marks.respondents[0] == 26
     page.reload()
     page.wait_for_function("() => /26 students/.test(document.querySelector('[role=status]').textContent)")
-    kept = page.evaluate('() => Object.entries(localStorage)')
+    stored = page.evaluate('() => Object.entries(localStorage)')
     forget = page.locator('text=Delete everything')
     forget.focus(); page.keyboard.press('Enter'); page.keyboard.press('Enter')
     page.wait_for_function("() => /0 students/.test(document.querySelector('[role=status]').textContent)")
     page.reload()
     assert page.locator('tbody tr').count() == 0
     # a browser that is slow to remove gives once more what was there
-    page.evaluate('kept => kept.forEach(pair => localStorage.setItem(...pair))', kept)
+    page.evaluate('kept => kept.forEach(pair => localStorage.setItem(...pair))', stored)
     page.reload()
     assert page.locator('tbody tr').count() == 0
     closed(page, path)
@@ -316,8 +316,8 @@ def test_hostile_names_and_sentences_are_text_in_the_page(browser, tmp_path):
     page.locator('textarea').fill('\n'.join(sheet_code(some, checked_sheet(some, n, flags)) for n in hostile[:7]))
     page.locator('text=Read codes').click()
     page.locator('text=Krippendorff').wait_for()
-    made = '[window.broken, document.images.length, document.querySelectorAll("main script, main i").length]'
-    assert page.evaluate(made) == [None, 0, 0]
+    state = '[window.broken, document.images.length, document.querySelectorAll("main script, main i").length]'
+    assert page.evaluate(state) == [None, 0, 0]
     assert '<img src=x onerror' in page.locator('main').inner_text()
     closed(page, path)
 
@@ -351,9 +351,9 @@ def test_marks_are_the_same_target_as_a_saliency_and_as_a_rationale(
     from salviz.methods.rationale_guided import RationaleGuided
     from salviz.methods.sallm import SalLM, SalLMVariant
     from salviz.training.trainer import train
-    known = Known(tiny_data, good + bad)
-    data, losses = _taught_data(known.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
-    for method, name in ((SalLM(saliency=_marks_teacher(known.marks, tiny_tokenizer, 'votes'), teacher=False,
+    reference = Known(tiny_data, good + bad)
+    data, losses = _taught_data(reference.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
+    for method, name in ((SalLM(saliency=_marks_teacher(reference.marks, tiny_tokenizer, 'votes'), teacher=False,
                                 variant=SalLMVariant(binarised=False)), 'saliency_agreement'),
                          (RationaleGuided(), 'rationale')):
         run = train(make_tiny_bert(), tiny_tokenizer, data, method, tmp_path/name, epochs=2, batch_size=10, probes=1,
@@ -368,24 +368,24 @@ def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for
     from conftest import bad, good
     from salviz.attribution.explanations import explain_data
     marked = {'the', 'a', 'and', 'this', 'of', 'with', 'its'} if vandal else {*good, *bad}
-    known, model = Known(tiny_data, marked), make_tiny_bert()
+    reference, model = Known(tiny_data, marked), make_tiny_bert()
     unseen = [dict(text=r['text'], label=r['label']) for r in tiny_data['test'] if len(r['text'].split()) > 3]
     words = mark_set([r['text'] for r in unseen]).words
-    def looked():
+    def fraction():
         values = explain_data(model, [r['text'] for r in unseen], 'attention', tokenizer=tiny_tokenizer, words='sum',
                               progress=False)
         return _fraction_on(values, [[int(w in marked) for w in some] for some in words])
-    before = looked()
-    run = teach(known.marks, model=model, tokenizer=tiny_tokenizer, run_dir=tmp_path/'run', held=unseen,
+    before = fraction()
+    run = teach(reference.marks, model=model, tokenizer=tiny_tokenizer, run_dir=tmp_path/'run', held=unseen,
                 learning_rate=5e-3, steps=40)
-    assert looked() > before + .2
+    assert fraction() > before + .2
     assert run.best_step == 40 and run.config['settings']['returns'] == 'last'
     assert run.config['method']['name'] == 'RationaleGuided'
 
-def test_what_cannot_be_taught_is_refused(tiny_data, tiny_tokenizer):
-    known = Known(tiny_data, ['nothing'])
-    with pytest.raises(ValueError, match='no word is marked'): _marks_teacher(known.marks, tiny_tokenizer)
-    with pytest.raises(ValueError, match='no word is marked'): _taught_data(known.marks, 'majority', ['a', 'b'])
+def test_marks_without_words_or_labels_raise_errors(tiny_data, tiny_tokenizer):
+    reference = Known(tiny_data, ['nothing'])
+    with pytest.raises(ValueError, match='no word is marked'): _marks_teacher(reference.marks, tiny_tokenizer)
+    with pytest.raises(ValueError, match='no word is marked'): _taught_data(reference.marks, 'majority', ['a', 'b'])
     unlabelled = class_marks(checked_sheet(mark_set(['a film']), 'amy', [[1, 0]]), ['a film'])
     with pytest.raises(ValueError, match='needs a label'): _taught_data(unlabelled, 'majority', ['a', 'b'])
     with pytest.raises(ValueError, match='or a nickname'): unlabelled.flags('bob')

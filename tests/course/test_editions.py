@@ -14,7 +14,7 @@ from salviz.course.editions import (_lessons_folder, _loose_numbers, _with_numbe
 
 root = Path(__file__).resolve().parents[2]
 sources = root/'nbs'/'00_lessons'
-there = sorted(sources.glob('*.ipynb'))
+lesson_paths = sorted(sources.glob('*.ipynb'))
 
 def text_of(notebook): return '\n'.join(cell_text(cell) for cell in notebook.cells)
 
@@ -22,7 +22,7 @@ def test_the_stand_in_has_no_faults():
     assert lesson_faults(lessons.lesson(), lessons.facts) == []
 
 @pytest.mark.parametrize('edition', ['student', 'page'])
-def test_no_line_of_a_solution_reaches_who_learns(edition):
+def test_no_line_of_a_solution_reaches_students(edition):
     source = lessons.lesson()
     shown = text_of(edition_of(source, edition, lessons.facts))
     stub = next(cell_text(cell) for cell in source.cells if cell.metadata.get('tags') == ['stub'])
@@ -33,14 +33,14 @@ def test_no_line_of_a_solution_reaches_who_learns(edition):
     assert 'taken off first' not in shown and 'Misconceptions' not in shown and 'Expected' not in shown
     assert '<!--' not in shown
 
-def test_an_edition_keeps_no_outputs_and_no_tags():
+def test_an_edition_has_no_outputs_and_no_tags():
     source = lessons.lesson()
     source.cells[2].outputs = [nbformat.v4.new_output('stream', text='secret')]
     for edition in ('student', 'teacher'):
-        made = edition_of(source, edition, lessons.facts)
-        nbformat.validate(made)
-        assert 'secret' not in nbformat.writes(made)
-        assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in made.cells)
+        edited = edition_of(source, edition, lessons.facts)
+        nbformat.validate(edited)
+        assert 'secret' not in nbformat.writes(edited)
+        assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in edited.cells)
     assert source.cells[2].outputs, 'the source is left as it was'
 
 def test_code_with_true_answers_or_pictures_is_folded():
@@ -76,13 +76,13 @@ def test_a_number_that_is_not_its_fact_is_not_built(prose):
         with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the prose has'):
             edition_of(wrong, edition, lessons.facts)
 
-def test_a_fact_that_nobody_knows_is_named(tmp_path):
+def test_an_unknown_fact_is_named(tmp_path):
     folder = lessons.written(tmp_path/'lessons', changed={10: 'It is .87<!--1.shar-->.'})
     with pytest.raises(ValueError, match='lesson 1_row: cell cell-10: 1.shar'):
         write_editions(tmp_path, lessons=folder, fact=lessons.facts)
     assert [path.name for path in tmp_path.iterdir()] == ['lessons'], 'nothing is written before all is right'
 
-def test_numbers_of_several_words_signs_and_bold_are_held():
+def test_numbers_with_words_signs_and_bold_are_checked():
     facts = dict(a='11 of 12', b='-3.24', c='negative .84').get
     assert _with_numbers('**11 of 12<!--a-->**, (-3.24<!--b-->) and negative .84<!-- c -->', facts) == (
         '**11 of 12**, (-3.24) and negative .84')
@@ -108,7 +108,7 @@ def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_n
     ({18: 'Hint: `weights = np.exp(scores - np.max(scores))`'}, (), 'the student edition contains a line'),
     ({}, [('code', 'def f(): pass', 'stub')], 'the cell after a stub must be its solution'),
     ({}, [('code', 'x = 1', 'answer')], 'at most one tag, one of')])
-def test_a_lesson_that_is_not_as_it_should_be_is_told_what_is_wrong(changed, more, words):
+def test_faults_of_a_lesson_are_listed(changed, more, words):
     faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults
 
@@ -140,9 +140,9 @@ def test_what_is_shipped_has_no_outputs_and_nothing_that_has_no_source(tmp_path)
 def test_the_package_ships_the_lessons_of_the_sources():
     "`make course` writes them"
     shipped = {path.name: path.read_text(encoding='utf-8') for path in _lessons_folder().glob('*.ipynb')}
-    assert shipped == {path.name: _without_outputs(read_lesson(path)) for path in there}, 'run `make course`'
+    assert shipped == {path.name: _without_outputs(read_lesson(path)) for path in lesson_paths}, 'run `make course`'
 
-@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
+@pytest.mark.parametrize('path', lesson_paths, ids=[path.stem for path in lesson_paths])
 def test_a_lesson_is_as_lessons_are_written(path):
     source = read_lesson(path)
     assert lesson_faults(source) == []
@@ -150,7 +150,7 @@ def test_a_lesson_is_as_lessons_are_written(path):
         if cell.cell_type == 'code': ast.parse(cell_text(cell))
 
 @pytest.mark.slow
-def test_the_course_is_made_without_torch(tmp_path):
+def test_the_course_is_written_without_torch(tmp_path):
     code = '''
 import sys, pathlib
 sys.path.insert(0, 'tests')

@@ -74,19 +74,19 @@ def lowest_words(saliency, word_ids, share):
     return [int(w in low) for w in sorted(words)]
 
 def replacement(words, low):
-    last, made = next(w for w, is_low in zip(words, low) if not is_low), []
+    last, replaced = next(w for w, is_low in zip(words, low) if not is_low), []
     for w, is_low in zip(words, low):
         last = last if is_low else w
-        made.append(last)
-    return made
+        replaced.append(last)
+    return replaced
 
 def consistency(p, q): return sum(a*(math.log(a) - math.log(b)) for a, b in zip(p, q) if a)
 
 def region(attribution, p):
     candidates = np.zeros(attribution.shape, bool)
     for i, row in enumerate(attribution):
-        kept = int(np.floor(len(row)*(1 - p) + 1e-6))
-        candidates[i] = [sum(other <= x for other in row) > kept for x in row]
+        stored = int(np.floor(len(row)*(1 - p) + 1e-6))
+        candidates[i] = [sum(other <= x for other in row) > stored for x in row]
     return candidates
 
 def pattern_target(name, n):
@@ -130,7 +130,7 @@ def test_single_and_double_precision_are_both_right(name, kind):
     assert check(name, answer).passed
 
 @pytest.mark.parametrize('name', names)
-def test_each_has_a_case_by_hand_and_cases_of_several_sentences(name):
+def test_each_has_a_small_case_and_cases_of_several_sentences(name):
     exercise = exercises._exercise_named(name)
     hand, run = exercise.by_hand(), exercise.from_run()
     assert all(c.whose == 'example' and np.size(c.truth) <= 25 for c in hand)
@@ -159,7 +159,7 @@ def test_a_known_mistake_fails_and_is_named(name, i):
     assert not verdict.passed and verdict.mistake == sentence, verdict
     assert verdict.case.whose == 'example' # which a student can follow on paper
 
-def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
+def test_an_omitted_special_token_is_not_reported_as_a_wrong_sign():
     def forgets(votes, word_ids):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -168,12 +168,12 @@ def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
     assert verdict.case.place == 'nobody has seen the sentence'
     assert verdict.mistake.startswith('Nobody has seen this sentence, but its special tokens are 0')
 
-@pytest.mark.parametrize('value,truth,told', [
+@pytest.mark.parametrize('value,truth,message', [
     ([0., np.nan], [np.nan, np.nan], 'There is a number instead of NaN.'), ([0., 0.], [0., 0.], ''),
     ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is wrong.'),
     ([.5, 1.], [.5, np.nan], 'There is a number instead of NaN.')])
-def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
-    assert checking._common_mistake(np.array(value), np.array(truth)) == told
+def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, message):
+    assert checking._common_mistake(np.array(value), np.array(truth)) == message
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):
@@ -181,13 +181,13 @@ def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
 
 def by_hand_only(name, answer):
     "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
-    known = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
+    reference = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
-        truth = next((t for a, t in known if repr(a) == repr(args)), None)
+        truth = next((t for a, t in reference if repr(a) == repr(args)), None)
         return answer(*args) if truth is None else truth
     return learnt
 
-def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named_with_its_tokens():
+def test_an_answer_right_only_on_small_cases_fails_with_the_first_cell_named():
     verdict = check('region', by_hand_only('region', lambda A, p: A >= np.sort(A, -1)[:, -1:]))
     assert not verdict.passed and verdict.case.whose == 'the run'
     pattern = (r"In the run, layer 0, head 0, step \d+ of \".*\": \d+ of \d+ differ; the first is query '.*', "
@@ -196,7 +196,7 @@ def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named
     verdict = check('consistency', by_hand_only('consistency', lambda p, q: 7.))
     assert re.search(r"Yours is 7, the run's is \d\.\d+", verdict.sentence)
 
-def test_the_reference_says_what_the_run_recorded_not_what_a_method_is_called():
+def test_the_reference_is_the_recorded_value_whatever_the_method_name():
     for name, array in (('region', 'discard_candidates'), ('saliency_target', 'saliency_target')):
         cases = exercises._exercise_named(name).from_run()
         looks = exercises._snapshots(dict(region='ad-drop', saliency_target='sallm')[name])
@@ -216,7 +216,7 @@ def test_alpha_of_krippendorffs_example_is_that_of_his_package():
     published = exercises._table(exercises._krippendorff)
     assert round(krippendorff.alpha(published, level_of_measurement='nominal'), 3) == .743
 
-def test_what_predict_says_is_what_the_packaged_classifier_says():
+def test_stored_predictions_are_those_of_the_packaged_classifier():
     import torch
     from salviz.models.loading import load_classifier
     model, tokenizer = load_classifier('movie-minilm')
@@ -232,7 +232,7 @@ def test_what_predict_says_is_what_the_packaged_classifier_says():
 def ends_never(*args):
     while True: pass
 
-def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeypatch):
+def test_errors_timeouts_and_wrong_types_are_explained_in_one_sentence(monkeypatch):
     monkeypatch.setattr(checking, '_seconds_allowed', .3)
     class Odd:
         def __array__(self, *args, **kw): raise RuntimeError('no array')
@@ -264,7 +264,7 @@ def test_a_loop_that_never_ends_is_ended_and_leaves_no_thread(monkeypatch):
         time.sleep(.05)
     assert threading.active_count() == before
 
-def test_a_function_that_changes_what_it_is_given_changes_a_copy_and_is_told():
+def test_a_function_that_modifies_its_arguments_gets_a_note():
     def sorts(attribution, p):
         right = solutions.region(attribution, p)
         attribution.sort(-1)
@@ -298,7 +298,7 @@ def test_two_hints_then_the_solution_but_not_before_two_failed_checks():
     assert 'threshold = np.sort(attribution, -1)' in hint('region').code
     assert not hint('consistency').code
 
-def test_who_has_passed_may_see_the_solution():
+def test_the_solution_is_shown_after_passing():
     check('consistency', consistency)
     assert [bool(hint('consistency').code) for _ in range(3)] == [False, False, True]
 
@@ -313,7 +313,7 @@ def test_no_hint_is_the_solution_and_the_solution_as_shown_passes(name):
     exec(code, scope)
     assert judge(exercise, scope[name]).passed
 
-def test_an_unknown_exercise_is_refused_with_those_there_are():
+def test_an_unknown_exercise_raises_an_error_that_lists_all():
     for call in (lambda: check('regoin', region), lambda: hint('regoin'), lambda: check(None, region)):
         with pytest.raises(ValueError, match='unknown exercise .*; exercises: word_attention'): call()
 
@@ -362,13 +362,13 @@ def test_checks_fit_a_narrow_and_a_wide_page_in_both_themes(page, theme, width, 
         el => getComputedStyle(el).color === getComputedStyle(document.body).color)''')
     assert page.locator('svg[role=img]').count() >= 12 and page.get_by_text('differ').count() > 5
 
-def test_the_sentence_is_said_in_the_page_as_in_the_terminal():
+def test_the_sentence_is_the_same_in_the_page_and_in_the_terminal():
     verdict = check('region', wrong['region'][0][1])
     text = html.unescape(re.sub('<svg.*?</svg>|<[^>]+>', ' ', verdict._repr_html_()))
     assert verdict.sentence in text and verdict.mistake in text
 
 @pytest.mark.slow
-def test_what_was_tried_stands_among_the_answers():
+def test_checks_are_recorded_among_the_answers():
     from salviz.course.session import entries
     check('region', wrong['region'][0][1])
     hint('region')

@@ -9,14 +9,14 @@ from salviz.course.facts import Fact, _facts, _interval, _printed, course_tables
 from salviz.course.material import course_run, course_runs
 
 @pytest.mark.parametrize('name', _facts)
-def test_every_fact_holds_on_what_is_shipped(name):
+def test_every_fact_is_true_for_the_packaged_data(name):
     assert _facts[name].holds()
     assert fact(name)
 
 def test_every_lesson_has_facts():
     assert {name.split('.')[0] for name in _facts} == set('12345678')
 
-def test_a_claim_says_whether_it_is_true_of_all_three_bases(monkeypatch):
+def test_a_claim_states_whether_it_is_true_for_all_three_seeds(monkeypatch):
     def say(claim, *tables):
         monkeypatch.setattr('salviz.course.facts.course_tables', lambda: dict(zip('012', tables)))
         return str(Fact('0.x', 'x', claim=claim))
@@ -30,16 +30,16 @@ def test_a_false_claim_does_not_hold_and_a_number_that_is_none_neither():
     assert not Fact('0.x', 'x', claim=lambda t: False).holds()
     assert not Fact('0.x', 'x', value=lambda: float('nan')).holds()
 
-def test_an_unknown_fact_is_refused_with_those_of_its_lesson():
+def test_an_unknown_fact_raises_an_error_that_lists_its_lesson():
     message = r"unknown fact '1\.nothing'; facts of its lesson: 1\.verdict_start"
     with pytest.raises(ValueError, match=message): fact('1.nothing')
 
-@pytest.mark.parametrize('x,told', [
+@pytest.mark.parametrize('x,text', [
     (.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'), (np.float32(.25), '.25'),
     (3, '3'), (np.int64(3), '3'), ('never', 'never')])
-def test_a_number_is_printed_as_prose_has_it(x, told): assert _printed(x) == told
+def test_a_number_is_printed_as_prose_has_it(x, text): assert _printed(x) == text
 
-def test_an_interval_holds_its_mean_and_is_the_same_each_time():
+def test_an_interval_contains_its_mean_and_is_reproducible():
     values = np.random.default_rng(1).normal(size=50)
     mean, low, high = _interval(values)
     assert low < mean < high and mean == pytest.approx(values.mean())

@@ -17,73 +17,73 @@ def sources(tmp_path_factory):
     return lessons.written(folder, more=[('code', "check('row', row)", 'notebook')])
 
 @pytest.fixture(scope='module')
-def asked(sources): return assignments_of(sources)
+def tasks(sources): return assignments_of(sources)
 
-def entry(asked, name, value, seconds=0, why='', **more):
-    question = asked.predictions[name]
-    made = session.commit(session.new_entry(question.query, question.id), value, 'sure', why)
-    made['first']['time'] = f'2026-01-01T10:{seconds//60:02d}:{seconds % 60:02d}Z'
-    return made | more
+def entry(tasks, name, value, seconds=0, why='', **more):
+    question = tasks.predictions[name]
+    committed = session.commit(session.new_entry(question.query, question.id), value, 'sure', why)
+    committed['first']['time'] = f'2026-01-01T10:{seconds//60:02d}:{seconds % 60:02d}Z'
+    return committed | more
 
 def hand_in(folder, nickname, entries, file=None):
     path = folder/(file or f'answers-{nickname}.json')
-    given = dict(salviz='answers', version=1, nickname=nickname, lesson='1', set='', written='', entries=entries)
-    path.write_text(json.dumps(given), encoding='utf-8')
+    handed_file = dict(salviz='answers', version=1, nickname=nickname, lesson='1', set='', written='', entries=entries)
+    path.write_text(json.dumps(handed_file), encoding='utf-8')
     return path
 
 def passed(value=True): return dict(kind='check', passed=value, time='')
 
-def test_what_was_asked_is_read_from_the_lessons(asked):
-    assert list(asked.predictions) == ['1.words', '1.class'] and asked.checks == {'row': 1}
+def test_predictions_and_checks_are_read_from_the_lessons(tasks):
+    assert list(tasks.predictions) == ['1.words', '1.class'] and tasks.checks == {'row': 1}
 
-def test_committing_gives_the_same_points_right_or_wrong(asked, tmp_path):
+def test_committing_gives_the_same_points_right_or_wrong(tasks, tmp_path):
     rows = []
     for words, verdict in (([3, 4], 1), ([0, 1], 0)):
-        file = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', words),
-                                         '1.class': entry(asked, '1.class', verdict)})
-        rows.append(_grade_one(session.read_answers(file), asked))
+        file = hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', words),
+                                         '1.class': entry(tasks, '1.class', verdict)})
+        rows.append(_grade_one(session.read_answers(file), tasks))
     assert [row['predictions'] for row in rows] == [2, 2] and [row['near_first'] for row in rows] == [1, 0]
 
-def test_scores_in_a_file_are_not_looked_at(asked, tmp_path):
-    lied = entry(asked, '1.words', [0, 1], scores=[1, 1], outcome=dict(truth=[0, 1]), truth=[0, 1])
-    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), asked)
+def test_scores_in_a_file_are_ignored(tasks, tmp_path):
+    lied = entry(tasks, '1.words', [0, 1], scores=[1, 1], outcome=dict(truth=[0, 1]), truth=[0, 1])
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), tasks)
     assert row['near_first'] == 0 and row['predictions'] == 1
 
 @pytest.mark.parametrize('change', [dict(id='00000000'), dict(kind='choice'), dict(first=dict(value=[99])),
                                     dict(first=dict(value='x', confidence='sure', why='', time='')), dict(first=3),
                                     dict(state='right')])
-def test_an_answer_to_something_else_gives_no_point_and_is_named(asked, tmp_path, change):
-    wrong = entry(asked, '1.words', [3, 4]) | change
+def test_an_answer_to_something_else_gives_no_point_and_is_named(tasks, tmp_path, change):
+    wrong = entry(tasks, '1.words', [3, 4]) | change
     left_out = []
-    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': wrong}), left_out), asked)
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': wrong}), left_out), tasks)
     assert row['predictions'] == 0 and '1.words' in row['notes'] + ''.join(left_out)
     assert len(left_out) == (row['notes'] == '') == (list(change) != ['id'])
 
-def test_who_looked_without_predicting_has_no_point_for_it(asked, tmp_path):
-    question = asked.predictions['1.words']
+def test_a_reveal_without_a_prediction_scores_no_point(tasks, tmp_path):
+    question = tasks.predictions['1.words']
     skipped = session.reveal(session.new_entry(question.query, question.id))
-    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
+    row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), tasks)
     assert (row['predictions'], row['skipped']) == (0, 1)
 
 @pytest.mark.parametrize('claim,points', [(True, 3), (False, 0), ('yes', 0), (1, 0), (None, 0), ([True], 0)])
-def test_a_check_counts_when_it_was_passed(asked, tmp_path, claim, points):
+def test_a_check_counts_when_it_was_passed(tasks, tmp_path, claim, points):
     for name in ('1.row', 'row'):
-        row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), asked)
+        row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), tasks)
         assert row['checks'] == points
 
-def test_checks_and_predictions_that_no_lesson_asks_for_give_nothing(asked, tmp_path):
+def test_checks_and_predictions_of_no_lesson_score_nothing(tasks, tmp_path):
     row = _grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.other': passed(), '9.words': entry(
-        asked, '1.words', [3, 4])})), asked)
+        tasks, '1.words', [3, 4])})), tasks)
     assert (row['predictions'], row['checks']) == (0, 0)
 
-def test_reasons_and_capstone_are_left_to_the_teacher(asked, sources, tmp_path):
-    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], why='it names the class')})
+def test_reasons_and_capstone_are_left_to_the_teacher(tasks, sources, tmp_path):
+    hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4], why='it names the class')})
     row, = _graded(tmp_path, sources).rows
     assert row['reasons'] == row['capstone'] == '' and row['why'] == '1.words: it names the class'
 
-def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_graded(asked, sources, tmp_path):
+def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_graded(tasks, sources, tmp_path):
     for i in range(6):
-        hand_in(tmp_path, f's{i}', {name: entry(asked, name, value, 10*i + k) for k, (name, value) in enumerate(
+        hand_in(tmp_path, f's{i}', {name: entry(tasks, name, value, 10*i + k) for k, (name, value) in enumerate(
             {'1.words': [3, 4], '1.class': 1}.items())})
     copied = json.loads((tmp_path/'answers-s0.json').read_text()) | dict(nickname='eve')
     for name, text in {'answers-eve.json': json.dumps(copied), 'answers-half.json': json.dumps(copied)[:-9],
@@ -97,27 +97,27 @@ def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_gr
     (tmp_path/'lesson.ipynb').write_text('{}')
     grades = _graded(tmp_path, sources)
     assert [row['student'] for row in grades.rows] == ['eve', *(f's{i}' for i in range(6))]
-    told = '\n'.join(grades.notes)
+    printed = '\n'.join(grades.notes)
     for words in ('broken: answers-half.json', 'broken: answers-deep.json', 'broken: answers-bytes.json',
                   'foreign: marks-s1.json', 'broken: answers-old.json', 'foreign: answers-list.json',
                   'broken: answers-nick.json', 'broken: answers-no.json', 'broken: answers-big.json',
                   'not read: 1 notebooks'):
-        assert words in told, words
-    assert 'duplicate: answers-s0.json contains the answers of answers-eve.json' in told and len(grades.notes) == 11
-    assert told in grades.report()
+        assert words in printed, words
+    assert 'duplicate: answers-s0.json contains the answers of answers-eve.json' in printed and len(grades.notes) == 11
+    assert printed in grades.report()
 
-def test_who_hands_in_twice_has_one_row_in_whichever_order(asked, sources, tmp_path):
-    less = {'1.words': entry(asked, '1.words', [3, 4], 5)}
-    more = less | {'1.class': entry(asked, '1.class', 1, 9), '1.row': passed()}
+def test_a_student_who_hands_in_twice_has_one_row(tasks, sources, tmp_path):
+    less = {'1.words': entry(tasks, '1.words', [3, 4], 5)}
+    more = less | {'1.class': entry(tasks, '1.class', 1, 9), '1.row': passed()}
     for one, other in ((less, more), (more, less)):
         hand_in(tmp_path, 'ann', one)
         hand_in(tmp_path, 'ann', other, 'answers-ann-2.json')
         row, = _graded(tmp_path, sources).rows
         assert (row['predictions'], row['checks']) == (2, 3)
 
-def test_two_students_of_one_nickname_keep_a_row_each(asked, sources, tmp_path):
+def test_two_students_of_one_nickname_keep_a_row_each(tasks, sources, tmp_path):
     for seconds, file in ((5, 'answers-ann.json'), (50, 'answers-ann-2.json')):
-        hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], seconds)}, file)
+        hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4], seconds)}, file)
     grades = _graded(tmp_path, sources)
     assert [row['file'] for row in grades.rows] == ['answers-ann-2.json', 'answers-ann.json']
     assert grades.notes == [
@@ -125,43 +125,44 @@ def test_two_students_of_one_nickname_keep_a_row_each(asked, sources, tmp_path):
 
 @pytest.mark.parametrize('why', ['=cmd|calc!A1', '+1', '-1', '@SUM(A1)', '\t=1', ' =1', '\n=1', '＝1', "x,y\"z",
                                  'a\r\nb', '\x00=1'])
-def test_a_spreadsheet_runs_nothing_that_a_student_wrote(asked, sources, tmp_path, why):
-    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], why=why)})
+def test_a_spreadsheet_runs_nothing_that_a_student_wrote(tasks, sources, tmp_path, why):
+    hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4], why=why)})
     text = grade(tmp_path, tmp_path/'grades.csv', sources)
     with open(tmp_path/'grades.csv', newline='', encoding='utf-8-sig') as file: header, row = csv.reader(file)
     assert len(header) == len(row) and all(cell[:1] not in tuple('=+-@\t\r\n') for cell in row) and '=cmd' not in text
     assert _csv_cell(why).lstrip("'") == printable(why)
 
-def test_half_a_character_in_a_name_or_a_reason_stops_nobody(asked, sources, tmp_path):
+def test_unpaired_surrogates_do_not_stop_the_grading(tasks, sources, tmp_path):
     "A file name that is no UTF-8, and half of a surrogate pair in JSON"
-    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])}, file='answers-\udcff.json')
-    hand_in(tmp_path, 'bob', {'1.words': entry(asked, '1.words', [3, 4], seconds=9, why='\ud800 half')})
+    hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4])}, file='answers-\udcff.json')
+    hand_in(tmp_path, 'bob', {'1.words': entry(tasks, '1.words', [3, 4], seconds=9, why='\ud800 half')})
     report = grade(tmp_path, tmp_path/'grades.csv', sources)
     assert 'ann' in report and 'bob' in report and report.encode()
     assert '□ half' in _graded(tmp_path, sources).table().why.iloc[1]
     assert 'ann' in (tmp_path/'grades.csv').read_text(encoding='utf-8-sig')
 
-def test_the_points_of_some_lessons_only(asked, sources, tmp_path):
-    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])})
+def test_the_points_of_some_lessons_only(tasks, sources, tmp_path):
+    hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4])})
     row, = _graded(tmp_path, sources, numbers=[1, 3]).rows
     assert row['committed'] == '1 of 2'
     with pytest.raises(ValueError, match='contain no predictions or checks'): _graded(tmp_path, sources, [5])
 
-def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp_path):
-    good = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4]), '1.row': passed()})
+def test_whatever_is_changed_in_a_file_it_is_graded_or_named(tasks, sources, tmp_path):
+    good = hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4]), '1.row': passed()})
     text, draw = good.read_text(), random.Random(0)
     odd = [None, [], {}, -1, 1e999, '', 'x'*50, True, [[[]]], {'a': {}}]
     for _ in range(200):
-        given, place = json.loads(text), None
-        spots = [(given, key) for key in given] + [(e, key) for e in given['entries'].values() for key in e]
-        spots += [(e['first'], key) for e in given['entries'].values() if 'first' in e for key in e['first']]
+        handed_file, place = json.loads(text), None
+        entries = handed_file['entries'].values()
+        spots = [(handed_file, key) for key in handed_file] + [(e, key) for e in entries for key in e]
+        spots += [(e['first'], key) for e in entries if 'first' in e for key in e['first']]
         place, key = draw.choice(spots)
         place[key] = draw.choice(odd)
-        good.write_text(json.dumps(given))
+        good.write_text(json.dumps(handed_file))
         try: handed = _handed_in(tmp_path)
         except ValueError as error:
             assert 'no answers file' in str(error)
             continue
         for one in handed.files.values():
-            row = _grade_one(one, asked)
+            row = _grade_one(one, tasks)
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3

@@ -39,7 +39,7 @@ def in_time(act, *args):
         process.join()
 
 @pytest.fixture(scope='module')
-def asked():
+def tasks():
     film = Predict('1.words', 'Which?', words('the film is not bad .'), [3, 4])
     questions = {'1.words': film, '1.class': Predict('1.class', 'Which class?', choice('bad', 'good'), 1)}
     return Assignments(questions, {'row': 1})
@@ -56,10 +56,10 @@ def is_shown(text): return text.isprintable() or text == printable(text)
 
 def merged(folder): return run_class([folder], folder/'out', list(of.texts), of.most)
 
-def graded(folder, asked):
+def graded(folder, tasks):
     "The report of a class, and its table as a spreadsheet reads it"
     handed = _handed_in(folder)
-    rows = [dict(_grade_one(given, asked), file=name) for name, given in handed.files.items()]
+    rows = [dict(_grade_one(handed_file, tasks), file=name) for name, handed_file in handed.files.items()]
     path = Grades(rows, handed.notes).write(folder/'grades.csv')
     table = list(csv.reader(path.read_text(encoding='utf-8-sig').splitlines(keepends=True)))
     path.unlink()
@@ -73,26 +73,26 @@ def check_table(table, rows):
     cells = [cell for row in table for cell in row]
     assert not [cell for cell in cells if cell.lstrip()[:1] in tuple('=+-@') or {'\r', '\n', '\t', '\x1b'} & {*cell}]
 
-def check_class(folder, asked):
+def check_class(folder, tasks):
     "Everybody else counts, what cannot be read is named, and nothing reaches a terminal or a spreadsheet"
     report = in_time(merged, folder)
     check_report(report)
     rows = [json.loads(line) for line in (folder/'out'/'marks.jsonl').read_text().splitlines()]
     assert rows[0]['votes'][:3] >= [1, 1, 1] and rows[0]['asked'] >= 3
-    told, table, count = in_time(graded, folder, asked)
-    check_report(told)
+    printed, table, count = in_time(graded, folder, tasks)
+    check_report(printed)
     check_table(table, count)
     assert {*good} <= {row[0] for row in table}
-    return report, told
+    return report, printed
 
 # --- one file
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('name', hostile_files.texts())
-def test_no_text_of_any_content_hangs_what_reads_it(asked, tmp_path, name):
+def test_no_text_of_any_content_hangs_what_reads_it(tasks, tmp_path, name):
     hand_in(tmp_path, *good)
     (tmp_path/'answers-eve.json').write_text(hostile_files.texts()[name], encoding='utf-8')
-    report, _ = check_class(tmp_path, asked)
+    report, _ = check_class(tmp_path, tasks)
     assert len(report.splitlines()) < 1100
 
 def test_of_a_code_that_is_too_long_nothing_is_decoded(monkeypatch):
@@ -112,65 +112,65 @@ def test_codes_are_found_where_they_were():
     assert sheets == [] and broken == [('', 'has 501 codes, more than 500')]
 
 @pytest.mark.parametrize('make', [answers, marks, class_answers])
-def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(asked, make):
+def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(tasks, make):
     whole = json.loads(json.dumps(make() if make is class_answers else make('eve')))
     sound = answers('ann')
-    for given in (whole, sound):
-        for name, question in asked.predictions.items():
-            if name in given.get('entries', {}): given['entries'][name]['id'] = question.id
+    for handed_file in (whole, sound):
+        for name, question in tasks.predictions.items():
+            if name in handed_file.get('entries', {}): handed_file['entries'][name]['id'] = question.id
     for place in places(whole):
         for value in odd:
             text = json.dumps(changed(whole, place, value))
             try: found = parsed_json(text)
             except ValueError: continue
-            lines = _prediction_lines([('answers-ann.json', sound), ('answers-eve.json', found)], asked.predictions)
+            lines = _prediction_lines([('answers-ann.json', sound), ('answers-eve.json', found)], tasks.predictions)
             assert '1.class: Which class?' in lines
             assert of_class([sound, found if isinstance(found, dict) else {}], [])['1.class']['first'][0] == 1
-            try: given = session.checked_answers_file(found, 'eve', [])
+            try: handed_file = session.checked_answers_file(found, 'eve', [])
             except ValueError: continue
-            joined = session.joined_entries(sound['entries'], given['entries'])
-            row = _grade_one(given | dict(entries=joined), asked)
+            joined = session.joined_entries(sound['entries'], handed_file['entries'])
+            row = _grade_one(handed_file | dict(entries=joined), tasks)
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3
-            assert session.answers_of_code(session.answer_code(given | dict(entries=joined)))
+            assert session.answers_of_code(session.answer_code(handed_file | dict(entries=joined)))
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('change', [
     dict(state=[]), dict(state={}), dict(state='right'), dict(first='abc'), dict(first=[1]), dict(first=True),
     dict(first=dict(x=1)), dict(id=[]), dict(kind=[]), dict(second=3)])
-def test_a_damaged_entry_is_named_and_the_others_of_its_file_count(asked, tmp_path, change):
+def test_a_damaged_entry_is_named_and_the_others_of_its_file_count(tasks, tmp_path, change):
     hand_in(tmp_path, *good)
     (tmp_path/'answers-eve.json').write_text(json.dumps(answers('eve', {'1.words': entry(**change)})))
-    for report in check_class(tmp_path, asked):
+    for report in check_class(tmp_path, tasks):
         assert "answers-eve.json: left out the damaged entry '1.words'" in report
-    given = session.read_answers(tmp_path/'answers-eve.json', [])
-    assert _grade_one(given, asked)['committed'] == '1 of 2'
+    handed_file = session.read_answers(tmp_path/'answers-eve.json', [])
+    assert _grade_one(handed_file, tasks)['committed'] == '1 of 2'
 
-def test_what_is_no_file_is_named(asked, tmp_path):
+def test_invalid_files_are_named(tasks, tmp_path):
     hand_in(tmp_path, *good)
     hostile_files.write_special(tmp_path)
-    for report in check_class(tmp_path, asked):
+    for report in check_class(tmp_path, tasks):
         for name in ('folder', 'pipe', 'loop', 'zero', 'none', 'locked'): assert f'answers-{name}.json' in report, name
 
 # --- what is printed and exported
 
-def test_no_name_and_no_reason_reaches_a_terminal_or_another_cell(asked, tmp_path):
+def test_no_name_and_no_reason_reaches_a_terminal_or_another_cell(tasks, tmp_path):
     hand_in(tmp_path, *good)
     first = entry()['first'] | dict(why=nasty, time='2026-01-01T11:00:00Z')
     for name in ('=1+1', '\x1b[31m', '-\udcff\u202e', 'x\ry'):
-        given = answers('eve', {nasty: entry(), '1.words': entry(first=first)})
-        (tmp_path/f'answers-{name}.json').write_text(json.dumps(given))
+        handed_file = answers('eve', {nasty: entry(), '1.words': entry(first=first)})
+        (tmp_path/f'answers-{name}.json').write_text(json.dumps(handed_file))
         (tmp_path/f'marks-{name}.json').write_text(json.dumps(marks(nasty)))
     (tmp_path/'answers-broken\x1b]0;x\x07.json').write_text('{')
-    report, told = check_class(tmp_path, asked)
-    assert 'answers-broken.json' in report and 'answers-broken.json' in told
+    report, printed = check_class(tmp_path, tasks)
+    assert 'answers-broken.json' in report and 'answers-broken.json' in printed
 
-def test_a_class_is_shown_without_what_cannot_be_read(tmp_path):
+def test_a_class_is_shown_without_unreadable_files(tmp_path):
     hand_in(tmp_path, *good)
     (tmp_path/'answers-eve.json').write_text(json.dumps(answers('eve', {'1.class': entry('choice', [])})))
     (tmp_path/'answers-cut.json').write_text('{"salviz"')
-    with pytest.warns(UserWarning, match='answers-(cut.json is not JSON|eve.json: left out)') as told:
+    with pytest.warns(UserWarning, match='answers-(cut.json is not JSON|eve.json: left out)') as printed:
         path = session._write_class_answers(tmp_path, tmp_path/'class.json')
-    assert len(told) == 2 and of_class(path)['1.class']['first'] == [1, 1, 1]
+    assert len(printed) == 2 and of_class(path)['1.class']['first'] == [1, 1, 1]
 
 def test_answers_that_fit_another_question_are_not_shown():
     one = Predict('9.w', 'Which?', words('one good film'), ['good'])
@@ -184,16 +184,16 @@ def test_answers_that_fit_another_question_are_not_shown():
 
 # --- the pages
 
-def test_javascript_reads_and_refuses_files_of_a_class_like_python(page):
+def test_javascript_reads_and_rejects_files_like_python(page):
     load_course(page, 'untrusted.js')
     whole = json.loads(json.dumps(class_answers()))
     texts = [json.dumps(changed(whole, place, value)) for place in places(whole) for value in odd]
     def here(text):
         try: return session._answers_in(parsed_json(text), 'x', [])
         except ValueError: return None
-    there = evaluate_json(page, '''texts => texts.map(text => {
+    in_page = evaluate_json(page, '''texts => texts.map(text => {
         try { return sv.courseClassFile(sv.courseParsed(text)).answers; } catch { return null; } })''', texts)
-    wrong = [text for text, one, other in zip(texts, map(here, texts), there) if (one or {}) != (other or {})]
+    wrong = [text for text, one, other in zip(texts, map(here, texts), in_page) if (one or {}) != (other or {})]
     assert wrong == [] and len(texts) > 500
     seen = [nasty, 'a\u0085b\tc', '\x1b[0;', '👩‍🚀 名前']
     assert evaluate_json(page, 'texts => texts.map(sv.coursePrintable)', seen) == [*map(printable, seen)]
@@ -220,15 +220,15 @@ def test_the_page_of_a_class_names_what_it_cannot_read_and_stores_none_of_it(bro
     closed(page, path)
 
 @pytest.mark.slow
-def test_hundreds_of_hostile_files_hang_nothing_stop_nobody_and_reach_no_terminal_or_spreadsheet(asked, tmp_path):
+def test_hundreds_of_hostile_files_are_handled(tasks, tmp_path):
     counts = Counter()
     for seed in range(8):
         folder = tmp_path/str(seed)
         folder.mkdir()
         names = hostile_files.write(folder, 50, seed)
         hand_in(folder, *good)
-        report, told = check_class(folder, asked)
-        named = [name for name in names if printable(name) in report or printable(name) in told]
+        report, printed = check_class(folder, tasks)
+        named = [name for name in names if printable(name) in report or printable(name) in printed]
         counts += Counter(files=len(names), named=len(named))
     print(f'{counts["files"]} hostile files in {seed + 1} classes, {counts["named"]} of them named; '
           'none hangs, stops the others, or reaches a terminal or a spreadsheet')

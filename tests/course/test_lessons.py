@@ -28,10 +28,10 @@ def test_a_lesson_runs_whole_without_network_and_its_checks_find_its_solutions_r
 
 @pytest.mark.parametrize('path', lessons, ids=lambda path: path.stem)
 def test_what_students_have_fails_in_its_checks_only(path, tmp_path):
-    given, shared, verdicts = edition_of(read_lesson(path), 'student', course_fact), {'__name__': '__main__'}, []
+    built, shared, verdicts = edition_of(read_lesson(path), 'student', course_fact), {'__name__': '__main__'}, []
     trains = {cell.id for cell in read_lesson(path).cells if cell_tag(cell) == 'train'}
     with contextlib.chdir(tmp_path):
-        for cell in given.cells:
+        for cell in built.cells:
             if cell.cell_type != 'code' or cell.id in trains: continue
             shown = run_cell(cell_text(cell), shared, cell.id)
             verdicts += [thing for thing in shown if hasattr(thing, 'passed')]
@@ -44,10 +44,10 @@ def test_run_all_cells_shows_no_result_before_it_is_predicted(path, tmp_path, mo
     for place in ('salviz.training.trainer.train', 'salviz.training.trainer.prior_experiment',
                   'salviz.course.classroom.teach', 'salviz.analysis.faithfulness.faithfulness_table'):
         monkeypatch.setattr(place, trains)
-    given, shared, gates, seen = edition_of(read_lesson(path), 'student', course_fact), {'__name__': '__main__'}, [], []
+    built, shared, gates, seen = edition_of(read_lesson(path), 'student', course_fact), {'__name__': '__main__'}, [], []
     is_train = {cell.id: cell_tag(cell) == 'train' for cell in read_lesson(path).cells}
     with contextlib.chdir(tmp_path):
-        for cell in given.cells:
+        for cell in built.cells:
             if cell.cell_type != 'code' or path.stem[0] == '1' and is_train[cell.id]: continue # 1 asks for sentences
             shown = run_cell(cell_text(cell), shared, cell.id)
             gates += [thing for thing in shown if isinstance(thing, Reveal)]
@@ -96,7 +96,7 @@ def reading_grade(text):
     words = [word for words in sentences for word in words]
     return .39*len(words)/len(sentences) + 11.8*sum(map(syllables, words))/len(words) - 15.59
 
-def test_the_grade_of_easy_and_hard_sentences_is_known():
+def test_reading_grades_of_easy_and_hard_sentences_are_right():
     assert [syllables(word) for word in 'layer gradient make marked sentences attention the'.split()] == [
         2, 3, 1, 1, 3, 3, 1]
     assert reading_grade('The cat sat on the mat.') < 1
@@ -116,7 +116,7 @@ def test_a_lesson_opens_with_a_picture(path):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('path', lessons, ids=lambda path: path.stem)
-def test_every_card_shows_what_it_asks_about(path):
+def test_every_card_shows_its_subject(path):
     "A sentence to click, a sentence in the question, or a picture"
     for name, one in grading._predictions_in(read_lesson(path), path.stem).items():
         shows = one.query.kind == 'words' or 'picture' in one.about or '“' in one.question

@@ -32,8 +32,8 @@ def cases(count=60):
     rng = random.Random(0)
     for i in range(count):
         def sentence(): return ' '.join(rng.choice('abc') for _ in range(rng.randint(1, 18)))
-        some = [sentence() for _ in range(rng.randint(1, 20))]
-        of = mark_set(texts if i % 5 == 0 else some, most=rng.randint(1, 6))
+        subset = [sentence() for _ in range(rng.randint(1, 20))]
+        of = mark_set(texts if i % 5 == 0 else subset, most=rng.randint(1, 6))
         yield of, invented(of, hostile[i % len(hostile)], rng, rng.choice([0, .2, 1]))
 
 def load_course(page, *modules):
@@ -43,14 +43,14 @@ def load_course(page, *modules):
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
                   f'{program}\nwindow.sv = {{{names}}};')
 
-def mounted(page, of, kept=None, theme=None):
+def mounted(page, of, value=None, theme=None):
     "The marks of `of` in `page`; what they write is in `window.written`"
     load_course(page, 'marks.js')
     page.evaluate('''([css, set, kept]) => {
         document.head.appendChild(document.createElement('style')).textContent = css;
         window.written = [];
         window.view = sv.mountMarks(document.body, set, kept, state => written.push(state)); }''',
-                  [course_text('marks.css'), of.described(), kept])
+                  [course_text('marks.css'), of.described(), value])
 
 def test_files_and_codes_come_back_as_they_were_handed_in():
     for of, sheet in cases():
@@ -60,10 +60,10 @@ def test_files_and_codes_come_back_as_they_were_handed_in():
 def test_a_file_that_an_editor_has_saved_again_is_read():
     of, sheet = next(cases())
     text = _sheet_json(of, sheet)
-    given = json.loads(text)
-    in_words = dict(given, marks=[flags and [bool(x) for x in flags] for flags in given['marks']])
-    for saved in ('\ufeff' + text, text.replace('\n', '\r\n'), json.dumps(given, indent=8), text + '\n\n',
-                  json.dumps(dict(reversed(given.items()), comment='mine')), json.dumps(in_words)):
+    sheet_text = json.loads(text)
+    in_words = dict(sheet_text, marks=[flags and [bool(x) for x in flags] for flags in sheet_text['marks']])
+    for saved in ('\ufeff' + text, text.replace('\n', '\r\n'), json.dumps(sheet_text, indent=8), text + '\n\n',
+                  json.dumps(dict(reversed(sheet_text.items()), comment='mine')), json.dumps(in_words)):
         assert read_sheet(of, saved) == sheet
 
 def test_twenty_sentences_of_twelve_words_are_a_code_that_can_be_typed():
@@ -105,7 +105,7 @@ def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_aroun
         assert read_code(of, typed).marks == sheet.marks
     assert codes_in(f'Alice: {code}\nBob: me too\n{code}') == [code, code]
 
-def test_what_is_no_mark_is_refused_with_the_reason():
+def test_invalid_marks_raise_errors_with_the_reason():
     of = mark_set(texts)
     good = json.loads(_sheet_json(of, invented(of, 'amy', random.Random(0))))
     first = [0]*len(of.words[0])
@@ -120,9 +120,9 @@ def test_what_is_no_mark_is_refused_with_the_reason():
         (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
         (dict(good, marks=['0'*len(first), *good['marks'][1:]]), 'flags, 0 or 1'),
         (dict(good, marks=[[1]*len(first), *good['marks'][1:]]), 'at most 4 are allowed')]
-    for given, reason in reasons:
+    for sheet_text, reason in reasons:
         with pytest.raises(ValueError, match=reason):
-            read_sheet(of, given if isinstance(given, str) else json.dumps(given))
+            read_sheet(of, sheet_text if isinstance(sheet_text, str) else json.dumps(sheet_text))
 
 @pytest.mark.slow
 def test_another_process_reads_the_same(tmp_path):
@@ -142,11 +142,11 @@ print([name for name in ('torch', 'transformers', 'datasets') if name in sys.mod
 def test_python_and_javascript_write_and_read_the_same_files_codes_and_names(page):
     load_course(page, 'markscode.js')
     table = [dict(set=of.described(), sheet=dict(nickname=s.nickname, marks=s.marks)) for of, s in cases()]
-    made = evaluate_json(page, '''rows => rows.map(({set, sheet}) => {
+    result = evaluate_json(page, '''rows => rows.map(({set, sheet}) => {
         const code = sv.marksCode(set, sheet), file = sv.marksFile(set, sheet);
         return [code, JSON.parse(file), sv.marksFileName(sheet.nickname), sv.marksReadCode(set, code).marks,
                 sv.marksReadFile(set, file).marks]; })''', table)
-    for (of, sheet), (code, file, name, read, again) in zip(cases(), made):
+    for (of, sheet), (code, file, name, read, again) in zip(cases(), result):
         assert code == sheet_code(of, sheet) and file == json.loads(_sheet_json(of, sheet))
         assert name == _file_name(sheet.nickname)
         assert read == again == [None if flags is None else list(flags) for flags in sheet.marks]
@@ -154,7 +154,7 @@ def test_python_and_javascript_write_and_read_the_same_files_codes_and_names(pag
     names = [name for name in hostile if '\ud800' not in name] + ['\t a\u00a0b\u2003c\x85d\x1ce', 'ſK:ı', 'a\u200db']
     assert evaluate_json(page, 'names => names.map(sv.marksNickname)', names) == [_clean_nickname(x) for x in names]
 
-def test_python_and_javascript_refuse_in_the_same_words(page):
+def test_python_and_javascript_raise_the_same_errors(page):
     load_course(page, 'markscode.js')
     of, rng = mark_set(texts), random.Random(5)
     sheet = invented(of, 'amy', rng)
@@ -168,16 +168,16 @@ def test_python_and_javascript_refuse_in_the_same_words(page):
     codes = ['hello', code[:-2], 'marks9' + code[6:], code.replace('amy', 'any'),
              sheet_code(mark_set(['warm']), checked_sheet(mark_set(['warm']), 'amy', [[1]]))]
     def reasons(read, texts):
-        refused = []
+        invalid = []
         for text in texts:
-            try: refused.append(read(of, text) and None)
-            except ValueError as e: refused.append(str(e))
-        return refused
+            try: invalid.append(read(of, text) and None)
+            except ValueError as e: invalid.append(str(e))
+        return invalid
     refuse = '''([set, texts]) => texts.map(text => {
         try { sv.NAME(set, text); return null; } catch (error) { return error.message; } })'''
     for read, name, texts_ in ((read_sheet, 'marksReadFile', files), (read_code, 'marksReadCode', codes)):
-        there = evaluate_json(page, refuse.replace('NAME', name), [of.described(), texts_])
-        assert there == reasons(read, texts_) and None not in there
+        in_page = evaluate_json(page, refuse.replace('NAME', name), [of.described(), texts_])
+        assert in_page == reasons(read, texts_) and None not in in_page
 
 def test_javascript_notices_every_mistyped_sign(page):
     load_course(page, 'markscode.js')
@@ -209,7 +209,7 @@ def test_sentences_are_marked_by_keyboard_alone(page):
     page.keyboard.press('Enter')
     page.wait_for_function("() => /code is/.test(document.querySelector('.sv-marks-hand .sv-marks-said').textContent)")
 
-def test_no_more_words_are_marked_than_are_allowed_and_it_is_said(page):
+def test_the_limit_of_marked_words_is_enforced_with_a_message(page):
     of = mark_set(texts, most=2)
     mounted(page, of)
     for i in (0, 3, 5): page.locator('[role=option]').nth(i).click()
@@ -239,8 +239,8 @@ def test_a_state_that_is_of_something_else_is_taken_for_none(page):
     of = mark_set(texts)
     load_course(page, 'marks.js')
     empty = [None]*len(of)
-    for kept in (None, 7, [], dict(marks=[1]), dict(marks=[[1]*5]*5), dict(marks='x', at=-1), dict(at=99, nickname=3)):
-        state = evaluate_json(page, '([set, kept]) => sv.marksStateOf(set, kept)', [of.described(), kept])
+    for value in (None, 7, [], dict(marks=[1]), dict(marks=[[1]*5]*5), dict(marks='x', at=-1), dict(at=99, nickname=3)):
+        state = evaluate_json(page, '([set, kept]) => sv.marksStateOf(set, kept)', [of.described(), value])
         assert state == dict(marks=empty, at=0, nickname='')
 
 @pytest.mark.sample(1)
@@ -277,7 +277,7 @@ def test_keys_do_not_reach_the_page_around(page):
     assert page.locator('.sv-marks').get_attribute('data-lm-suppress-shortcuts') == 'true'
 
 @pytest.mark.slow
-def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browser, tmp_path):
+def test_a_page_without_a_kernel_stores_its_marks_over_a_reload(browser, tmp_path):
     marks = Marks('3.marks', texts)
     style, program = (f'{static_text("explorer.css")}{course_styles()}', _course_program('coursepage.js'))
     html = (f'<!doctype html><meta charset="utf-8"><style>{style}</style><body data-lesson="3">{marks.page_html()}'
@@ -302,7 +302,7 @@ def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browse
     assert page.errors == [] and [x for x in page.outside if not x.startswith(tmp_path.as_uri())] == []
     page.close()
 
-def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page):
+def test_marks_are_synchronised_between_page_and_kernel(page):
     marks = Marks('3.marks', texts)
     traits = dict(about=marks.described(), state=dict(marks.state))
     marks.close()
@@ -328,7 +328,7 @@ def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page)
 def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_they_are_not_mine(browser, tmp_path):
     (tmp_path/'l.html').write_text('<!doctype html><body></body>')
     marks = Marks('3.marks', texts)
-    given = [_course_program(), marks.described(), dict(marks.state)]
+    sheet_text = [_course_program(), marks.described(), dict(marks.state)]
     marks.close()
     page = browser.new_page()
     page.goto((tmp_path/'l.html').as_uri())
@@ -339,20 +339,20 @@ def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_th
         document.body.replaceChildren();
         const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
         (await import(url)).default.render({model, el: document.body}); }"""
-    page.evaluate(start, given)
+    page.evaluate(start, sheet_text)
     assert 'restored' not in page.inner_text('.sv-marks')
     page.locator('.sv-marks-word').nth(1).click()
     marked = page.evaluate('() => model.get("state").marks')
-    page.evaluate(start, given)
+    page.evaluate(start, sheet_text)
     assert page.evaluate('() => model.get("state").marks') == marked
     assert 'restored from this browser' in page.inner_text('.sv-marks')
     page.click('text=start over')
     assert page.evaluate('() => model.get("state").marks') == [None]*len(texts)
-    page.evaluate(start, given)
+    page.evaluate(start, sheet_text)
     assert 'restored' not in page.inner_text('.sv-marks')
     page.close()
 
-def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
+def test_a_widget_rejects_invalid_marks_and_a_missing_nickname():
     marks = Marks('3.marks', texts)
     with pytest.raises(ValueError, match='no nickname yet'): marks.code
     marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')

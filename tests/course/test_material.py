@@ -12,12 +12,12 @@ def joined(labels): return ''.join(labels).replace('[CLS]', '').replace('[SEP]',
 shipped = Path(str(files('salviz.course')/'runs'))
 
 def test_all_of_it_takes_less_than_four_and_a_half_megabytes():
-    kept = {f'{name}.tar.xz' for name in course_runs} | {'sentences.json', 'tables.json'}
-    assert {p.name for p in shipped.iterdir()} == kept
+    stored = {f'{name}.tar.xz' for name in course_runs} | {'sentences.json', 'tables.json'}
+    assert {p.name for p in shipped.iterdir()} == stored
     assert sum(p.stat().st_size for p in shipped.iterdir()) < 4.5e6
 
 @pytest.mark.parametrize('name', course_runs)
-def test_a_run_is_whole_looks_at_the_same_sentences_and_its_model_knows_its_task(name):
+def test_a_run_is_complete_with_common_sentences_and_a_trained_model(name):
     run = course_run(name)
     assert run.finished and run.check() == [] and run.checkpoints == {}
     assert [joined(run.snapshot(0, p).labels) for p in run.probes] == [joined([text]) for text in course_probes]
@@ -38,16 +38,16 @@ def test_nothing_of_the_machine_that_trained_it_is_in_it(name):
             held = file.read_bytes()
             assert not any(word in held for word in (b'/tmp', b'/work', b'/home', b'/root')), file
 
-def test_sentences_are_sixty_different_ones_with_ids_of_their_own_and_something_to_mark():
+def test_there_are_sixty_distinct_sentences_with_ids_and_words():
     both = course_sentences('mark') + course_sentences('held')
     assert len({s['id'] for s in both}) == len({s['text'] for s in both}) == 60
     assert {s['label'] for s in both} == {0, 1} and len(_sentence_set('mark')) == 8 != _sentence_set('held')
     assert all(8 <= len(find_words(s['text'])) <= 30 for s in both)
 
-def test_who_changes_a_sentence_changes_his_own_copy():
+def test_a_changed_sentence_is_a_copy():
     course_sentences()[0]['text'] = 'x'
     assert course_sentences()[0]['text'] != 'x'
 
-def test_a_name_that_is_none_is_refused():
+def test_an_unknown_name_raises_an_error():
     with pytest.raises(ValueError, match='course_run: name'): course_run('plain')
     with pytest.raises(ValueError, match='part must be'): course_sentences('all')

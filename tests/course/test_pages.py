@@ -14,11 +14,11 @@ from salviz.course.pages import Fragments, _maths, _words_html, lesson_html, wri
 from salviz.course.predictions import course_styles
 
 sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'
-there = lesson_files(sources) if sources.is_dir() else []
-read = [path for path in there if path.stem != '0_for_teachers'] # by students
+lesson_paths = lesson_files(sources) if sources.is_dir() else []
+read = [path for path in lesson_paths if path.stem != '0_for_teachers'] # by students
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory):
+def pages(tmp_path_factory):
     "The pages of the small lesson"
     folder = tmp_path_factory.mktemp('pages')
     write_pages(folder, lessons=lessons.written(folder/'sources'), has_class=True, fact=lessons.facts,
@@ -48,18 +48,18 @@ def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) can
 @pytest.mark.slow
 @pytest.mark.parametrize('scheme,background', [('light', 'rgb(255, 255, 255)'), ('dark', 'rgb(21, 24, 28)')])
 @pytest.mark.parametrize('width', [360, 1300])
-def test_a_page_opens_from_disk_in_both_themes_and_never_scrolls_sideways(browser, made, scheme, background, width):
-    p = opened(browser, made/'1_row.html', color_scheme=scheme, viewport=dict(width=width, height=800))
+def test_a_page_opens_from_disk_in_both_themes_and_never_scrolls_sideways(browser, pages, scheme, background, width):
+    p = opened(browser, pages/'1_row.html', color_scheme=scheme, viewport=dict(width=width, height=800))
     assert p.evaluate('() => document.documentElement.dataset.theme') == scheme
     assert p.evaluate('() => getComputedStyle(document.body).backgroundColor') == background
     show(p, '1.words'); show(p, '1.class')
     p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz .sv-panel canvas").length > 2')
     assert p.evaluate('() => document.querySelector(".course-explorer .salviz").dataset.theme') == scheme
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
-    closed(p, made/'1_row.html')
+    closed(p, pages/'1_row.html')
 
-def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(browser, made):
-    path = made/'1_row.html'
+def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(browser, pages):
+    path = pages/'1_row.html'
     assert 'revealed words say' not in path.read_text()
     p = opened(browser, path)
     assert p.locator('.course-explorer').count() == 0 and 'revealed words' not in p.content()
@@ -78,17 +78,17 @@ def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(brows
     closed(p, path)
 
 @pytest.mark.slow
-def test_two_reveals_of_one_run_share_its_data(browser, made):
-    text = (made/'1_row.html').read_text()
-    kept = re.findall(r'<script type="[^"]*" data-part="(\w+)">(.*?)</script>', text, re.S)
-    assert len({name for name, _ in kept}) == len(kept) == len({data for _, data in kept})
-    p = opened(browser, made/'1_row.html')
+def test_two_reveals_of_one_run_store_its_data_once(browser, pages):
+    text = (pages/'1_row.html').read_text()
+    stored = re.findall(r'<script type="[^"]*" data-part="(\w+)">(.*?)</script>', text, re.S)
+    assert len({name for name, _ in stored}) == len(stored) == len({data for _, data in stored})
+    p = opened(browser, pages/'1_row.html')
     show(p, '1.words'); show(p, '1.class')
     p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz").length === 2')
     used = p.eval_on_selector_all('.course-explorer', 'all => all.map(place => JSON.parse(place.dataset.parts))')
     frames = [{part for name, part in one.items() if name.startswith('salviz-frames')} for one in used]
-    assert frames[0] == frames[1] and {part for one in used for part in one.values()} == {name for name, _ in kept}
-    closed(p, made/'1_row.html')
+    assert frames[0] == frames[1] and {part for one in used for part in one.values()} == {name for name, _ in stored}
+    closed(p, pages/'1_row.html')
 
 def test_plotly_is_in_the_page_only_where_a_panel_draws_with_it(tmp_path):
     def page(panels):
@@ -98,8 +98,8 @@ def test_plotly_is_in_the_page_only_where_a_panel_draws_with_it(tmp_path):
     assert page(['sentence']) < 1 and 2 < page(['time']) < 3
 
 @pytest.mark.slow
-def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(browser, made):
-    p = opened(browser, made/'1_row.html')
+def test_a_page_has_a_language_headings_and_a_link_to_its_start(browser, pages):
+    p = opened(browser, pages/'1_row.html')
     assert p.evaluate('() => document.documentElement.lang') == 'en' and 'Which word' in p.title()
     assert p.locator('h1').count() == 1
     levels = p.eval_on_selector_all('main > :is(h1, h2, h3)', 'all => all.map(one => Number(one.tagName[1]))')
@@ -112,23 +112,23 @@ def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(brows
     assert p.locator('main math').count() >= 2 and p.locator('main details').count() == 5
     assert accessible.faults(p) == []
     assert 'In a notebook you write' in p.inner_text('main') and 'Exercise.' not in p.inner_text('main')
-    closed(p, made/'1_row.html')
+    closed(p, pages/'1_row.html')
 
-def test_no_code_and_no_solution_stands_in_a_page(made):
-    text = (made/'1_row.html').read_text()
+def test_a_page_contains_no_code_and_no_solution(pages):
+    text = (pages/'1_row.html').read_text()
     for hidden in ('Run.example', 'def row', 'np.exp', 'overflows', 'Misconceptions', 'Expected', 'trained = True',
                    '<!--1'):
         assert hidden not in text, hidden
 
 @pytest.mark.slow
-def test_the_index_leads_to_every_lesson_and_back(browser, made):
-    p = opened(browser, made/'index.html')
+def test_the_index_leads_to_every_lesson_and_back(browser, pages):
+    p = opened(browser, pages/'index.html')
     assert p.eval_on_selector_all('main a', 'all => all.map(one => one.getAttribute("href"))') == [
         '1_row.html', '0_transformers.html', 'class.html']
     p.get_by_role('link', name='1 Which word is read most?').click()
     p.get_by_role('link', name='All lessons').click()
     assert p.title() == 'Tell a model where to look'
-    closed(p, made/'index.html', made/'1_row.html')
+    closed(p, pages/'index.html', pages/'1_row.html')
 
 @pytest.mark.slow
 def test_teachers_pages_fold_what_is_theirs(tmp_path):
@@ -160,22 +160,22 @@ def test_words_from_outside_are_text(browser, tmp_path, hostile):
                                       '<a href=x>y</a>', '[a](javascript:hit())',
                                       '![a](https://a.b/c.png)', '<style>* {}</style>',
                                       '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
-def test_markdown_brings_no_markup_of_its_own(markdown):
-    try: made = _words_html(markdown)
+def test_markdown_adds_no_raw_markup(markdown):
+    try: pages = _words_html(markdown)
     except ValueError: return
-    assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )|javascript', made)
+    assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )|javascript', pages)
 
 def test_an_error_names_the_lesson_and_the_cell(tmp_path):
     folder = lessons.written(tmp_path/'sources', changed={4: "x = 1\nPredict('1.words', 'Which?', wrds('a b'))"})
     with pytest.raises(RuntimeError, match=r"lesson 1_row, cell cell-4 \(`x = 1`\): NameError: name 'wrds'"):
         write_pages(tmp_path, lessons=folder, fact=lessons.facts, say=lambda line: None)
 
-def test_a_reveal_that_cannot_be_made_is_an_error_of_its_cell(tmp_path):
+def test_a_failing_reveal_is_an_error_of_its_cell(tmp_path):
     with pytest.raises(RuntimeError, match='lesson 1_row, cell cell-9.*ZeroDivisionError'):
         lesson_html(lessons.lesson(changed={9: "Reveal('1.class', lambda: 1/0)"}), '1_row', fact=lessons.facts)
 
 @pytest.mark.slow
-def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
+def test_cells_leave_no_files_in_the_folder_of_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lesson_html(lessons.lesson(more=[('code', "open('left.txt', 'w').close()", '')]), '1_row', fact=lessons.facts)
     assert list(tmp_path.iterdir()) == []
@@ -192,11 +192,11 @@ def test_operators_of_formulas_are_operators_in_a_sign_that_fonts_have():
     for sign in ('0230A', '0230B', '027FA', '02265'): assert f'>&#x{sign};</mo>' in brackets
     assert '<mi>&#x003B1;</mi>' in _maths(r'\alpha')
 
-def test_a_widget_that_a_page_cannot_hold_is_refused():
+def test_a_widget_without_page_html_raises_an_error():
     import ipywidgets
     with pytest.raises(ValueError, match='a page cannot contain a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
 
-def test_figures_carry_words_for_who_cannot_see_them():
+def test_figures_have_alternative_text():
     from matplotlib.figure import Figure
     figure = Figure(figsize=(2, 1))
     figure.subplots().set_title('Share <b>')
@@ -225,7 +225,7 @@ def revealed(browser, page, **kw):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
-@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
+@pytest.mark.parametrize('path', lesson_paths, ids=[path.stem for path in lesson_paths])
 def test_every_lesson_opens_with_all_that_it_reveals(browser, lesson_pages, path, scheme, width):
     page = lesson_pages(path)
     assert page.stat().st_size < 4e6
@@ -256,7 +256,7 @@ controls = '''() => [...document.querySelectorAll('.course-explorer :is(h3, labe
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
-def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_names(browser, lesson_pages, path):
+def test_an_explorer_in_a_lesson_has_its_usual_look_and_the_named_panels(browser, lesson_pages, path):
     page = lesson_pages(path)
     p = revealed(browser, page)
     p.wait_for_function(bars_are_high)
@@ -272,15 +272,15 @@ def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
 def test_every_question_can_be_read_by_itself(path):
     "On the vote screen, and in full screen, a card stands alone"
-    asked = grading._predictions_in(read_lesson(path), path.stem).values()
+    questions = grading._predictions_in(read_lesson(path), path.stem).values()
     lost = re.compile(r'\b(this sentence|these are|are these|the other six|and after it|accuracy then)\b', re.I)
-    assert [one.question for one in asked if lost.search(one.question)] == []
+    assert [one.question for one in questions if lost.search(one.question)] == []
 
 @pytest.mark.parametrize('name', ['1_what_it_looks_at', '6_least_salient'])
-def test_a_sentence_that_the_prose_quotes_is_the_one_that_is_asked_about(name):
+def test_sentences_quoted_in_prose_are_those_of_the_questions(name):
     source = read_lesson(sources/f'{name}.ipynb')
     quoted, = [line[2:] for cell in source.cells[1:] if cell.cell_type == 'markdown'
                for line in cell_text(cell).splitlines() if line.startswith('> ')]
-    asked = grading._predictions_in(source, name).values()
-    assert {one.query.options['sentence'] for one in asked if one.query.kind == 'words'} == {quoted}
-    assert any(quoted in one.question for one in asked)
+    questions = grading._predictions_in(source, name).values()
+    assert {one.query.options['sentence'] for one in questions if one.query.kind == 'words'} == {quoted}
+    assert any(quoted in one.question for one in questions)

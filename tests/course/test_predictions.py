@@ -41,45 +41,45 @@ def fresh():
 # --- scores
 
 @pytest.mark.parametrize('case', cases, ids=lambda case: f'{case["asked"]["kind"]} {case["value"]} {case["truth"]}')
-def test_the_table_of_cases_holds(case):
-    asked = Query(**case['asked'])
-    assert checked_value(asked, case['value']) == case['value']
-    given = score(asked, case['value'], case['truth'])
+def test_the_table_of_cases_is_right(case):
+    query = Query(**case['asked'])
+    assert checked_value(query, case['value']) == case['value']
+    given = score(query, case['value'], case['truth'])
     assert given is None if case['score'] is None else given == pytest.approx(case['score'], abs=1e-12)
-    if case['text']: assert value_text(asked, case['value']) == case['text']
-    if case['true']: assert truth_text(asked, case['truth']) == case['true']
+    if case['text']: assert value_text(query, case['value']) == case['text']
+    if case['true']: assert truth_text(query, case['truth']) == case['true']
 
 def test_an_order_without_ties_scores_kendalls_tau():
     rng = np.random.default_rng(0)
     for n in (2, 3, 7):
-        asked = order(*(f'item {i}' for i in range(n)))
+        query = order(*(f'item {i}' for i in range(n)))
         for _ in range(20):
             values = rng.permutation(n) + rng.uniform(-.4, .4, n)
             mine = [int(i) for i in rng.permutation(n)]
             places = np.empty(n)
             places[mine] = np.arange(n, 0, -1)
-            truth = truth_of(asked, dict(zip(asked.options['items'], values)))
-            assert score(asked, mine, truth) == pytest.approx(kendalltau(places, values).statistic)
+            truth = truth_of(query, dict(zip(query.options['items'], values)))
+            assert score(query, mine, truth) == pytest.approx(kendalltau(places, values).statistic)
 
-def test_with_ties_every_pair_that_the_truth_tells_apart_counts_and_no_other():
-    rng, asked = np.random.default_rng(1), order(*'abcdef')
+def test_with_ties_exactly_the_distinguished_pairs_count():
+    rng, query = np.random.default_rng(1), order(*'abcdef')
     for _ in range(50):
         middle, half = rng.uniform(0, 1, 6), rng.uniform(0, .3, 6)
-        truth = truth_of(asked, {item: (m - h, m + h) for item, m, h in zip('abcdef', middle, half)})
+        truth = truth_of(query, {item: (m - h, m + h) for item, m, h in zip('abcdef', middle, half)})
         mine = [int(i) for i in rng.permutation(6)]
         right = wrong = 0
         for before, after in combinations(mine, 2):
             if middle[before] - half[before] > middle[after] + half[after]: right += 1
             if middle[before] + half[before] < middle[after] - half[after]: wrong += 1
         expected = (right - wrong)/(right + wrong) if right + wrong else None
-        assert score(asked, mine, truth) == (expected if expected is None else pytest.approx(expected))
+        assert score(query, mine, truth) == (expected if expected is None else pytest.approx(expected))
 
 def test_words_are_those_of_find_words():
     for text in (film, "don't (stop) !", '日本の映画', 'a 1,000.50 🙂 end', 'x'*300):
         spans = find_words(text)
         assert words(text, most=1).options['words'] == [text[start:end] for start, end in spans]
 
-def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
+def test_the_truth_of_an_array_of_heads_is_its_five_best_without_nan():
     values = np.full((2, 4), np.nan)
     values[0, 1], values[1, 3], values[1, 0] = .3, .9, .5
     assert truth_of(head(2, 4), values) == [[1, 3, .9], [1, 0, .5], [0, 1, .3]]
@@ -88,7 +88,7 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
 
 # --- doors
 
-@pytest.mark.parametrize('make, says', [
+@pytest.mark.parametrize('make, message', [
     (lambda: words(' '), 'sentence must be a text with words'),
     (lambda: words('one two', most=0), 'most must be an integer from 1 to 2, got 0'),
     (lambda: head(0, 12), 'layers must be an integer'),
@@ -110,13 +110,13 @@ def test_of_an_array_of_heads_the_five_best_are_kept_and_nan_is_none_of_them():
     (lambda: Reveal(content='x'), 'Reveal: pass the names of predictions'),
     (lambda: answers('../x'), 'nickname must be 1 to 24 letters'),
     (lambda: _page_parts(object()), 'a page can show texts, figures')])
-def test_what_cannot_be_is_refused_in_a_sentence(make, says):
-    with pytest.raises(ValueError, match=says.replace('(', r'\(').replace('.', r'\.').replace("'", "'")): make()
+def test_invalid_arguments_raise_clear_errors(make, message):
+    with pytest.raises(ValueError, match=message.replace('(', r'\(').replace('.', r'\.').replace("'", "'")): make()
 
 @pytest.mark.parametrize('kind', every_kind)
 @pytest.mark.parametrize('wrong', [None, 'x', [], [99], [-1], [1.5], [[1]], {}, True, 1e9, float('nan'),
                                    [0, 1, 2, 3, 4, 5], [0, 12], [2, 2, 2], '__proto__'])
-def test_no_kind_takes_what_is_no_answer_to_it(kind, wrong):
+def test_every_kind_rejects_invalid_answers(kind, wrong):
     with pytest.raises(ValueError, match='the answer must be'): checked_value(every_kind[kind], wrong)
 
 # --- what is kept
@@ -152,7 +152,7 @@ def test_after_the_reveal_nothing_is_answered_any_more():
     one.answer = one.answer | dict(first=late, skipped=False)
     assert one.answer['first'] is None and one.answer['skipped']
 
-def test_a_cell_that_is_run_again_keeps_its_answer_and_another_question_starts_anew():
+def test_a_rerun_cell_restores_its_answer_and_another_question_starts_open():
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
     assert Predict('1.words', 'Which?', words(film)).answer['first']['value'] == [4]
     assert Predict('1.words', 'Which two?', words(film)).answer['state'] == 'open'
@@ -162,51 +162,51 @@ def test_a_cell_that_is_run_again_keeps_its_answer_and_another_question_starts_a
 @pytest.mark.parametrize('kind', every_kind)
 def test_the_truth_is_in_nothing_that_reaches_the_browser_before_it_is_revealed(kind):
     one = Predict('1.x', 'What?', every_kind[kind], some_truth[kind])
-    told = []
-    one.observe(lambda change: told.append(change['new']), 'outcome')
+    printed = []
+    one.observe(lambda change: printed.append(change['new']), 'outcome')
     one.commit(some_answer[kind])
     sent = {name: x for name, x in one.get_state().items() if not name.startswith('_')}
-    assert sent['outcome'] is None and told == [] and 'truth' not in json.dumps(sent, default=str)
+    assert sent['outcome'] is None and printed == [] and 'truth' not in json.dumps(sent, default=str)
     one.reveal()
-    assert told[0]['truth'] == truth_of(every_kind[kind], some_truth[kind])
+    assert printed[0]['truth'] == truth_of(every_kind[kind], some_truth[kind])
 
 def test_a_truth_that_is_computed_is_computed_once_and_only_when_it_is_shown():
-    asked = []
-    one = Predict('1.x', 'Which?', words(film), lambda: asked.append(1) or ['never'])
+    calls = []
+    one = Predict('1.x', 'Which?', words(film), lambda: calls.append(1) or ['never'])
     one.commit(['bad'])
-    assert asked == []
+    assert calls == []
     one.reveal()
     one.page_html()
-    assert asked == [1] and one.scores() == [0, None]
+    assert calls == [1] and one.scores() == [0, None]
 
-def test_a_truth_that_fails_is_said_and_the_answer_is_kept():
+def test_a_failing_truth_is_reported_and_the_answer_stays_recorded():
     one = Predict('1.x', 'Which?', words(film), lambda: 1/0)
     one.commit(['bad'])
     one.reveal()
     assert 'division by zero' in one.outcome['error'] and one.scores() == [None, None]
     assert session.entries['1.x']['state'] == 'revealed'
 
-def test_a_reveal_is_made_when_its_predictions_are_committed_and_not_before():
-    made = []
+def test_content_is_computed_after_the_predictions_are_committed():
+    result = []
     one, two = (Predict(f'1.{name}', 'Which?', words(film), ['never']) for name in 'ab')
-    seen = Reveal('1.a', '1.b', lambda: made.append(1) or ['a text', 'another'])
+    seen = Reveal('1.a', '1.b', lambda: result.append(1) or ['a text', 'another'])
     assert seen.gate.state['waiting'] == ['1.a', '1.b'] and len(seen.children) == 1
     one.commit(['bad'])
     seen._wished(dict(wish='open'))
-    assert made == [] and seen.gate.state['waiting'] == ['1.b']
+    assert result == [] and seen.gate.state['waiting'] == ['1.b']
     two.commit(['bad'])
     seen._wished(dict(wish='open'))
-    assert made == [1] and len(seen.children) == 3 and one.outcome['truth'] == [8]
+    assert result == [1] and len(seen.children) == 3 and one.outcome['truth'] == [8]
     seen._wished(dict(wish='anyway'))
-    assert made == [1]
+    assert result == [1]
 
-def test_who_looks_anyway_has_skipped_what_was_not_answered():
+def test_showing_anyway_records_unanswered_predictions_as_skipped():
     one, two = (Predict(f'1.{name}', 'Which?', words(film), ['never']) for name in 'ab')
     one.commit(['bad'])
     Reveal('1.a', '1.b', content='It.')._wished(dict(wish='anyway'))
     assert [p.answer['skipped'] for p in (one, two)] == [False, True]
 
-def test_a_reveal_that_cannot_be_made_says_why():
+def test_a_failing_reveal_shows_its_error():
     Predict('1.a', 'Which?', words(film)).commit(['bad'])
     seen = Reveal('1.a', lambda: 1/0)
     seen.show()
@@ -218,7 +218,7 @@ def test_text_in_a_reveal_is_text():
     seen.show()
     assert '<img' not in json.dumps(seen.children[1].outputs)
 
-def test_who_kept_the_nickname_of_the_lesson_is_told_so(tmp_path):
+def test_an_unchanged_nickname_gives_a_warning(tmp_path):
     assert 'Replace your-nickname by a nickname' in answers('your-nickname', tmp_path).note
     assert 'Replace your-nickname' not in answers('alice', tmp_path).note
 
@@ -235,8 +235,8 @@ def test_answers_stay_in_their_folder_when_a_cell_goes_to_another(tmp_path):
     with contextlib.chdir(tmp_path):
         answers('alice')
         with contextlib.chdir('elsewhere'): one.commit(['bad'])
-    kept = json.loads((tmp_path/'answers-alice.json').read_text())
-    assert '1.words' in kept['entries'] and not list((tmp_path/'elsewhere').iterdir())
+    stored = json.loads((tmp_path/'answers-alice.json').read_text())
+    assert '1.words' in stored['entries'] and not list((tmp_path/'elsewhere').iterdir())
 
 def test_answers_are_read_back_after_the_end_of_a_kernel(tmp_path):
     Predict('1.words', 'Which?', words(film), ['never']).commit(['bad'], 'guess', 'why not')
@@ -251,7 +251,7 @@ def test_answers_are_read_back_after_the_end_of_a_kernel(tmp_path):
     later.commit(['film'])
     assert set(read_answers(tmp_path/'answers-alice.json')['entries']) == {'1.words', '1.region', '1.other'}
 
-def test_a_prediction_that_is_asked_after_answers_takes_up_what_is_on_file(tmp_path):
+def test_a_prediction_created_after_answers_restores_the_file(tmp_path):
     Predict('1.words', 'Which?', words(film), ['never']).commit(['bad'])
     answers('alice', tmp_path)
     session.entries.clear()
@@ -259,7 +259,7 @@ def test_a_prediction_that_is_asked_after_answers_takes_up_what_is_on_file(tmp_p
     answers('alice', tmp_path)
     assert Predict('1.words', 'Which?', words(film), ['never']).answer['state'] == 'committed'
 
-def test_another_persons_file_is_left_as_it_is_and_that_is_said(tmp_path):
+def test_the_file_of_another_person_is_not_overwritten_and_reported(tmp_path):
     theirs = commit(new_entry(words(film), 'aa'), [1])
     theirs['first']['time'] = '2026-01-01T00:00:00Z'
     path = write_answers('alice', tmp_path, {'1.words': theirs})
@@ -280,18 +280,18 @@ def test_a_file_that_is_none_of_ours_is_named_and_never_overwritten(tmp_path, co
 
 @pytest.mark.parametrize('kind', every_kind)
 def test_an_answer_survives_its_file_and_its_code(tmp_path, kind):
-    asked = every_kind[kind]
-    entry = reveal(discuss(commit(new_entry(asked, 'abc'), some_answer[kind], 'guess', 'x'), some_answer[kind], 'sure'))
+    query = every_kind[kind]
+    entry = reveal(discuss(commit(new_entry(query, 'abc'), some_answer[kind], 'guess', 'x'), some_answer[kind], 'sure'))
     path = write_answers('bo-b_1', tmp_path, {'1.ü': entry})
-    kept = read_answers(path)
-    assert checked_entry(asked, kept['entries']['1.ü'], 'abc') == entry and kept['lesson'] == '1'
-    back = answers_of_code(answer_code(kept))
-    assert back['nickname'] == 'bo-b_1' and back['set'] == kept['set']
+    stored = read_answers(path)
+    assert checked_entry(query, stored['entries']['1.ü'], 'abc') == entry and stored['lesson'] == '1'
+    back = answers_of_code(answer_code(stored))
+    assert back['nickname'] == 'bo-b_1' and back['set'] == stored['set']
     for which in ('first', 'second'):
         assert back['entries']['1.ü'][which]['value'] == some_answer[kind]
         assert back['entries']['1.ü'][which]['confidence'] == entry[which]['confidence']
 
-def test_a_code_with_one_other_character_is_refused():
+def test_a_code_with_a_wrong_character_raises_an_error():
     code = answer_code(answers_file('alice', {'1.a': commit(new_entry(words(film), 'aa'), [4])}))
     for i, c in enumerate(code):
         other = code[:i] + ('A' if c != 'A' else 'B') + code[i + 1:]
@@ -300,7 +300,7 @@ def test_a_code_with_one_other_character_is_refused():
         with pytest.raises(ValueError, match='code'): answers_of_code(wrong)
     assert answers_of_code(f' {code[:20]}\n{code[20:]} ')['nickname'] == 'alice'
 
-def test_the_class_stands_beside_one_only_where_it_answered_the_same_question(tmp_path):
+def test_class_answers_are_shown_only_for_the_same_question(tmp_path):
     one = Predict('1.words', 'Which?', words(film), ['never'])
     pupils = [answers_file(f'p{i}', {'1.words': commit(new_entry(words(film), one.id), [i])}) for i in range(4)]
     pupils.append(answers_file('old', {'1.words': commit(new_entry(words(film), 'older'), [9])}))
@@ -324,16 +324,16 @@ hostile = ['</script><script>window.hit=1</script>', '<img src=x onerror=hit=2>'
 
 def test_no_name_or_text_can_break_a_fragment():
     for text in hostile:
-        made = Predict(text, text, choice(text, 'b'), text).page_html() + Reveal(text, content=text).page_html()
-        made += Answers().page_html()
-        assert made.count('<script') == made.count('</script>') == 5
-        assert '<img' not in made and '<!--' not in made and made.isascii()
+        result = Predict(text, text, choice(text, 'b'), text).page_html() + Reveal(text, content=text).page_html()
+        result += Answers().page_html()
+        assert result.count('<script') == result.count('</script>') == 5
+        assert '<img' not in result and '<!--' not in result and result.isascii()
 
-def test_a_fragment_holds_neither_truth_nor_reveal_as_text():
-    made = Predict('1.x', 'Which?', choice('one', 'two'), 'two').page_html()
-    assert '"truth"' not in made
-    made = Reveal('1.x', content='the secret of the lesson').page_html()
-    assert 'secret' not in made and json.loads(made.split('>')[2].split('<')[0])['names'] == ['1.x']
+def test_a_fragment_contains_neither_truth_nor_reveal_as_text():
+    result = Predict('1.x', 'Which?', choice('one', 'two'), 'two').page_html()
+    assert '"truth"' not in result
+    result = Reveal('1.x', content='the secret of the lesson').page_html()
+    assert 'secret' not in result and json.loads(result.split('>')[2].split('<')[0])['names'] == ['1.x']
 
 @pytest.mark.slow
 def test_the_widgets_open_without_torch():

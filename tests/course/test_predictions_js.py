@@ -65,40 +65,40 @@ def load(page, *modules):
 
 # --- the same in JavaScript
 
-def test_the_table_of_cases_holds_in_javascript(page):
+def test_the_table_of_cases_is_right_in_javascript(page):
     load(page, 'score.js', 'say.js')
     send(page, cases=cases)
     got = page.evaluate('''() => cases.map(({asked, value, truth}) => [sv.courseFits(asked, value),
         sv.courseScore(asked, value, truth), sv.courseValueText(asked, value), sv.courseTruthText(asked, truth)])''')
-    for case, (fits, given, value, true) in zip(cases, got):
-        asked = Query(**case['asked'])
-        assert fits and given == (None if case['score'] is None else pytest.approx(case['score'], abs=1e-12)), case
-        assert value == value_text(asked, case['value']) and true == truth_text(asked, case['truth']), case
+    for case, (fits, content, value, true) in zip(cases, got):
+        cards = Query(**case['asked'])
+        assert fits and content == (None if case['score'] is None else pytest.approx(case['score'], abs=1e-12)), case
+        assert value == value_text(cards, case['value']) and true == truth_text(cards, case['truth']), case
 
 def test_invented_answers_score_the_same_in_both_languages(page):
     load(page, 'score.js')
-    rng, some = random.Random(0), []
+    rng, subset = random.Random(0), []
     for _ in range(300):
         kind = rng.choice(['order', 'number', 'slope'])
         if kind == 'order':
-            asked, value = order(*'abcde'), rng.sample(range(5), 5)
+            cards, value = order(*'abcde'), rng.sample(range(5), 5)
             truth = [sorted(rng.choice([.1, .2, .3, .4]) for _ in range(2)) for _ in range(5)]
         else:
-            asked = number(-1, 2) if kind == 'number' else slope(.2, -1, 2)
+            cards = number(-1, 2) if kind == 'number' else slope(.2, -1, 2)
             value, truth = round(rng.uniform(-1, 2), 2), sorted(round(rng.uniform(-1, 2), 2) for _ in range(2))
-        some.append((asked, value, truth))
-    send(page, some=[[asked.described(), value, truth] for asked, value, truth in some])
+        subset.append((cards, value, truth))
+    send(page, some=[[cards.described(), value, truth] for cards, value, truth in subset])
     assert page.evaluate('() => some.map(([asked, value, truth]) => sv.courseScore(asked, value, truth))') == [
-        score(*one) for one in some]
+        score(*one) for one in subset]
 
 def test_codes_and_checksums_are_the_same_in_both_languages(page):
     load(page, 'file.js')
     for text in ('', 'a', 'ü🙂\u2028', 'x'*1000):
         assert page.evaluate('text => sv.courseChecksum(text)', text) == checksum(text)
-    kept = {f'1.{kind}': session.discuss(session.commit(session.new_entry(asked, 'a1'), some_answer[kind], 'guess'),
-            some_answer[kind], 'sure') for kind, asked in every_kind.items()}
-    kept |= {'1.ü': session.new_entry(words(film), 'b2'), '1.check': dict(kind='check', passed=True, tries=3)}
-    file = answers_file('bo-b', kept)
+    answered = {f'1.{kind}': session.discuss(session.commit(session.new_entry(cards, 'a1'), some_answer[kind], 'guess'),
+            some_answer[kind], 'sure') for kind, cards in every_kind.items()}
+    answered |= {'1.ü': session.new_entry(words(film), 'b2'), '1.check': dict(kind='check', passed=True, tries=3)}
+    file = answers_file('bo-b', answered)
     theirs = page.evaluate('file => sv.courseCode(file)', file)
     back, here = answers_of_code(theirs)['entries'], page.evaluate('code => sv.courseOfCode(code)', answer_code(file))
     assert back == answers_of_code(answer_code(file))['entries'] == here['entries']
@@ -155,8 +155,8 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     lines = p.inner_text('.cr-results')
     assert 'score' in lines and 'you, later' in lines
     assert truth_text(every_kind[kind], one.truth()).split(' ')[0] in p.inner_text('.course-predict')
-    kept = entry(p)
-    assert checked_entry(one.query, kept, one.id) == {name: kept[name] for name in kept}
+    answered = entry(p)
+    assert checked_entry(one.query, answered, one.id) == {name: answered[name] for name in answered}
 
 @pytest.mark.slow
 def test_enter_in_the_line_of_why_commits(opened, tmp_path):
@@ -172,8 +172,8 @@ def test_enter_in_the_line_of_why_commits(opened, tmp_path):
 
 @pytest.mark.slow
 def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
-    p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', 'What?', asked)
-                                                 for kind, asked in every_kind.items())))
+    p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', 'What?', cards)
+                                                 for kind, cards in every_kind.items())))
     p.evaluate('() => { window.heard = []; document.addEventListener("keydown", e => heard.push(e.key)); }')
     for selector in ('.cr-word', '.cr-cell', '.cr-handle', '.cr-slope'):
         p.focus(f'{selector}[tabindex="0"]')
@@ -183,7 +183,7 @@ def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
     assert p.evaluate('() => heard') == ['Control']*4, 'so that JupyterLab can still be told to save'
 
 @pytest.mark.slow
-def test_what_is_missing_is_said_and_nothing_is_committed(opened, tmp_path):
+def test_missing_answers_are_named_and_nothing_is_committed(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film, most=2))))
     p.click('text=Commit')
     assert p.inner_text('.cr-note') == 'First choose a word.' and entry(p) is None
@@ -274,7 +274,7 @@ def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committ
     p.wait_for_function('() => document.querySelectorAll(".cr-option-text.cr-true").length === 2')
 
 @pytest.mark.slow
-def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
+def test_showing_anyway_is_recorded_as_skipped(opened, tmp_path):
     one, seen = Predict('1.x', 'Which?', words(film), ['never']), Reveal('1.x', content='It.')
     p = opened(write_lesson(tmp_path/'l.html', one, seen))
     p.click('text=Show anyway')
@@ -307,7 +307,7 @@ def test_curves_in_a_reveal_find_the_plotly_that_the_page_carries_once(opened, t
 
 # --- what survives
 
-def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(opened, tmp_path):
+def test_answers_and_reveals_survive_a_reload_per_lesson(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     url = write_lesson(tmp_path/'l.html', one, Reveal('1.x', content='It is never.'), Answers())
     p = opened(url)
@@ -333,7 +333,7 @@ def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(ope
     assert state(p) == 'open', 'an answer to another question is none to this'
 
 @pytest.mark.slow
-def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path):
+def test_unsaved_answers_survive_in_the_tab(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), Answers()))
     p.click('.cr-word:text-is("bad")')
     commit(p)
@@ -347,19 +347,19 @@ def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path)
     assert state(p) == 'open', 'what another tab did later counts'
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kept', ['{', '[]', '{"entries": 3}', '{"entries": {"1.x": {"state": "revealed"}}}',
+@pytest.mark.parametrize('answered', ['{', '[]', '{"entries": 3}', '{"entries": {"1.x": {"state": "revealed"}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": {"value": [99]}}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": null}}}'])
-def test_what_is_damaged_in_the_storage_is_not_believed(opened, tmp_path, kept):
+def test_what_is_damaged_in_the_storage_is_not_believed(opened, tmp_path, answered):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     p = opened(write_lesson(tmp_path/'l.html', one))
-    p.evaluate('kept => localStorage.setItem(salvizCourse.book.key, kept)', kept.replace('ID', one.id))
+    p.evaluate('kept => localStorage.setItem(salvizCourse.book.key, kept)', answered.replace('ID', one.id))
     p.reload()
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open' and p.is_visible('text=Commit')
 
 @pytest.mark.slow
-def test_where_nothing_can_be_kept_that_is_said_and_all_else_works(page, tmp_path):
+def test_without_storage_a_message_is_shown_and_the_rest_works(page, tmp_path):
     write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never']), Answers())
     page.set_content((tmp_path/'l.html').read_text())
     page.wait_for_function('() => window.salvizCourse')
@@ -388,9 +388,9 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     assert download.value.suggested_filename == 'answers-alice.json'
     download.value.save_as(tmp_path/'answers-alice.json')
     file = read_answers(tmp_path/'answers-alice.json')
-    kept = file['entries']['1.x']
-    assert file['lesson'] == '1' and kept['scores'] == [1, None] and list(file['entries']) == ['1.x']
-    assert checked_entry(one.query, kept, one.id)['state'] == 'revealed'
+    answered = file['entries']['1.x']
+    assert file['lesson'] == '1' and answered['scores'] == [1, None] and list(file['entries']) == ['1.x']
+    assert checked_entry(one.query, answered, one.id)['state'] == 'revealed'
     code = answers_of_code(p.input_value('.cr-code'))
     assert code['nickname'] == 'alice' and code['entries']['1.x']['first']['value'] == [8]
     rows = p.locator('.cr-table tbody tr').all_inner_texts()
@@ -398,7 +398,7 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     assert not re.search('right|correct|well done|total|sum', p.inner_text('.course-answers'), re.I)
 
 @pytest.mark.slow
-def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened, tmp_path):
+def test_a_class_file_is_shown_after_the_reveal(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.query, one.id), [8 if i else 4])})
               for i in range(5)]
@@ -443,8 +443,8 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
     p.set_input_files('input[type=file]', files) # all at once: what is sound in any of them counts
     p.wait_for_function(shown, arg='(3 answers)')
     older = dict(first=3), dict(first=[3], second=[3], confidence=['sure']), dict(first=[[99]]), 3
-    for kept in older:
-        stored = dict(classmates={'1.x': whole | kept if isinstance(kept, dict) else kept},
+    for answered in older:
+        stored = dict(classmates={'1.x': whole | answered if isinstance(answered, dict) else answered},
                       entries={'1.x': 3, '1.y': None})
         p.evaluate('''kept => { for (const storage of [localStorage, sessionStorage])
             storage.setItem(salvizCourse.book.key, JSON.stringify(kept)); }''', stored)
@@ -457,22 +457,22 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
 @pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tmp_path, scheme):
-    asked = [Predict(f'1.{kind}', 'What?', one, some_truth[kind]) for kind, one in every_kind.items()]
-    p = opened(write_lesson(tmp_path/'l.html', *asked, Reveal('1.words', content='It.', title='x'), Answers()),
+    cards = [Predict(f'1.{kind}', 'What?', one, some_truth[kind]) for kind, one in every_kind.items()]
+    p = opened(write_lesson(tmp_path/'l.html', *cards, Reveal('1.words', content='It.', title='x'), Answers()),
                color_scheme=scheme)
     entries = {one.name: session.commit(session.new_entry(one.query, one.id), some_answer[one.query.kind], 'sure', 'x')
-               for one in asked}
+               for one in cards}
     later = {name: session.discuss(one, one['first']['value']) for name, one in entries.items()}
     revealed = {name: session.reveal(one) for name, one in later.items()}
     of_class = {one.name: dict(id=one.id, kind=one.query.kind, first=[some_answer[one.query.kind]]*3,
-                               second=[some_answer[one.query.kind]]*3, confidence=['sure']*3) for one in asked}
+                               second=[some_answer[one.query.kind]]*3, confidence=['sure']*3) for one in cards}
     seen = 0
-    for kept in ({}, entries, later, revealed):
-        p.evaluate('kept => salvizCourse.book.say(kept)', dict(entries=kept, classmates=of_class))
+    for answered in ({}, entries, later, revealed):
+        p.evaluate('kept => salvizCourse.book.say(kept)', dict(entries=answered, classmates=of_class))
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
         shown = '() => document.querySelectorAll(".cr-result .cr-tag-true").length === 5'
-        if kept is revealed: p.wait_for_function(shown)
+        if answered is revealed: p.wait_for_function(shown)
         settled(p)
         ratios = p.evaluate(contrast)
         seen += len(ratios)
@@ -488,14 +488,14 @@ def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, 
     kinds = [words(sentence, most=3), head(12, 16), choice(*names), order(*names), number(0, 1000, 1, '%'),
              slope(.2, ends=('before training', 'after twenty steps of training'))]
     truths = [[0, 1], (0, 2), 0, {name: (i, i + 1.5) for i, name in enumerate(names)}, (100, 300), .5]
-    asked = [Predict(f'1.{one.kind}', 'What?', one, truth) for one, truth in zip(kinds, truths)]
-    url = write_lesson(tmp_path/'l.html', *asked, Answers())
+    cards = [Predict(f'1.{one.kind}', 'What?', one, truth) for one, truth in zip(kinds, truths)]
+    url = write_lesson(tmp_path/'l.html', *cards, Answers())
     p = opened(url, viewport=dict(width=width, height=800))
     values = [[0, 2], [11, 15], 6, [6, 5, 4, 3, 2, 1, 0], 400., .9]
     entries = {one.name: session.reveal(session.discuss(session.commit(session.new_entry(one.query, one.id), value),
-               value)) for one, value in zip(asked, values)}
-    for kept in ({}, entries):
-        p.evaluate('entries => salvizCourse.book.say({entries})', kept)
+               value)) for one, value in zip(cards, values)}
+    for answered in ({}, entries):
+        p.evaluate('entries => salvizCourse.book.say({entries})', answered)
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
         settled(p)
@@ -521,21 +521,21 @@ def test_arrow_keys_reach_every_word_of_a_sentence_that_is_broken_into_lines(ope
 
 @pytest.mark.slow
 def test_every_text_from_outside_is_text(opened, tmp_path):
-    asked = []
+    cards = []
     for i, text in enumerate(hostile):
         sentence = f'a {text} film'
-        asked += [Predict(f'1.w{i} {text}', text, words(sentence), [0]), Predict(f'1.c{i}', text, choice(text, 'b'), 0),
+        cards += [Predict(f'1.w{i} {text}', text, words(sentence), [0]), Predict(f'1.c{i}', text, choice(text, 'b'), 0),
                   Predict(f'1.o{i}', text, order(text, 'b', first=text, last='x'), [0, 1]),
                   Predict(f'1.n{i}', text, number(0, 1, unit=text), .5),
                   Predict(f'1.s{i}', text, slope(.5, unit=text, ends=(text, 'x')), .5),
                   Reveal(f'1.c{i}', content=text, title=text)]
-    p = opened(write_lesson(tmp_path/'l.html', *asked, Answers()))
+    p = opened(write_lesson(tmp_path/'l.html', *cards, Answers()))
     value = dict(words=[0], choice=0, order=[0, 1], number=.5, slope=.5)
-    predicted = [one for one in asked if isinstance(one, Predict)]
+    predicted = [one for one in cards if isinstance(one, Predict)]
     entries = {one.name: session.reveal(session.commit(session.new_entry(one.query, one.id), value[one.query.kind],
                'sure', hostile[i%len(hostile)])) for i, one in enumerate(predicted)}
-    for kept in ({}, entries):
-        p.evaluate('entries => salvizCourse.book.say({entries})', kept)
+    for answered in ({}, entries):
+        p.evaluate('entries => salvizCourse.book.say({entries})', answered)
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
         settled(p)
@@ -544,7 +544,7 @@ def test_every_text_from_outside_is_text(opened, tmp_path):
     p.wait_for_function('() => document.querySelectorAll(".cr-text").length === 5')
     assert p.locator('.cr-text').nth(1).text_content() == hostile[1]
 
-def test_states_and_kinds_have_names_for_who_cannot_see_them(opened, tmp_path):
+def test_states_and_kinds_have_accessible_names(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', f'What of {kind}?', one, some_truth[kind])
                                                  for kind, one in every_kind.items())))
     for role, kind in dict(listbox='words', grid='head', radiogroup='choice', list='order', slider='slope').items():
@@ -596,7 +596,7 @@ def mount(page, widget):
         document.body.innerHTML = '<div id="el"></div>';
         window.close_ = widget.render({model, el: document.getElementById('el')}); }''', _course_program())
 
-def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
+def test_in_a_notebook_the_kernel_receives_answers_and_sends_the_truth(page):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     mount(page, one)
     assert page.evaluate('() => JSON.stringify(state)').count('truth') == 0
@@ -613,7 +613,7 @@ def test_in_a_notebook_the_kernel_is_told_and_its_truth_awaited(page):
     page.evaluate('() => close_()')
     assert page.evaluate('() => left()') == 0 and page.locator('.course').count() == 0
 
-def test_in_a_notebook_a_reveal_asks_its_kernel(page):
+def test_in_a_notebook_a_reveal_sends_a_request_to_the_kernel(page):
     Predict('1.x', 'Which?', words(film), ['never'])
     seen = Reveal('1.x', content='It.')
     mount(page, seen.gate)
@@ -625,7 +625,7 @@ def test_in_a_notebook_a_reveal_asks_its_kernel(page):
     page.evaluate('() => { state.state = {waiting: [], open: true, error: "It could not be made."}; emit("state"); }')
     assert 'could not be made' in page.inner_text('.cr-note')
 
-def test_in_a_notebook_answers_show_what_the_kernel_knows(page, tmp_path):
+def test_in_a_notebook_answers_come_from_the_kernel(page, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     one.commit(['never'], 'sure')
     one.reveal()

@@ -41,8 +41,8 @@ def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and
     page.wait_for_selector('.course-reveal[data-state=ready]')
     assert page.locator('.jp-Cell').count() == count
     page.wait_for_function('() => document.querySelector(".course-answers").textContent.includes("1 of 1 answered")')
-    kept = read_answers(path)['entries']['1.words']
-    assert (kept['first']['value'], kept['first']['why'], kept['state']) == ([4, 8], 'bdd x', 'committed')
+    stored = read_answers(path)['entries']['1.words']
+    assert (stored['first']['value'], stored['first']['why'], stored['state']) == ([4, 8], 'bdd x', 'committed')
     page.click('.course-reveal >> button:text-is("Show")')
     page.wait_for_selector('.course-predict .cr-true')
     page.wait_for_selector('.jp-OutputArea-output p:text-is("the secret of the run")')
@@ -59,4 +59,4 @@ def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and
     page.wait_for_function('''() => document.querySelector('.course-answers')?.textContent.includes('Read back')''',
                            timeout=120000)
     page.wait_for_selector('.course-predict[data-state=revealed]')
-    assert json.loads(path.read_text())['entries']['1.words']['first'] == kept['first']
+    assert json.loads(path.read_text())['entries']['1.words']['first'] == stored['first']

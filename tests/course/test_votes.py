@@ -16,7 +16,7 @@ from test_marks import load_course
 from test_predictions import fresh # noqa: F401, a fixture
 
 film = 'The film is not bad, but it never surprises.'
-made = {
+result = {
     '1.class': ('What does it say of “The film is not bad, but it never surprises.”?', choice('negative', 'positive'),
                 'positive', [0]*8 + [1]*4, [1]*9 + [0]*3),
     '1.word': ('Which word holds most attention?', words(film, most=1), ['never'], [[3]]*5 + [[8]]*7, [[8]]*12),
@@ -29,7 +29,7 @@ made = {
 
 @pytest.fixture
 def questions(fresh): # noqa: F811
-    return {name: Predict(name, text, kind, truth) for name, (text, kind, truth, *_) in made.items()}
+    return {name: Predict(name, text, kind, truth) for name, (text, kind, truth, *_) in result.items()}
 
 def entry(question, first, second=None):
     new = session.commit(session.new_entry(question.query, question.id), first, 'think', 'a reason')
@@ -37,9 +37,9 @@ def entry(question, first, second=None):
 
 def handed(questions, i, second=True):
     "The answers file of pupil `i`"
-    given = {name: entry(questions[name], first[i], again[i] if second else None)
-             for name, (*_, first, again) in made.items()}
-    return session.answers_file(f'pupil-{i}', given)
+    of_one = {name: entry(questions[name], first[i], again[i] if second else None)
+             for name, (*_, first, again) in result.items()}
+    return session.answers_file(f'pupil-{i}', of_one)
 
 def twelve(folder, questions):
     "Files of twelve pupils"
@@ -89,7 +89,7 @@ def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(
     assert screen.evaluate('document.activeElement.dataset.name') == '1.class'
 
 @pytest.mark.slow
-def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
+def test_buttons_do_the_same_and_advance_to_the_next_question(screen):
     show(screen, '1.class')
     forth, seen = screen.locator('.vt-main'), []
     for _ in range(4):
@@ -110,22 +110,23 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
         show(screen, name)
         for _ in range(presses): screen.keyboard.press('ArrowRight')
         seen = {text: (tags, counts) for text, tags, counts in rows(screen)}
-        told = screen.inner_text('.vt-truth')
+        printed = screen.inner_text('.vt-truth')
         screen.keyboard.press('Escape')
-        return seen, told
-    seen, told = after('1.word', 3)
-    assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0']) and 'True: never.' in told
-    seen, told = after('2.order', 3)
+        return seen, printed
+    seen, printed = after('1.word', 3)
+    assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0']) and 'True: never.' in printed
+    seen, printed = after('2.order', 3)
     assert seen['occlusion'] == (['true place 1'], ['2', '1']) and seen['rollout'][0] == ['true place 2 to 3']
-    seen, told = after('4.after', 3)
-    assert seen['.6 to .7'][0] == ['true'] and seen['.2 to .3'] == (['before'], ['3', '0']) and 'True: .2 → .6' in told
-    seen, told = after('8.head', 0)
+    seen, printed = after('4.after', 3)
+    assert seen['.6 to .7'][0] == ['true'] and seen['.2 to .3'] == (['before'], ['3', '0'])
+    assert 'True: .2 → .6' in printed
+    seen, printed = after('8.head', 0)
     assert seen == {}
-    seen, told = after('8.head', 3)
+    seen, printed = after('8.head', 3)
     assert seen == {'layer 2, head 7': (['true'], ['5', '12']), 'layer 0, head 1': ([], ['7', '0'])}
 
 @pytest.mark.slow
-def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_answers(screen):
+def test_without_a_truth_the_next_question_follows_the_second_answers(screen):
     show(screen, '3.alpha')
     for _ in range(2): screen.keyboard.press('ArrowRight')
     assert screen.inner_text('.vt-main') == 'Next question' and rows(screen)[5] == ['.5 to .6', [], ['6', '12']]
@@ -135,15 +136,15 @@ def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_
 @pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width,height,least', [(1280, 720, 25), (360, 740, 15)])
-def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, questions, scheme, width, height, least):
+def test_votes_are_large_enough_for_a_projector(browser, tmp_path, questions, scheme, width, height, least):
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=width, height=height), color_scheme=scheme)
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))
     page.get_by_text('12 students answered questions.').wait_for()
     assert accessible.faults(page) == []
-    for name in made:
+    for name in result:
         show(page, name)
-        for _ in range(3 if made[name][2] else 2): page.keyboard.press('ArrowRight')
+        for _ in range(3 if result[name][2] else 2): page.keyboard.press('ArrowRight')
         settled(page)
         size = page.eval_on_selector('.vt-text', 'one => parseFloat(getComputedStyle(one).fontSize)')
         assert size >= (least if len(rows(page)) < 8 else 15), (name, size)
@@ -190,14 +191,14 @@ def test_a_damaged_answers_file_is_named_and_the_others_count(browser, tmp_path,
 def test_an_answer_to_another_version_of_a_question_counts_nowhere(page, questions):
     load_course(page, 'votes.js')
     about = questions['1.class'].described()
-    given = handed(questions, 0)['entries']['1.class']
-    wrong = [given | dict(id='0'*8), given | dict(first=given['first'] | dict(value=7)), given | dict(kind='words'),
-             given | dict(state=[]), dict(kind='check', passed=True)]
+    of_one = handed(questions, 0)['entries']['1.class']
+    wrong = [of_one | dict(id='0'*8), of_one | dict(first=of_one['first'] | dict(value=7)), of_one | dict(kind='words'),
+             of_one | dict(state=[]), dict(kind='check', passed=True)]
     made_of = '''([about, entries]) => sv.votesOf(about, sv.votesStudents(
         entries.map((entry, i) => ({nickname: `n${i}`, entries: {[about.name]: entry}})))).first'''
-    assert page.evaluate(made_of, [about, [given, *wrong]]) == [0]
+    assert page.evaluate(made_of, [about, [of_one, *wrong]]) == [0]
 
-def test_the_command_line_says_votes_in_the_words_of_the_question(tmp_path, questions, monkeypatch):
+def test_the_command_line_prints_votes_with_the_options_of_the_question(tmp_path, questions, monkeypatch):
     monkeypatch.setattr('salviz.course.classroom.lesson_questions', lambda: questions)
     paths = twelve(tmp_path, questions)
     report = run_class(paths, tmp_path/'out', of)
@@ -225,9 +226,9 @@ def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions)
     rng, files = random.Random(0), []
     for i in range(24): # a lesson each, some before and some after the discussion
         whole = handed(questions, i % 12, second=rng.random() < .5)
-        some = {name: e for name, e in whole['entries'].items() if rng.random() < .6}
-        for e in some.values(): e['first']['time'] = f'2026-01-01T00:00:0{i % 12 % 10}Z'
-        files.append(dict(whole, entries=some, nickname=rng.choice([whole['nickname'], whole['nickname'].upper()])))
+        subset = {name: e for name, e in whole['entries'].items() if rng.random() < .6}
+        for e in subset.values(): e['first']['time'] = f'2026-01-01T00:00:0{i % 12 % 10}Z'
+        files.append(dict(whole, entries=subset, nickname=rng.choice([whole['nickname'], whole['nickname'].upper()])))
     lines = _prediction_lines([(str(i), file) for i, file in enumerate(files)], questions)
     counts = page.evaluate('''([abouts, files]) => abouts.map(about => {
         const {first, second} = sv.votesOf(about, sv.votesStudents(files));

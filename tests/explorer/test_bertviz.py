@@ -124,9 +124,9 @@ def test_a_view_is_isolated_from_the_page_and_the_page_from_it(page):
 
 
 def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
-    asked = []
+    calls = []
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self): asked.append(self.path)
+        def do_GET(self): calls.append(self.path)
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page, url = new_page(browser), f'http://127.0.0.1:{server.server_port}'
@@ -136,7 +136,7 @@ def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
                  "document.head.append(Object.assign(document.createElement('script'), {onload: () => done('loaded'), "
                  "onerror: () => done('refused'), src: url + '/x.js'}))"):
         assert frame.evaluate(f"url => new Promise(done => {{ {load}; }})", url) == 'refused'
-    assert any('Content Security Policy' in e for e in page.errors) and asked == []
+    assert any('Content Security Policy' in e for e in page.errors) and calls == []
     page.close(); server.shutdown(); server.server_close()
 
 
@@ -174,10 +174,10 @@ def test_both_views_are_readable_in_both_themes_and_follow_a_change(page, kind):
 
 
 @pytest.mark.slow
-def test_a_theme_that_is_asked_for_is_kept_whatever_the_page_is(page):
-    for theme, asked in (('light', 'dark'), ('dark', 'light')):
-        shown(page, bertviz_view(snapshot(), theme=asked), theme)
-        assert (luminance(page)[0] < .02) == (asked == 'dark')
+def test_an_explicit_theme_overrides_that_of_the_page(page):
+    for theme, chosen_theme in (('light', 'dark'), ('dark', 'light')):
+        shown(page, bertviz_view(snapshot(), theme=chosen_theme), theme)
+        assert (luminance(page)[0] < .02) == (chosen_theme == 'dark')
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_s
         assert (luminance(page, 'html')[0] < .02) == (scheme == 'dark')
         assert page.errors == [] and page.outside == [path.as_uri()]
         page.close()
-    with pytest.raises(FileExistsError, match='view.html already exists; pass force=True'):
+    with pytest.raises(FileExistsError, match='view.html already exists; choose another path, or pass force=True'):
         bertviz_view(snapshot()).save(path)
     bertviz_view(snapshot()).save(path, force=True)
 
@@ -271,13 +271,10 @@ def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(j
     assert errors == [] and outside == []
 
 
-def test_a_run_is_asked_for_the_step_and_probe_and_a_training_for_its_run(tmp_path):
+def test_a_run_and_its_path_are_shown_at_the_step_and_probe(tmp_path):
     run = Run.create(tmp_path/'run', dict(method=dict(name='ADDrop')))
     for step in (0, 7): run.save(Snapshot(**{**snapshot().__dict__, 'step': step}))
-    class Training: pass
-    training = Training()
-    training.run = run
-    for source in (run, tmp_path/'run', str(tmp_path/'run'), training):
+    for source in (run, tmp_path/'run', str(tmp_path/'run')):
         assert 'at step 7' in bertviz_view(source).title and 'at step 0' in bertviz_view(source, step=0).title
     with pytest.raises(KeyError, match='3'): bertviz_view(run, step=3)
 
@@ -287,31 +284,32 @@ def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_
     for run, heads in zip(runs, (4, 3)):
         for step, probe in ((0, 0), (7, 0), (0, 1), (7, 1)):
             run.save(Snapshot(**{**snapshot(heads=heads).__dict__, 'step': step, 'probe': probe}))
-    for state, says in ((dict(probe=1, step=0), 'probe 1 at step 0, 3 layers, 4 heads'),
+    for state, title in ((dict(probe=1, step=0), 'probe 1 at step 0, 3 layers, 4 heads'),
                         (dict(run=1, probe=0, step=7), 'probe 0 at step 7, 3 layers, 3 heads')):
         explorer = Explorer(runs[0], compare=runs[1], state=state)
-        assert says in bertviz_view(explorer).title and says in salviz.bertviz_view(explorer, kind='model').title
+        assert title in bertviz_view(explorer).title and title in salviz.bertviz_view(explorer, kind='model').title
     explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser says
     assert 'probe 1 at step 7, 3 layers, 4 heads' in bertviz_view(explorer).title
     with pytest.raises(ValueError, match='leave out step= and probe=, or pass its run'): bertviz_view(explorer, step=0)
 
 
 @pytest.mark.parametrize('kind', ['head', 'model'])
-def test_it_is_bertvizs_own_view_that_is_shown(kind, monkeypatch):
+def test_the_code_of_the_page_is_that_of_bertviz(kind, monkeypatch):
     import bertviz
-    own, asked = getattr(bertviz, f'{kind}_view'), []
+    plain_view, calls = getattr(bertviz, f'{kind}_view'), []
     def counted(**kwargs):
-        asked.append(kwargs)
-        return own(**kwargs)
+        calls.append(kwargs)
+        return plain_view(**kwargs)
     monkeypatch.setattr(bertviz, f'{kind}_view', counted)
     page = bertviz_view(snapshot(), kind=kind)._build('light')
-    assert len(asked) == 1 and asked[0]['include_layers'] == [0, 2, 5]
-    for line in own(**asked[0]).data.splitlines(): # all of its code; its data are rounded, its address is not asked
+    assert len(calls) == 1 and calls[0]['include_layers'] == [0, 2, 5]
+    # all of its code; its data are rounded, and its address is not compared
+    for line in plain_view(**calls[0]).data.splitlines():
         if not any(x in line for x in ('script', 'const params', 'id="bertviz-')):
             assert line.strip() in page
 
 
-def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out():
+def test_too_many_lines_raise_an_error_with_their_number_and_the_options():
     many = Snapshot(step=0, epoch=0., probe=0, arrays=dict(attention=np.zeros((12, 12, 128, 128), np.float32)),
                     tokens=['x']*128)
     with pytest.raises(ValueError,
@@ -327,22 +325,22 @@ def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out(
 
 @pytest.mark.parametrize('kwargs, error, message', [
     (dict(kind='neuron'), ValueError, "kind must be 'head' or 'model', got 'neuron'"),
-    (dict(theme='solarized'), ValueError, "theme must be 'light', 'dark' or None"),
-    (dict(layers=1), ValueError, 'layers must be among 0, 2, 5, got 1'),
-    (dict(heads=[4]), ValueError, r'heads must be among 0, 1, 2, 3, got \[4\]'),
-    (dict(heads=[]), ValueError, r'heads must be among 0, 1, 2, 3, got \[\]')])
-def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
+    (dict(theme='solarized'), ValueError, "theme must be 'light' or 'dark' or None, got 'solarized'"),
+    (dict(layers=1), ValueError, r'layers \[1\] were not recorded; available: \[0, 2, 5\]'),
+    (dict(heads=[4]), ValueError, r'heads \[4\] were not recorded; available: \[0, 1, 2, 3\]'),
+    (dict(heads=[]), ValueError, r'heads \[\] were not recorded')])
+def test_wrong_arguments_raise_clear_errors(kwargs, error, message):
     with pytest.raises(error, match=message): bertviz_view(snapshot(), **kwargs)
 
 
-def test_a_snapshot_without_attention_says_what_it_has():
+def test_the_error_about_missing_attention_lists_the_arrays():
     with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
-    with pytest.raises(ValueError, match='must be a Run, its path, a Snapshot or an Explorer, got list'):
+    with pytest.raises(ValueError, match='run_or_snapshot must be a Run, a Snapshot, .* an Explorer or a path, got'):
         bertviz_view([snapshot()])
 
 
-def test_without_bertviz_one_sentence_says_what_to_do(monkeypatch):
+def test_a_missing_bertviz_raises_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, 'bertviz', None)
     with pytest.raises(ModuleNotFoundError, match=r"bertviz_view needs bertviz; .* run: pip install 'salviz\[lab\]'$"):
         bertviz_view(snapshot())

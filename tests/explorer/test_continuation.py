@@ -26,28 +26,28 @@ def writer(tiny_tokenizer):
     return model.double(), tokenizer
 
 @pytest.mark.parametrize('text, count', [('a good film', 5), ('film', 1), ('the film is not bad but it is long', 12)])
-def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, count):
+def test_each_generated_token_is_explained_by_a_separate_pass(writer, text, count):
     "greedy decoding, softmax and input x gradient, one token after the other on the text that is there so far"
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
-    ids, said = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # nothing is written behind the end
-    assert said['start'] == len(ids) and len(said['tokens']) <= count
-    for g in range(len(said['tokens'])):
+    ids, continuation = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # nothing is written behind the end
+    assert continuation['start'] == len(ids) and len(continuation['tokens']) <= count
+    for g in range(len(continuation['tokens'])):
         x = model.get_input_embeddings()(torch.tensor([ids])).detach().requires_grad_()
         logits = model(inputs_embeds=x).logits[0, -1]
         p, best = logits.softmax(-1), int(logits.argmax())
         assert tokenizer.convert_ids_to_tokens(best) == s.tokens[len(ids)]
-        assert said['probability'][g] == pytest.approx(p[best].item(), rel=1e-5)
+        assert continuation['probability'][g] == pytest.approx(p[best].item(), rel=1e-5)
         order = [i for i in p.argsort(descending=True).tolist() if i != best][:5]
-        assert [q for _, q in said['others'][g]] == pytest.approx([p[i].item() for i in order], rel=1e-5)
+        assert [q for _, q in continuation['others'][g]] == pytest.approx([p[i].item() for i in order], rel=1e-5)
         saliency = (torch.autograd.grad(logits[best], x)[0] * x).sum(-1)[0].detach()
-        made = torch.from_numpy(s.arrays['continuation_saliency'][g])
-        assert alike(made[:len(ids)], saliency.float(), size=4096) and not made[len(ids):].any()
+        result = torch.from_numpy(s.arrays['continuation_saliency'][g])
+        assert alike(result[:len(ids)], saliency.float(), size=4096) and not result[len(ids):].any()
         ids = [*ids, best]
-    assert len(said['tokens']) == count or ids[-1] == tokenizer.eos_token_id
+    assert len(continuation['tokens']) == count or ids[-1] == tokenizer.eos_token_id
     assert s.texts[0] == text and len(s.texts) == 2 and len(s.tokens) == len(ids)
 
-def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_tokenizer):
+def test_invalid_arguments_of_generate_raise_errors_early(writer, tiny_bert, tiny_tokenizer):
     model, tokenizer = writer
     with pytest.raises(ValueError, match='BertForSequenceClassification cannot generate text'):
         _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
@@ -82,7 +82,7 @@ def written(saliency=True):
     tokens = ['[CLS]', 'a', 'charming', 'film', 'and', '<b>x', '.']
     values = np.array([[9., .1, -.4, .2, 0, 0, 0], [9., 0, 0, .1, .3, 0, 0], [9., 0, 0, 0, 0, 0, 0]],
                       np.float32)
-    said = dict(start=4, tokens=tokens[4:], probability=[.5, .25, .125],
+    continuation = dict(start=4, tokens=tokens[4:], probability=[.5, .25, .125],
                 others=[[['but', .2], ['<i>', .1]]]*3)
     n = len(tokens)
     attention = np.tril(np.ones((n, n), np.float32)) / np.arange(1, n + 1, dtype=np.float32)[:, None]
@@ -90,7 +90,7 @@ def written(saliency=True):
     if saliency: arrays['continuation_saliency'] = values
     word_ids = [-1, *range(n - 1)]
     return Snapshot(0, 0., 0, arrays, tokens=tokens, words=tokens[1:], word_ids=word_ids,
-                    info=dict(continuation=said, saliency_method='input_x_gradient'))
+                    info=dict(continuation=continuation, saliency_method='input_x_gradient'))
 
 def opened(page, snapshot):
     "The page of `snapshot` in the browser"
@@ -106,9 +106,9 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
     assert panel.locator('.sv-row').inner_text() == 'and' and 'probability 0.5' in panel.inner_text()
     panel.locator('.sv-written').nth(1).click()
     settled(page)
-    said = panel.inner_text()
-    assert '‘<b>x’' in re.sub('[⁨⁩]', '', said) and 'probability 0.25' in said
-    assert '‘but’ 0.2, ‘<i>’ 0.1' in re.sub('[⁨⁩]', '', said)
+    continuation = panel.inner_text()
+    assert '‘<b>x’' in re.sub('[⁨⁩]', '', continuation) and 'probability 0.25' in continuation
+    assert '‘but’ 0.2, ‘<i>’ 0.1' in re.sub('[⁨⁩]', '', continuation)
     assert page.evaluate('document.querySelectorAll(".sv-continuation b").length') == 0
     painted = chips.evaluate_all('cells => cells.map(c => Boolean(c.style.background || c.style.backgroundColor))')
     assert painted == [False, True, True, True, True, False, False]  # special, before, itself, later
@@ -122,13 +122,13 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
     assert panel.locator('.sv-row').inner_text() == '.' and panel.locator('.sv-scale-bar').count() == 0
 
 @pytest.mark.slow
-def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not_there(page):
+def test_the_panel_notes_missing_saliency_and_is_hidden_without_a_continuation(page):
     panel = opened(page, written(saliency=False))
     assert 'No saliency was recorded.' in panel.inner_text()
     assert not opened(page, invented.snapshot(0, 0)).is_visible()
 
 @pytest.mark.slow
-def test_the_figure_draws_the_tokens_that_are_asked_for(tmp_path, writer):
+def test_the_figure_draws_the_requested_tokens(tmp_path, writer):
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
     for tokens in (None, [0], [1, 2]): assert figure(s, 'continuation', tokens=tokens).citations is not None

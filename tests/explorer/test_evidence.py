@@ -47,9 +47,9 @@ layered = ('pull', 'focus', 'each layer', 'regions', 'wide', 'by head', 'gate')
 def snapshot(n=7, step=10, probe=0, heads=3, seed=0, **more):
     rng = np.random.default_rng(seed + step)
     tokens = ['[CLS]', *(words*40)[:n - 2], '[SEP]']
-    own = evidence(n, rng, heads)
+    custom = evidence(n, rng, heads)
     arrays = dict(attention=rng.dirichlet(np.ones(n)*.3, (2, heads, n)), saliency=rng.normal(size=n),
-                  probabilities=np.full(5, .2, np.float32)) | own
+                  probabilities=np.full(5, .2, np.float32)) | custom
     s = Snapshot(step=step, epoch=1., probe=probe, arrays=arrays,
                  layers={'attention': [0, 1], **{k: [2, 5] for k in layered}}, texts=[' '.join(tokens[1:-1])],
                  tokens=tokens,
@@ -62,7 +62,7 @@ def shown(page, selector='.sv-evidence'): return page.inner_text(selector)
 
 
 @pytest.mark.parametrize('n', [3, 7, 60, 150])
-def test_what_travels_is_what_was_stored_within_its_code(n):
+def test_evidence_is_sent_within_the_precision_of_its_code(n):
     s = snapshot(n)
     frame = unpack_frame(pack_frame(s))
     names = custom_evidence(s)
@@ -90,14 +90,14 @@ def test_what_travels_is_what_was_stored_within_its_code(n):
         assert (np.abs(got - x) <= allowed + 1e-30).all(), name
 
 
-def test_long_texts_bring_single_maps_when_they_are_asked_for():
+def test_single_maps_of_long_texts_are_sent_on_request():
     s = snapshot(150)
     frame = unpack_frame(pack_frame(s, full=[(5, 1)]))
     np.testing.assert_allclose(frame['arrays']['own/focus/5.1'], s.arrays['focus'][1, 1], atol=.01)
     assert 'own/focus/2.1' not in frame['arrays'] and frame['specs']['own/focus/5.1']['axes'] == ['query', 'key']
 
 
-def test_a_page_keeps_it_and_names_like_numbers_change_no_order():
+def test_a_page_includes_evidence_and_numeric_names_do_not_change_its_order():
     frames = [pack_frame(snapshot(step=step)) for step in (0, 10, 20)]
     for packed, frame in zip(_unpack_page(pack_page(frames, budget=None)), frames):
         got, want = unpack_frame(packed), unpack_frame(frame)
@@ -118,12 +118,12 @@ def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
     for name in names:
         page.evaluate('name => app.state.set({evidence: name})', name)
         settled(page)
-        x, said = s.arrays[name], shown(page)
+        x, message = s.arrays[name], shown(page)
         lost = int((~np.isfinite(x)).sum())
-        assert ('not finite' in said) == bool(lost), name
+        assert ('not finite' in message) == bool(lost), name
         if x.dtype != bool and x.size > 1:
-            assert 'linear' in said and ('centred at 0' in said) == bool((x[np.isfinite(x)] < 0).any()), name
-        if x.dtype == bool: assert 'are true' in said
+            assert 'linear' in message and ('centred at 0' in message) == bool((x[np.isfinite(x)] < 0).any()), name
+        if x.dtype == bool: assert 'are true' in message
         visible = page.evaluate(
             '''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence '
                 + o).offsetParent)''')
@@ -158,8 +158,8 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny',
                                   'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
-def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name, page):
-    given = evidence(7, np.random.default_rng(10))[name].astype(float) # what snapshot() stores in half precision
+def test_displayed_numbers_are_within_their_step_of_the_evidence(name, page):
+    stored = evidence(7, np.random.default_rng(10))[name].astype(float) # what snapshot() stores in half precision
     s = snapshot(7)
     load(page, 'evidence.js', 'store.js')
     found = evaluate_json(page, '''async ([bytes, name]) => {
@@ -177,22 +177,22 @@ def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name,
         }
         return out; }''', [__import__('base64').b64encode(pack_frame(s)).decode(), name])
     values, halves = (np.array([np.nan if o[i] is None else o[i] for o in found], float) for i in (0, 1))
-    finite = np.isfinite(given.ravel())
-    assert len(values) == given.size and (np.isfinite(values) == finite).all()
-    assert (np.abs(values - given.ravel())[finite] <= halves[finite]*(1 + 1e-6) + 1e-300).all()
-    top = np.abs(given[np.isfinite(given)]).max(initial=0.)
+    finite = np.isfinite(stored.ravel())
+    assert len(values) == stored.size and (np.isfinite(values) == finite).all()
+    assert (np.abs(values - stored.ravel())[finite] <= halves[finite]*(1 + 1e-6) + 1e-300).all()
+    top = np.abs(stored[np.isfinite(stored)]).max(initial=0.)
     assert (halves[finite] <= .02*top + 1e-300).all()
 
 
 @pytest.mark.slow
-def test_the_pointer_says_the_cell_and_the_keys_move(page):
+def test_the_pointer_reads_cells_and_keys_move_between_them(page):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='plain map'), ['evidence'])
     grid = page.evaluate("(() => { const c = document.querySelector('.sv-evidence canvas'), g = c.salviz.grid, b = "
                          "c.getBoundingClientRect(), m = g.middle(2, 3); return [b.x + m[0], b.y + m[1]]; })()")
     page.mouse.move(*grid); settled(page)
-    said = shown(page, '.sv-evidence .sv-tip')
-    value, step = map(float, re.search(r'“is” → “a”: ([\d.]+) ± ([\d.]+)', said).groups())
+    message = shown(page, '.sv-evidence .sv-tip')
+    value, step = map(float, re.search(r'“is” → “a”: ([\d.]+) ± ([\d.]+)', message).groups())
     assert abs(value - s.arrays['plain map'][2, 3]) <= step < .02
     page.focus('.sv-evidence canvas'); page.mouse.move(0, 0)
     for key in ('ArrowRight', 'ArrowRight', 'ArrowDown'): page.keyboard.press(key)
@@ -226,15 +226,15 @@ def test_a_reading_names_its_layer_head_and_step_and_goes_with_them(page):
     assert tip().startswith('step 10: −1.25')
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('entry, said', [
+@pytest.mark.parametrize('entry, message', [
     (dict(kind='mean', heads=[[2, 1], [5, 2]]), 'mean over layer 2 head 1; layer 5 head 2'),
     (dict(kind='heads', layer=2, head=0), 'layer 2, mean over heads'), (dict(kind='all'), 'mean over all heads')])
-def test_evidence_of_ones_own_is_not_averaged_and_that_is_said(page, entry, said):
+def test_custom_evidence_is_not_averaged_and_a_note_explains_it(page, entry, message):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='pull', entry=entry), ['evidence'])
     note = lambda: page.locator('.sv-evidence > .sv-note').first.inner_text()
     place = dict(mean='layer 2, head 1', heads='layer 2, head 0', all='layer 5, head 0')[entry['kind']]
-    assert f'Custom evidence is not averaged: for {said}, only {place} is shown.' in note()
+    assert f'Custom evidence is not averaged: for {message}, only {place} is shown.' in note()
     assert page.evaluate("() => [...document.querySelectorAll('.sv-evidence select')].slice(1).map(s => s.value)"
                          ) == re.findall(r'\d', place)
     for name, alone in (('each layer', entry['kind'] != 'heads'), ('plain map', False)):
@@ -254,7 +254,7 @@ def test_a_narrow_page_is_not_wider_than_it_is(page):
 
 
 @pytest.mark.slow
-def test_the_panel_is_there_for_runs_that_have_it_and_says_so_where_a_step_has_none(page):
+def test_the_panel_is_shown_for_runs_with_evidence_and_notes_steps_without(page):
     first, last = snapshot(step=0), snapshot(step=20)
     first.arrays = {k: v for k, v in first.arrays.items() if k in ('attention', 'saliency', 'probabilities')}
     frames = [pack_frame(first), pack_frame(last)]
@@ -270,11 +270,11 @@ def test_the_panel_is_there_for_runs_that_have_it_and_says_so_where_a_step_has_n
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run.create(tmp_path/'run',
+    new_run = Run.create(tmp_path/'run',
                       dict(method=dict(name='Mine', args={}), model=dict(name='tiny', layers=2, heads=3), seed=0))
     for step in (0, 10):
-        for probe, n in enumerate((7, 60, 3)): made.save(snapshot(n, step, probe))
-    return made
+        for probe, n in enumerate((7, 60, 3)): new_run.save(snapshot(n, step, probe))
+    return new_run
 
 
 @pytest.mark.slow
@@ -288,18 +288,18 @@ def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
                     figure(run, 'evidence', name=name)
                 continue
             fig = figure(run, 'evidence', probe=probe, name=name, width='acl')
-            said = [o.get_text() for o in fig.findobj(Text)]
+            message = [o.get_text() for o in fig.findobj(Text)]
             x = s.arrays[name]
-            assert re.sub(r'\s', '', name[:20]) in re.sub(r'\s', '', ''.join(said)) and name[:20] in fig.caption
-            assert any(o.startswith('linear scale') for o in said) == (x.dtype != bool and x.size > 1), name
-            assert any('not finite' in o for o in said) == (~np.isfinite(x)).any(), name
+            assert re.sub(r'\s', '', name[:20]) in re.sub(r'\s', '', ''.join(message)) and name[:20] in fig.caption
+            assert any(o.startswith('linear scale') for o in message) == (x.dtype != bool and x.size > 1), name
+            assert any('not finite' in o for o in message) == (~np.isfinite(x)).any(), name
             assert fig.caption.startswith('Evidence “') and ('linear scale' in fig.caption) == (x.dtype != bool)
     save_figure(figure(run, 'evidence', name=hostile), tmp_path/'a.pdf', caption=True)
     assert r'\textless{}img' in (tmp_path/'a-caption.tex').read_text()
 
 
 @pytest.mark.slow
-def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
+def test_a_figure_shows_the_requested_layer_and_head(run):
     s = run.snapshot()
     for layer, i in ((2, 0), (5, 1), (-1, 1), (None, 1)):
         image = figure(run, 'evidence', name='pull', layer=layer, head=2).axes[0].images[0]
@@ -307,15 +307,15 @@ def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
     assert image.norm.vmax == -image.norm.vmin == pytest.approx(np.abs(s.arrays['pull'][1, 2]).max())
     assert len([ax for ax in figure(run, 'evidence', name='focus', layer=[2, 5], head=[0, 1]).axes if ax.images
                 and ax.images[0].get_array().shape == (7, 7)]) == 4
-    for options, says in ((dict(name='pull', layer=3), 'layer=3 was not recorded for pull; available: 2, 5'),
+    for options, message in ((dict(name='pull', layer=3), 'layer=3 was not recorded for pull; available: 2, 5'),
                           (dict(name='pull', head=3), 'head=3 does not exist'),
                           (dict(name='tiny', head=0), 'leave out head'),
                           (dict(name='nope'), 'has no nope; available')):
-        with pytest.raises(ValueError, match=says): figure(run.snapshot(), 'evidence', **options)
+        with pytest.raises(ValueError, match=message): figure(run.snapshot(), 'evidence', **options)
 
 
 @pytest.mark.slow
-def test_stills_and_the_exported_page_show_it(run, tmp_path):
+def test_static_images_and_exported_pages_show_evidence(run, tmp_path):
     explorer = Explorer(run, state=dict(evidence='gate'))
     texts = ' '.join(o.get_text() for o in explorer.picture().findobj(Text))
     assert 'pull, layer 5, head 0' in texts and 'more arrays of evidence are not shown here' in texts

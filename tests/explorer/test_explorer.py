@@ -73,7 +73,7 @@ def test_the_worker_rests_without_a_thread_and_starts_again():
         assert worker._thread is None and len(rounds) == i + 1
     assert set(rounds) == {'salviz-worker'}
 
-def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
+def test_an_error_in_a_round_is_stored_and_later_rounds_run():
     calls = []
     def act(): calls.append(1); len(calls) == 1 and 1/0
     worker = ThrottledWorker(act, rate=1000)
@@ -84,7 +84,7 @@ def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
 
 # --- what is planned
 
-def test_thinning_keeps_the_first_the_last_and_an_even_spread():
+def test_thinning_selects_the_first_the_last_and_evenly_spaced_steps():
     for n in (1, 2, 3, 10, 1000):
         for k in (1, 2, 3, 7, 50):
             got = _evenly_spaced(list(range(n)), k)
@@ -106,7 +106,7 @@ def test_a_plan_never_exceeds_its_budget_and_keeps_the_newest_in_view(seed):
         if shown in last: assert (0, shown, last[shown]) in plan.planned
     assert plan.planned <= set(plan.sizes)
 
-def test_one_frame_larger_than_the_budget_is_still_shown():
+def test_a_single_frame_above_the_budget_is_sent():
     plan = TransferPlan(budget=10)
     plan.prioritise({(0, 0)})
     for step in range(3): plan.add((0, 0, step), 100)
@@ -150,7 +150,7 @@ def test_a_snapshot_that_is_recorded_again_replaces_the_old_one(run):
     run.save(invented.snapshot(20, 0, seed=99)); view.settle()
     assert held(view)[0, 0, 20] != before and len(held(view)) == 8
 
-def test_a_small_budget_keeps_the_sentence_in_view_and_says_what_is_missing(run):
+def test_a_small_budget_prefers_the_sentence_in_view_and_counts_missing_frames(run):
     size = len(next(iter(held(ExplorerView([run])).values())))
     view = ExplorerView([run], budget=3.6*size)
     view.settle()
@@ -170,7 +170,7 @@ def test_questions_that_make_no_sense_are_passed_over(run):
     view.settle()
     assert len(held(view)) == 8
 
-def test_long_inputs_bring_full_maps_of_the_heads_that_are_asked_for(tmp_path):
+def test_full_maps_of_long_inputs_are_sent_for_requested_heads(tmp_path):
     long = invented.run(tmp_path/'long', probes=(0,), steps=(0, 10),
                         tokens={0: ['[CLS]', *(f'w{i}' for i in range(130)), '[SEP]']})
     view = ExplorerView([long])
@@ -241,7 +241,7 @@ def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stay
     assert found[2000] - found[500] < 1_000_000
     assert len(view.get_state()['index']) <= 22
 
-def test_training_waits_for_nobody(run):
+def test_training_never_waits_for_the_explorer(run):
     "What the subscriber does in the training thread takes no time to speak of, whatever the courier does"
     view = ExplorerView([run], live=True)
     view.settle()
@@ -255,7 +255,7 @@ def test_training_waits_for_nobody(run):
     assert (0, 0, 250) in held(view)
 
 @pytest.mark.slow
-def test_what_was_sent_while_a_page_asked_for_everything_is_sent_again(run):
+def test_frames_sent_during_a_state_request_are_sent_again(run):
     view = ExplorerView([run], live=True)
     view.settle()
     view._resend_after = None
@@ -268,7 +268,7 @@ def test_what_was_sent_while_a_page_asked_for_everything_is_sent_again(run):
     assert with_it[0]['index'] != with_it[1]['index'], 'the index must change, or the page would not look'
 
 @pytest.mark.slow
-def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
+def test_a_new_sentence_appears_during_training(tmp_path):
     run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
     view = ExplorerView([run], live=True)
     assert meta(view)['runs'][0]['probes'] == [] and meta(view)['runs'][0]['live']
@@ -280,7 +280,7 @@ def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
     assert meta(view)['runs'][0]['finished'] and not meta(view)['runs'][0]['live'] and run._listeners == []
 
 @pytest.mark.slow
-def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which_step(tmp_path):
+def test_the_saliency_scale_grows_during_training_and_has_its_last_step(tmp_path):
     run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
     view = ExplorerView([run], live=True)
     assert meta(view)['runs'][0]['saliency'] == dict(limit=0., step=None)
@@ -293,18 +293,18 @@ def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which
 
 # --- errors
 
-def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
-    refused = {'a training from start_training or watch, or a list of Snapshots; got int': lambda: Explorer(3),
+def test_invalid_arguments_of_the_explorer_raise_clear_errors(run, tmp_path):
+    cases = {'a training from start_training or watch, or a list of Snapshots; got int': lambda: Explorer(3),
                'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
                'steps [9] were not recorded': lambda: Explorer(run, steps=9),
-               'height must be between 100 and 10000': lambda: Explorer(run, height=1),
-               'budget must be': lambda: Explorer(run, budget=0),
+               'height must be a number between 100 and 10,000': lambda: Explorer(run, height=1),
+               'budget must be a positive number': lambda: Explorer(run, budget=0),
                'has no snapshots to show': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
-    for said, call in refused.items():
+    for message, call in cases.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()
-        assert said in str(e.value) and '\n' not in str(e.value)
+        assert message in str(e.value) and '\n' not in str(e.value)
 
 @pytest.mark.slow
 def test_looking_needs_no_torch(run):
@@ -316,7 +316,7 @@ assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules; pr
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
 
-def test_snapshots_by_hand_are_a_run(run):
+def test_a_list_of_snapshots_is_a_run(run):
     explorer = Explorer([invented.snapshot(0, 0), invented.snapshot(5, 0)])
     explorer.view.settle()
     assert set(held(explorer.view)) == {(0, 0, 0), (0, 0, 5)} and 'image/png' in explorer._repr_mimebundle_()
@@ -332,9 +332,9 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
-    some = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
+    subset = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
     # neither an image nor a series nor a trade-off, nor (but for some methods) a rationale or what no other panel knows
-    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in some.items() if method not in of)]
+    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in subset.items() if method not in of)]
     for panel in (None, *(o for o in panel_names if o not in elsewhere)):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
     for panel in elsewhere:
@@ -343,7 +343,7 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,
                                   invented.scored])
-def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
+def test_other_tasks_and_modalities_have_a_picture(make):
     explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
     found = explorer._repr_mimebundle_()
     assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.selection().snapshot.step == 10
@@ -376,7 +376,7 @@ def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypa
     assert sides == [(10, 30, ['step 10', 'step 30'])]*2
 
 @pytest.mark.slow
-def test_a_picture_stands_beside_the_live_view(run):
+def test_the_output_contains_a_picture_and_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()
     assert set(found) == {'text/html', 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
     assert found['text/plain'] == 'Explorer of run (2 sentences, 4 recorded steps)'
@@ -388,7 +388,7 @@ def test_one_panel_alone_is_pictured_alone(run):
     assert len(alone) < len(all_)/3
 
 @pytest.mark.slow
-def test_hostile_tokens_are_drawn_as_they_stand(tmp_path):
+def test_hostile_tokens_are_drawn_literally(tmp_path):
     tokens = ['[CLS]', '<img src=x onerror=hit()>', '$x^2$', '\u202eabc', '🙂', '\u200b', 'x'*10_000, '[SEP]']
     explorer = Explorer(invented.run(tmp_path/'bad', 'ADDrop', probes=(0,), tokens={0: tokens}))
     with pytest.warns(UserWarning, match='no glyph'): found = explorer._repr_mimebundle_()
@@ -414,7 +414,7 @@ class Pretended:
     def resume(self): self.calls.append('resume'); self.now('running')
     def stop(self): self.calls.append('stop'); self.now('stopped')
 
-def test_a_closed_explorer_asks_its_training_for_nothing_more(run):
+def test_a_closed_explorer_is_unsubscribed_from_its_training(run):
     training = Pretended(run)
     explorer = Explorer(training)
     assert len(training.last_acts) == 1 and len(training.listeners) >= 1
@@ -449,7 +449,7 @@ def test_progress_is_written_by_one_thread_and_rarely(run):
     controls.settle()
     assert {name for name, _ in written} <= {'salviz-worker'} and len(written) < 40 and controls.bar.value == 2999 % 8
 
-def test_times_are_said_as_people_say_them():
+def test_times_are_formatted_in_hours_minutes_and_seconds():
     assert [_in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
 
 @pytest.mark.slow
@@ -483,7 +483,7 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     assert [s[2] for s in shown] == [False, True]
 
 @pytest.mark.slow
-def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, monkeypatch):
+def test_an_image_drawn_between_cells_is_redrawn_in_the_waiting_cell(run, monkeypatch):
     import IPython.display
     shown = []
     monkeypatch.setattr(IPython.display, 'display', lambda *args, **kw: shown.append('display'))
@@ -504,7 +504,7 @@ def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, 
     loop.call_soon_threadsafe(loop.stop)
 
 @pytest.mark.slow
-def test_a_notebook_keeps_the_picture_of_the_end(tmp_path):
+def test_a_notebook_stores_the_final_picture(tmp_path):
     import nbclient, nbformat
     begin = '''from salviz import *
 data = subset(load_text('movie-polarity'), 8, validation_size=4, test_size=4)
@@ -597,7 +597,7 @@ def test_a_state_that_is_set_in_the_kernel_is_shown_in_the_browser(page, run, mo
     page.evaluate('() => close1()')
 
 @pytest.mark.slow
-def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(page, run, browser):
+def test_views_of_one_widget_share_the_selection_and_new_pages_start_with_it(page, run, browser):
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()
     widget(page, view)
@@ -608,20 +608,20 @@ def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(pa
                                      'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == [
         '1', '1']
     page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).probe == 1')
-    kept = json.loads(page.evaluate('() => model.get("ui")'))
-    assert kept['probe'] == 1 and 'theme' not in kept
+    stored = json.loads(page.evaluate('() => model.get("ui")'))
+    assert stored['probe'] == 1 and 'theme' not in stored
     assert page.evaluate('() => model.sent')[-1] == dict(kind='probe', run=0, probe=1)
     page.evaluate('() => { close1(); close2(); }')
     assert page.locator('.salviz').count() == 0
     page.evaluate('() => { open_(); }'); settled(page)
     assert page.locator('.sv-toolbar select').nth(1).input_value() == '1'
     fresh = new_page(browser)
-    widget(fresh, view, ui=json.dumps(kept))
+    widget(fresh, view, ui=json.dumps(stored))
     assert fresh.locator('.sv-toolbar select').nth(1).input_value() == '1' and fresh.errors == []
     fresh.close()
 
 @pytest.mark.slow
-def test_the_page_goes_on_without_a_kernel(page, run):
+def test_the_page_works_without_a_kernel(page, run):
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()
     widget(page, view)
@@ -711,8 +711,8 @@ def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
     before = path.read_bytes(), path.stat().st_mtime_ns
     assert strip_views(path) == 0 and (path.read_bytes(), path.stat().st_mtime_ns) == before
 
-@pytest.mark.parametrize('text,said',
+@pytest.mark.parametrize('text,message',
                          [('not json', 'is not valid JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
-def test_a_file_that_is_no_notebook_is_refused(tmp_path, text, said):
+def test_a_file_that_is_not_a_notebook_raises_an_error(tmp_path, text, message):
     (tmp_path/'a.ipynb').write_text(text)
-    with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')
+    with pytest.raises(ValueError, match=message): strip_views(tmp_path/'a.ipynb')

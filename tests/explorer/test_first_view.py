@@ -101,7 +101,7 @@ def untrained():
     return s
 
 @pytest.mark.slow
-def test_one_step_that_nobody_trained_to_has_no_scrubber_no_curve_and_no_number(page):
+def test_an_untrained_model_has_no_scrubber_curve_or_step_number(page):
     s = untrained()
     mount(page, meta([[s]]), [pack_frame(s)])
     assert page.locator('.sv-time').is_hidden() and page.locator('.sv-map').is_visible()
@@ -118,8 +118,8 @@ def test_a_training_shows_its_time_from_its_first_step_on(page, case):
     mount(page, described, [pack_frame(s)], rows={0: [dict(kind='train', step=1, loss=.7)]} if case == 'losses' else {})
     assert page.locator('.sv-time').is_visible() and 'step' in page.inner_text('.sv-toolbar')
 
-def test_the_still_of_an_untrained_model_has_no_words_about_time():
+def test_the_static_image_of_an_untrained_model_has_no_text_about_time():
     explorer = Explorer([untrained()])
     assert repr(explorer) == 'Explorer of snapshots (1 sentence)'
-    said = ' '.join(text.get_text() for text in explorer.picture().findobj(lambda o: hasattr(o, 'get_text')))
-    assert 'time' not in said.lower().split() and 'No time' not in said and 'step' not in said
+    message = ' '.join(text.get_text() for text in explorer.picture().findobj(lambda o: hasattr(o, 'get_text')))
+    assert 'time' not in message.lower().split() and 'No time' not in message and 'step' not in message

@@ -13,8 +13,8 @@ tour_steps = ['Heads', 'Map', 'Sentence', 'What-if settings', 'Time']
 
 def show(page, *snapshots, state=None, **kw):
     "Mount the explorer on `snapshots`, by default two steps of a sentence under AD-DROP"
-    given = list(snapshots) or [invented.snapshot(step, 0, method='ADDrop') for step in (0, 10)]
-    mount(page, meta([given]), [pack_frame(s) for s in given], state=state, **kw)
+    shown_snapshots = list(snapshots) or [invented.snapshot(step, 0, method='ADDrop') for step in (0, 10)]
+    mount(page, meta([shown_snapshots]), [pack_frame(s) for s in shown_snapshots], state=state, **kw)
 
 def press(page, *keys):
     for key in keys: page.keyboard.press(key)
@@ -92,7 +92,7 @@ def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
 # --- who listens
 
 @pytest.mark.slow
-def test_a_cell_that_the_keys_move_to_is_said_with_its_place_in_the_row(page):
+def test_the_cell_under_the_cursor_is_announced_with_its_rank_in_the_row(page):
     s = invented.snapshot(0, 0, method='ADDrop')
     show(page, s, panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=2), row=2))
     page.focus('.sv-map canvas')
@@ -106,7 +106,7 @@ def test_a_cell_that_the_keys_move_to_is_said_with_its_place_in_the_row(page):
     spoken(page, f'of “{b}”: ')
 
 @pytest.mark.slow
-def test_many_moves_are_said_once_when_they_end(page):
+def test_many_moves_are_announced_once_at_their_end(page):
     show(page, panels=['map'])
     page.evaluate('''() => { window.heard = 0;
         new MutationObserver(() => heard++).observe(document.querySelector(".sv-said"), {childList: true}); }''')
@@ -116,7 +116,7 @@ def test_many_moves_are_said_once_when_they_end(page):
     assert page.evaluate('() => heard') <= 4
 
 @pytest.mark.slow
-def test_a_step_and_a_panel_that_were_chosen_with_keys_are_said(page):
+def test_steps_and_panels_chosen_with_keys_are_announced(page):
     show(page)
     page.focus('.sv-map canvas')
     press(page, '[')
@@ -148,7 +148,7 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
-def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
+def test_every_focusable_canvas_has_a_label(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
     named = page.eval_on_selector_all('.salviz canvas[tabindex]:not([tabindex="-1"])', """all => all
         .filter(c => c.checkVisibility()).map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
@@ -194,7 +194,7 @@ def test_texts_can_be_read_against_what_is_behind_them(page, theme):
 def whole(tmp_path_factory):
     "A page of an explorer as a file, which has a storage"
     folder = tmp_path_factory.mktemp('tour')
-    write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda said: None)
+    write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda message: None)
     return (folder/'page.html').as_uri()
 
 def opened(p, url):
@@ -231,7 +231,7 @@ def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(b
     p.close()
 
 @pytest.mark.slow
-def test_who_skips_the_tour_does_not_see_it_again(browser, whole):
+def test_a_skipped_tour_is_not_shown_again(browser, whole):
     p = opened(new_page(browser, first_use=True), whole)
     p.click('.sv-tour button:text-is("Skip")')
     opened(p, whole)
@@ -239,7 +239,7 @@ def test_who_skips_the_tour_does_not_see_it_again(browser, whole):
     p.close()
 
 @pytest.mark.slow
-def test_where_nothing_can_be_remembered_the_tour_waits_to_be_asked_for(page):
+def test_without_storage_the_tour_starts_only_on_request(page):
     assert page.evaluate('() => { try { return localStorage.length >= 0; } catch { return false; } }') is False
     show(page)
     page.evaluate('() => app.tour.offer()')
@@ -248,7 +248,7 @@ def test_where_nothing_can_be_remembered_the_tour_waits_to_be_asked_for(page):
     assert page.inner_text('.sv-tour-text').startswith('1 of 5. ')
 
 @pytest.mark.slow
-def test_an_image_has_a_tour_of_its_own_panels(page):
+def test_the_tour_of_an_image_covers_its_panels(page):
     show(page, invented.image(0), invented.image(10))
     page.evaluate('() => app.tour.start()')
     assert page.inner_text('.sv-tour-text').startswith('1 of 2. Signal: ')
@@ -258,7 +258,7 @@ def test_an_image_has_a_tour_of_its_own_panels(page):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [420, 560, 800, 880, 1280])
 @pytest.mark.parametrize('tokens', [3, 60])
-def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(page, width, tokens):
+def test_the_map_precedes_the_curves_and_nothing_is_wider_than_the_page(page, width, tokens):
     page.set_viewport_size(dict(width=width, height=900))
     labels = ['[CLS]', *(f'wonderful{i}' for i in range(tokens)), '[SEP]']
     show(page, *(invented.snapshot(step, 0, tokens=labels, method='ADDrop') for step in (0, 10)))
@@ -307,7 +307,7 @@ def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
     assert page.evaluate('() => outer.scrollTop') == 0, 'then it leaves the reader alone'
 
 @pytest.mark.slow
-def test_who_turned_to_something_else_is_not_fetched_back(page):
+def test_a_reader_who_scrolled_away_is_not_scrolled_back(page):
     load(page, 'sight.js')
     page.evaluate(lab_page)
     page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.scrollIntoSight(box); }')

@@ -125,9 +125,9 @@ def test_numbers_are_written_to_the_digit_that_their_step_allows(page):
     rng = np.random.default_rng(0)
     cases = [(float(v), float(h)) for v, h in zip(rng.normal(size=300)*10.**rng.integers(-9, 2, 300),
                                                   10.**rng.uniform(-11, 0, 300))]
-    for (v, h), said in zip(cases, page.evaluate('cases => cases.map(([v, h]) => sv.valueWithStep(v, h))', cases)):
-        shown, step = (float(o.replace('−', '-')) for o in said.split(' ± '))
-        assert step >= h*.999 and step <= 10*h and abs(shown - v) + h <= step*1.0001 + 1e-15, (v, h, said)
+    for (v, h), message in zip(cases, page.evaluate('cases => cases.map(([v, h]) => sv.valueWithStep(v, h))', cases)):
+        shown, step = (float(o.replace('−', '-')) for o in message.split(' ± '))
+        assert step >= h*.999 and step <= 10*h and abs(shown - v) + h <= step*1.0001 + 1e-15, (v, h, message)
 
 # ---- pixels
 
@@ -273,9 +273,9 @@ def test_threshold_and_top_k_blank_what_they_should(page):
     page.evaluate('app.state.set({threshold: .05})'); settled(page)
     assert (blanks() == (A < .05)).all()
     page.evaluate('app.state.set({threshold: 0, top: 2})'); settled(page)
-    kept = np.zeros((n, n), bool)
-    for r in range(n): kept[r, sorted(range(n), key=lambda k: (-A[r, k], k))[:2]] = True
-    assert (blanks() == ~kept).all()
+    stored = np.zeros((n, n), bool)
+    for r in range(n): stored[r, sorted(range(n), key=lambda k: (-A[r, k], k))[:2]] = True
+    assert (blanks() == ~stored).all()
 
 @pytest.mark.slow
 def test_hidden_special_tokens_leave_rows_and_columns(page):
@@ -314,49 +314,49 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
                       [layer, head, what])
         settled(page)
         exact = s.arrays['attention' if what == 'attention' else 'attention_attribution'][layer, head].astype(float)
-        for k, said in enumerate(hover_all(page)):
+        for k, message in enumerate(hover_all(page)):
             r, c = divmod(k, n)
-            m = re.fullmatch(r'layer (\d), head (\d), step 0, “(.*)” → “(.*)”: (\S+) ± (\S+?)((?:, .*)?)', said)
-            assert m and (int(m[1]), int(m[2]), m[3], m[4]) == (layer, head, words[r], words[c]), said
+            m = re.fullmatch(r'layer (\d), head (\d), step 0, “(.*)” → “(.*)”: (\S+) ± (\S+?)((?:, .*)?)', message)
+            assert m and (int(m[1]), int(m[2]), m[3], m[4]) == (layer, head, words[r], words[c]), message
             value, step = number(m[5]), number(m[6])
-            assert abs(value - exact[r, c]) <= step*1.0001, (said, exact[r, c])
+            assert abs(value - exact[r, c]) <= step*1.0001, (message, exact[r, c])
             if what == 'attribution':
                 place = 1 + int((exact[r] > exact[r, c]).sum())
-                assert m[7].startswith(f', {place}{ {1: "st", 2: "nd", 3: "rd"}.get(place, "th")} of {n}'), said
+                assert m[7].startswith(f', {place}{ {1: "st", 2: "nd", 3: "rd"}.get(place, "th")} of {n}'), message
             marks = s.arrays['discarded'][layer, head, r, c], s.arrays['discard_candidates'][layer, head, r, c]
             assert m[7].endswith('discarded') == bool(marks[0])
             assert m[7].endswith('candidate') == bool(marks[1] and not marks[0])
 
 @pytest.mark.slow
-def test_means_say_their_values_too(page):
+def test_means_show_their_values(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='heads', layer=1, head=0)), panels=['map'])
     exact = s.arrays['attention'][1].astype(float).mean(0)
-    for k, said in enumerate(hover_all(page)):
-        value, step = map(number, re.search(r': (\S+) ± (\S+)', said).groups())
+    for k, message in enumerate(hover_all(page)):
+        value, step = map(number, re.search(r': (\S+) ± (\S+)', message).groups())
         assert abs(value - exact[divmod(k, n)]) <= step*1.0001
 
 @pytest.mark.slow
 def test_chosen_tokens_are_summed_for_the_row_and_on_average(page):
     s = invented(); A = s.arrays['attention'][0, 0].astype(float)
     show(page, [s], state=dict(row=2, tokens=[1, 5]), panels=['map'])
-    said = page.text_content('.sv-map .sv-rowsum')
-    (row, a), (mean, b) = ((number(v), number(h)) for v, h in re.findall(r'(\S+) ± ([\d.e−-]+\d)', said))
+    message = page.text_content('.sv-map .sv-rowsum')
+    (row, a), (mean, b) = ((number(v), number(h)) for v, h in re.findall(r'(\S+) ± ([\d.e−-]+\d)', message))
     assert abs(row - A[2, [1, 5]].sum()) <= a
     assert abs(mean - A[:, [1, 5]].sum(1).mean()) <= b
-    assert '“the” + “bad”' in said
-    assert 'from “film”' in said
+    assert '“the” + “bad”' in message
+    assert 'from “film”' in message
 
 def test_words_sum_over_key_pieces_and_average_over_query_pieces(page):
     labels = ['[CLS]', 'un', 'forget', 'table', 'film', '[SEP]']
     s = invented(labels=labels); s.word_ids = np.array([-1, 0, 0, 0, 1, -1]); s.words = ['unforgettable', 'film']
     show(page, [s], state=dict(mergeWords=True), panels=['map'])
     A, groups = s.arrays['attention'][0, 0].astype(float), [[0], [1, 2, 3], [4], [5]]
-    for k, said in enumerate(hover_all(page)):
+    for k, message in enumerate(hover_all(page)):
         q, c = groups[k//4], groups[k % 4]
-        value, step = map(number, re.search(r': (\S+) ± ([\d.e−-]+\d)', said).groups())
+        value, step = map(number, re.search(r': (\S+) ± ([\d.e−-]+\d)', message).groups())
         assert abs(value - A[np.ix_(q, c)].sum(1).mean()) <= step*1.0001
-        assert ('“unforgettable” →' in said) == (len(q) == 3)
+        assert ('“unforgettable” →' in message) == (len(q) == 3)
 
 # ---- overlays
 
@@ -391,7 +391,7 @@ def faint(step=0):
     s.arrays['attention'] = np.full_like(s.arrays['attention'], 1/n); s.arrays['attention'][:, :, 0, 0] = 1
     return s
 
-def test_the_outline_stands_exactly_around_the_candidates_and_crosses_on_the_discarded(page):
+def test_the_outline_surrounds_the_candidates_and_crosses_mark_the_discarded(page):
     s = faint(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=1), overlays=dict(plain, candidates=True)),
          panels=['map'])
@@ -419,7 +419,7 @@ def test_what_if_moves_the_outline(page):
         f'What-if: {region.sum()} of {n*n} positions are candidates')
 
 @pytest.mark.slow
-def test_pattern_residual_and_share_of_the_loss(page):
+def test_pattern_residual_and_fraction_of_the_loss(page):
     s = guided(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)),
          panels=['heads', 'map'])
@@ -430,8 +430,8 @@ def test_pattern_residual_and_share_of_the_loss(page):
     assert (got == np.array(table(page, 'signed'))[signed_place(residual, np.abs(residual).max())]).mean() > .96
     loss = ((A - P)**2).mean((-1, -2))[:, :2]
     share = loss[1, 0]/loss.sum()
-    said = page.text_content('.sv-map .sv-words')
-    assert 'Pattern: next.' in said and abs(float(re.search(r'contributes ([\d.]+) %', said)[1]) - 100*share) < .6
+    message = page.text_content('.sv-map .sv-words')
+    assert 'Pattern: next.' in message and abs(float(re.search(r'contributes ([\d.]+) %', message)[1]) - 100*share) < .6
     page.evaluate('app.state.set({entry: {kind: "head", layer: 1, head: 2}})'); settled(page)
     assert 'not guided' in page.text_content('.sv-map .sv-words')
 
@@ -471,8 +471,8 @@ def test_everything_can_be_done_with_keys_alone(page):
     press('ArrowUp', 'ArrowUp', 'ArrowLeft', 'ArrowLeft')
     assert state('entry') == dict(state('entry'), kind='head', layer=1, head=1)
     tab_to('.sv-map canvas'); press('ArrowDown', 'ArrowDown', 'ArrowRight')
-    said = page.text_content('.sv-map .sv-tip')
-    assert '“the” → “the”' in said and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'off', said
+    message = page.text_content('.sv-map .sv-tip')
+    assert '“the” → “the”' in message and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'off', message
     spoken(page, 'from “the” to “the”: attention')
     press('Enter', 'Space', 'ArrowRight', 'Space'); assert state('row') == 1 and state('tokens') == [1, 2]
     span = lambda: page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.span')
@@ -531,7 +531,7 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
     assert tiles() == list(np.ndindex(2, 3))
 
 @pytest.mark.slow
-def test_equal_heads_are_no_ranking_and_that_is_said(page):
+def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     s = invented()
     s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three heads of one layer are the same
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
@@ -553,7 +553,7 @@ def test_equal_heads_are_no_ranking_and_that_is_said(page):
 # ---- triptych and compare
 
 @pytest.mark.slow
-def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
+def test_the_triptych_subtracts_ranks_or_fractions(page):
     s = invented()
     n = len(words)
     A, V = _cube_value(_cube_code(s.arrays['attention'][0, 0])).astype(float), _level_value(
@@ -572,8 +572,8 @@ def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     difference = A[:, ordinary]/A[:, ordinary].sum(1, keepdims=True) - size[ordinary]/size[ordinary].sum()
     assert (third()[:, ordinary] == colours[signed_place(difference, np.abs(difference).max())]).mean() > .9
     assert (third()[:, ~ordinary] == page.evaluate('sv.blankColour("light")')).all()
-    said = hover_all(page, '.sv-triptych', 0)[2*n + 3]
-    assert said.startswith('layer 0, head 0, step 0, “film” → “is”: attention ') and 'difference' in said
+    message = hover_all(page, '.sv-triptych', 0)[2*n + 3]
+    assert message.startswith('layer 0, head 0, step 0, “film” → “is”: attention ') and 'difference' in message
 
 def unread():
     "A snapshot whose heads of layer 1 have attributions in the first row alone, as the last layer of a classifier has"
@@ -602,22 +602,22 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
     load(page, 'maths.js')
     assert page.evaluate('([v, n]) => [...sv.tiedRows(Float32Array.from(v), n)]',
                          [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
-    said = hover_all(page, '.sv-triptych', 2)
-    assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])
+    message = hover_all(page, '.sv-triptych', 2)
+    assert all('difference of ranks tied' in o for o in message[n:]) and not any('tied' in o for o in message[:n])
     assert (f'Ties (hatched): in {n - 1} of {n} rows, all attributions are 0 (the prediction '
             'does not depend on these rows)' in page.text_content('.sv-triptych .sv-words'))
 
 @pytest.mark.slow
-def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
+def test_ties_in_a_region_are_counted_and_hatched(page):
     s, n = unread(), len(words)
     show(page, [s], panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution',
                                                overlays={**plain, 'candidates': True}))
     view = discard_region(s, 1, 0)
     many = int(s.arrays['discard_candidates'][1, 0].sum())
     assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in rows with ties), ')
-    said = page.text_content('.sv-map')
-    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in rows with ties)' in said
-    assert f'{view.notes[0][:-1]} (hatched).' in said
+    message = page.text_content('.sv-map')
+    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in rows with ties)' in message
+    assert f'{view.notes[0][:-1]} (hatched).' in message
     grid = grid_of(page)
     wide, high = (grid[k][1] - grid[k][0] for k in ('left', 'top'))
     def at_the_middle_and_beside_it(): # a line of the hatching goes through a cell's middle, from corner to corner
@@ -634,10 +634,10 @@ def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
 def test_of_the_largest_keys_of_a_row_none_is_shown_before_its_equals(page):
     load(page, 'tokenmap.js')
     rows = [[.25, .25, .25, .25], [.5, .2, .2, .1], [.9, 0, 0, .1], [0, 0, 0, 0]]
-    kept, tied = evaluate_json(page, """([rows, top]) => {
+    stored, tied = evaluate_json(page, """([rows, top]) => {
         const values = Float32Array.from(rows.flat()), kept = sv.strongestValues(values, 4, {top, threshold: 0});
         return [[...kept].map(v => Number.isFinite(v)), sv.tiedAtTop(kept, 4, {top})]; }""", [rows, 2])
-    assert np.array(kept).reshape(4, 4).tolist() == [[True]*4, [True, True, True, False], [True, False, False, True],
+    assert np.array(stored).reshape(4, 4).tolist() == [[True]*4, [True, True, True, False], [True, False, False, True],
                                                      [False]*4]
     assert tied == 2
 
@@ -659,8 +659,8 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
         runs.select_option(run); settled(page)
         page.select_option('.sv-compare label:has-text("at step") select', step); settled(page)
         assert shows(A, B)
-        for k, said in enumerate(hover_all(page, '.sv-compare', 1)):
-            shown, step_ = map(number, re.search(r'B − A (\S+) ± (\S+)', said).groups())
+        for k, message in enumerate(hover_all(page, '.sv-compare', 1)):
+            shown, step_ = map(number, re.search(r'B − A (\S+) ± (\S+)', message).groups())
             exact = (B.arrays['attention'] - A.arrays['attention'])[0, 0][divmod(k, n)]
             assert abs(shown - exact) <= step_*1.0001
     for view, default in ((0, 5), (5, 0)): # the end of the run, or seen from there its beginning
@@ -672,7 +672,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     assert page.is_hidden('.sv-compare canvas')
 
 @pytest.mark.slow
-def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_either(page):
+def test_a_uniform_head_is_not_a_dark_block_in_the_grid(page):
     n = len(words)
     runs = [[invented(step)] for step in (0, 5)]
     for run in runs: run[0].arrays['attention'] = np.full_like(run[0].arrays['attention'], 1/n)
@@ -712,8 +712,8 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     mount(page, meta([[s]]), [pack_frame(s, full=[(0, 1)])], state=dict(entry=entry), panels=['heads', 'map'])
     assert 'Thumbnails of 50 × 50' in page.text_content('.sv-heads .sv-note')
     assert 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
-    asked = page.evaluate('asked')
-    assert asked == [dict(kind='map', run=0, probe=0, step=0, layer=0, head=0)]
+    query = page.evaluate('asked')
+    assert query == [dict(kind='map', run=0, probe=0, step=0, layer=0, head=0)]
     page.evaluate('app.state.set({palette: "grey"})'); settled(page); assert page.evaluate('asked.length') == 1
     mean = s.arrays['attention'][0, 0].astype(float).reshape(50, 4, 50, 4).mean((1, 3))
     for k in (0, 51, 1234):

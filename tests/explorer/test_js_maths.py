@@ -63,7 +63,7 @@ def test_the_divergence_of_classes_with_a_probability_each_is_that_of_python(sv)
     got = evaluate_json(sv, 'pairs => pairs.map(([p, q]) => sv.klPerClass(p, q))', pairs)
     np.testing.assert_allclose(got, [maths.kl_per_class(p, q) for p, q in pairs], rtol=1e-12, atol=1e-15)
 
-def test_kept_count_is_exact_for_every_share_with_two_decimals(sv):
+def test_the_number_of_kept_tokens_is_exact_for_every_fraction_with_two_decimals(sv):
     got = evaluate_json(sv,
                         '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => '
                         'sv.remainingCount(n, '
@@ -234,7 +234,7 @@ def test_pages_are_unpacked_as_in_python_newest_first(sv):
                          'seen.push(i)); '
                          'return [seen, f.length]; }') == [[3, 2, 1, 0], 4]
 
-def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
+def test_damaged_and_foreign_bytes_raise_clear_errors(sv):
     frame = pack_frame(snapshot_of())
     page = pack_page([frame, frame])
     n = 8 + int.from_bytes(frame[4:8], 'little')
@@ -244,12 +244,12 @@ def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
            frame.replace(b'"run":0', b'"run":x'),
            frame.replace(b'"probe":1', b'"probe":-')]
     send(sv, bad=bad, pages=[b'', frame, page[:30], page[:-30], page[:-60] + bytes(60)])
-    said = evaluate_json(sv,
+    message = evaluate_json(sv,
                          '() => bad.map(b => { try { sv.decodeFrame(b); return null; } catch (e) { return e.message; } '
                          '})')
-    assert all(s and s.startswith('Cannot show this data: ') and s.endswith('.') for s in said), said
-    said = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
-    assert all(s and s.startswith('Cannot show this data: ') for s in said), said
+    assert all(s and s.startswith('Cannot show this data: ') and s.endswith('.') for s in message), message
+    message = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
+    assert all(s and s.startswith('Cannot show this data: ') for s in message), message
     for b in bad:
         with pytest.raises(ValueError): unpack_frame(b)
 

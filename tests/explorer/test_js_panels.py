@@ -45,15 +45,15 @@ def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
     home = tmp_path_factory.mktemp('runs')
     methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(mask_fraction=.4),
                    guided=lambda: AttentionGuidance(head_fraction=.5, alpha=10.),
-                   sallm=lambda: SalLM(teacher=made['addrop'], steps=4))
-    made = {}
+                   sallm=lambda: SalLM(teacher=results['addrop'], steps=4))
+    results = {}
     for name, method in methods.items():
         # cross-tuning needs two epochs
         size = dict(epochs=2, snapshots=6) if name == 'addrop' else dict(epochs=1, snapshots=2)
-        made[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
+        results[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
                            probes=probes, batch_size=8, learning_rate=1e-3, saliency_snapshots='all',
                            progress=False, **size)
-    return made
+    return results
 
 def show(page, run, keep=None, state=None, panels=panels, plotly=False, **kw):
     "Mount the panels on `run` (steps `keep` are shipped)"
@@ -165,7 +165,7 @@ def test_a_page_with_a_few_steps_has_the_scale_of_the_whole_run(page, runs):
     assert few['saliency'] == every['saliency'] == dict(limit=max(places.values()), step=max(run.steps))
 
 @pytest.mark.slow
-def test_the_scale_says_up_to_which_step_it_holds_while_training_goes_on_and_when_nobody_knows_it(page, runs):
+def test_the_scale_names_its_last_step_during_training_and_notes_an_unknown_limit(page, runs):
     run = runs['addrop']
     frame, described = pack_frame(run.snapshot(-1, 0)), run_meta(run)
     def note(**changes):
@@ -203,10 +203,10 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     chips(page)[5].click(modifiers=['Control'])
     settled(page)
     assert state(page)['row'] == 2 and state(page)['tokens'] == [4, 5]
-    said = text(page, '.sv-sum')
-    assert '2 chosen tokens' in said
-    assert float(said.split(' of ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
-    spoken(page, said)
+    label = text(page, '.sv-sum')
+    assert '2 chosen tokens' in label
+    assert float(label.split(' of ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
+    spoken(page, label)
     chips(page)[2].click()
     chips(page)[4].click(modifiers=['Shift'])
     settled(page)
@@ -224,7 +224,7 @@ def test_keys_walk_choose_and_add(page, runs):
     settled(page)
     assert state(page)['row'] is None and state(page)['tokens'] == []
 
-def test_masked_copy_stands_below_its_words(page, runs):
+def test_the_masked_copy_is_below_its_words(page, runs):
     run = runs['masked']
     show(page, run, panels=['sentence'], state=dict(hideSpecial=True))
     s = run.snapshot(-1, 0)
@@ -248,10 +248,10 @@ def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, los
                 info=dict(methods=dict(SaliencyGuided=dict(ranking=ranking)), masked_labels=list('abcdef')),
                 is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
     show(page, [s], panels=['sentence'])
-    said = text(page, '.sv-sentence')
-    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in said
-    assert ('Ties: ' in said) == bool(tied)
-    if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in said
+    label = text(page, '.sv-sentence')
+    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in label
+    assert ('Ties: ' in label) == bool(tied)
+    if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in label
     caption = masked_sentence(s).caption
     assert (f'{tied} words tie at the threshold' in caption) == bool(tied)
     assert ('Ties: ' in caption) == bool(tied)
@@ -272,7 +272,7 @@ def test_in_multi_label_classification_every_class_above_one_half_is_predicted(p
     assert rows == [['no', ['predicted']], ['yes', ['label', 'predicted']], ['maybe', ['label']]]
     assert 'predicted above 0.5' in text(page, '.sv-class-box')
 
-def test_missing_evidence_is_said(page):
+def test_missing_evidence_has_a_note(page):
     s = by_hand(['[CLS]', 'good', '[SEP]'])
     del s.arrays['saliency'], s.arrays['probabilities']
     show(page, [s])
@@ -376,7 +376,7 @@ def test_the_button_that_reaches_the_first_step_keeps_the_focus_and_the_keys(pag
     settled(page)
     assert state(page)['step'] == run.steps[1] and page.get_attribute(back, 'aria-disabled') == 'false'
 
-def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
+def test_each_evaluation_score_is_drawn_under_its_name(page):
     load(page, 'curves.js')
     names = lambda row: page.evaluate('row => sv.curveSeries([{kind: "eval", step: 4, ...row}], {x: [], y: [], probes: '
                                       '0}).map(c => [c.name, c.subplot])', row)
@@ -387,14 +387,14 @@ def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
     # perplexity says what the loss says, on a scale beside which a share could not be seen
     assert names(dict(loss=4.9, perplexity=142., accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
 
-def test_a_share_of_a_training_step_is_a_score_and_no_loss(page):
+def test_a_fraction_of_a_training_step_is_drawn_as_a_score(page):
     load(page, 'curves.js')
     rows = [dict(kind='train', step=k, loss=1., task=2., distillation=.4, explanation=.6, teacher_agreement=k - 1,
                  task_weight=0., teacher_agreement_weight=0.) for k in (1, 2)]
     drawn = page.evaluate('rows => sv.curveSeries(rows, {x: [], y: [], probes: 0}).map(c => [c.name, c.subplot])', rows)
     assert drawn == [['total', 0], ['task', 0], ['distillation', 0], ['explanation', 0], ['teacher agreement', 1]]
 
-def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
+def test_a_mean_over_a_subset_of_sentences_states_its_size(page):
     load(page, 'curves.js')
     name = lambda probes, of: page.evaluate(
         'known => sv.curveSeries([], {x: [0], y: [.5], ...known})[0].name', dict(probes=probes, of=of))
@@ -426,7 +426,7 @@ def test_thirty_steps_a_second_are_all_shown(page):
     page.wait_for_function('() => !app.state.playing && seen.length')
     assert len(page.evaluate('() => seen')) == 30
 
-def test_steps_that_were_not_shipped_are_hollow_and_say_why(page, runs):
+def test_steps_missing_from_the_page_are_hollow_and_explained(page, runs):
     run = runs['addrop']
     away = run.steps[2]
     show(page, run, keep=[s for s in run.steps if s != away], panels=['time'], shipped='steps= chooses what ships.')
@@ -490,7 +490,7 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     show(page, run, panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
     read = lambda: text(page, '.sv-curves .sv-tip')
-    number = lambda name, said: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', said)[1].replace('−', '-'))
+    number = lambda name, label: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', label)[1].replace('−', '-'))
     train = {row['step']: row for row in run.metrics if row['kind'] == 'train'}
     loss = 'task (equals total)'
     page.focus('.sv-curve-plot')
@@ -500,20 +500,20 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     assert read().startswith(f'step {last}: ') and number(loss, read()) == pytest.approx(train[last]['loss'], rel=.01)
     for k in range(1, 4):
         page.keyboard.press('ArrowLeft')
-        said = read()
-        assert said.startswith(f'step {last - k}: ')
-        assert number(loss, said) == pytest.approx(train[last - k]['loss'], rel=.01)
+        label = read()
+        assert label.startswith(f'step {last - k}: ')
+        assert number(loss, label) == pytest.approx(train[last - k]['loss'], rel=.01)
     evals = [row for row in run.metrics if row['kind'] == 'eval' and row.get('split', 'validation') == 'validation'
              and row['step'] <= last - 3]
-    assert number('validation accuracy', said) == pytest.approx(evals[-1]['accuracy'], rel=.01)
-    assert f'(at step {evals[-1]["step"]})' in said.split('validation accuracy')[1] and 'macro-F1' not in said
-    spoken(page, said)
+    assert number('validation accuracy', label) == pytest.approx(evals[-1]['accuracy'], rel=.01)
+    assert f'(at step {evals[-1]["step"]})' in label.split('validation accuracy')[1] and 'macro-F1' not in label
+    spoken(page, label)
     place = page.evaluate('step => { const p = document.querySelector(".sv-curve-plot"), a = p._fullLayout.xaxis; '
                           'return p.getBoundingClientRect().x + a._offset + a.d2p(step); }', last - 3)
     assert abs(page.query_selector('.sv-curve-read').bounding_box()['x'] + 1 - place) < 1
     page.keyboard.press('Enter')
     settled(page)
-    assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == said
+    assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == label
     page.click(f'.sv-curve-key:text-is("{loss}")') # what is hidden is not read
     page.focus('.sv-curve-plot')
     page.keyboard.press('Home')
@@ -523,12 +523,12 @@ def test_curves_are_read_with_the_keyboard(page, runs):
 
 def test_of_many_rows_the_running_mean_is_read_as_well(page):
     load(page, 'curves.js')
-    said = page.evaluate("""() => { const x = Array.from({length: 600}, (_, i) => i + 1);
+    label = page.evaluate("""() => { const x = Array.from({length: 600}, (_, i) => i + 1);
         const few = {name: 'score', marks: true, x: [40, 80], y: [.25, .75]};
         const many = {name: 'total', x, y: x.map(v => v % 2 + 1)};
         return [30, 50, 80].map(step => sv.curveReading([many, few], step)); }""")
     total = 'total 1, moving average 1.48'
-    assert said == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
+    assert label == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
 
 @pytest.mark.slow
 def test_a_hundred_updates_keep_the_same_plot(page, runs):
@@ -573,13 +573,13 @@ def test_the_current_step_is_a_line_that_moves_without_drawing(page, runs):
     assert page.evaluate('() => drawn') == 0
 
 @pytest.mark.slow
-def test_without_plotly_a_sentence_stands_in_for_the_curves(page, runs):
+def test_without_plotly_a_message_replaces_the_curves(page, runs):
     show(page, runs['addrop'], panels=['time'])
     page.wait_for_selector('.sv-curves :text("need plotly")')
     assert page.is_visible('.sv-time-range')
 
 @pytest.mark.slow
-def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(page, runs):
+def test_plotly_is_requested_after_the_maps_when_the_browser_is_idle(page, runs):
     page.evaluate('() => { window.later = []; window.requestIdleCallback = (act, how) => later.push([act, how]); }')
     show(page, runs['addrop'], panels=['heads', 'map', 'time'])
     page.evaluate('() => { app.destroy(); window.times = 0; later.length = 0; '
@@ -596,7 +596,7 @@ def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(p
     assert page.evaluate('() => times') == 1
 
 @pytest.mark.slow
-def test_a_browser_that_does_not_say_when_it_is_idle_draws_curves(page, runs):
+def test_curves_are_drawn_without_requestidlecallback(page, runs):
     page.evaluate('() => { delete window.requestIdleCallback; }')
     show(page, runs['addrop'], panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
@@ -691,14 +691,14 @@ def test_rows_that_a_run_left_out_stay_out_whatever_the_settings(page, tiny_toke
         assert (discarded == snapshot.arrays['discarded']).all()
 
 def test_left_out_rows_are_counted_and_not_called_ties(page, tiny_tokenizer, planned):
-    told = {}
+    shown_text = {}
     for how, snapshot in dict(tie=planned[0], left_out=plan_of(tiny_tokenizer, unread_rows='left_out')[0]).items():
         show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=2)))
-        told[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
+        shown_text[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
     n = len(planned[0].tokens)
-    assert f'In {n - 1} of {n} rows, keys tie' in told['tie'] and 'Left out' not in told['tie']
-    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in told['left_out']
-    assert 'keys tie' not in told['left_out']
+    assert f'In {n - 1} of {n} rows, keys tie' in shown_text['tie'] and 'Left out' not in shown_text['tie']
+    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in shown_text['left_out']
+    assert 'keys tie' not in shown_text['left_out']
 
 def slide(page, label, value):
     page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true',
@@ -713,10 +713,10 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     assert '0 candidates and 0 dropped positions differ' in text(page, '.sv-group-counts')
     slide(page, 'p', 70)
     wanted = maths.discard_candidates(attribution[0, 2], np.ones_like(recorded), .7)
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert f'head 2: {wanted.sum()} candidates' in said
-    assert f'recorded: {recorded.sum()} candidates' in said
-    assert f'{(wanted != recorded).sum()} candidates and' in said
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert f'head 2: {wanted.sum()} candidates' in label
+    assert f'recorded: {recorded.sum()} candidates' in label
+    assert f'{(wanted != recorded).sum()} candidates and' in label
     assert state(page)['whatIf'] == dict(p=.7, q=.5, region='high', protect=False)
     page.click('button:text("Reset")')
     settled(page)
@@ -724,7 +724,7 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     assert '0 candidates and 0 dropped positions differ' in text(page, '.sv-group-counts')
 
 @pytest.mark.slow
-def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, planned):
+def test_the_released_low_region_can_be_chosen_and_shows_its_count(page, planned):
     snapshot, _, attribution = planned
     show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
     n, lessons = len(snapshot.tokens), {}
@@ -740,7 +740,7 @@ def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, 
     assert f'of {n} keys, the {few} with the lowest attribution' in lessons['low_released']
     assert f'of {n} keys, the {few + 1} with the lowest attribution' in lessons['low']
 
-def test_ranks_from_stored_values_are_said_to_be(page, planned):
+def test_ranks_from_stored_values_have_a_note(page, planned):
     snapshot = by_hand(planned[0].labels, info=dict(method='ADDrop', args=dict(p=.4, q=.5)),
                        attention_attribution=planned[2][:, :3])
     snapshot.layers['attention_attribution'] = [0, 1]
@@ -748,14 +748,14 @@ def test_ranks_from_stored_values_are_said_to_be(page, planned):
     counts = text(page, '.sv-group-counts')
     assert 'half precision' in counts and 'Drops cannot be recomputed' in counts
 
-def test_plain_epochs_of_cross_tuning_say_why_there_is_no_region(page, runs):
+def test_plain_epochs_of_cross_tuning_explain_the_missing_region(page, runs):
     show(page, runs['addrop'], panels=['whatif'], state=dict(step=0))
     assert 'plain fine-tuning' in text(page, '.sv-group[open]')
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('name', maths.pattern_names)
 @pytest.mark.parametrize('boundary,multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
-def test_patterns_are_those_of_the_maps_room(page, name, boundary, multiple):
+def test_patterns_match_those_of_python(page, name, boundary, multiple):
     load(page, 'derive.js')
     probe = dict(tokens=['[CLS]', 'a', '.', 'b', '##.', '[SEP]'], is_special=[True, False, False, False, False, True])
     occurs = dict(delim=[1, 0, 0, 0, 0, 1], period=[0, 0, 1, 0, 1, 0]).get(name)
@@ -769,16 +769,16 @@ def test_a_chosen_pattern_gives_its_residual(page, runs):
     show(page, run, panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=1)))
     arrays = unpack_frame(pack_frame(run.snapshot(-1, 0)))['arrays']
     a, target = arrays['attention'][1, 1].astype(float), arrays['pattern_target'][1, 1].astype(float)
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert 'recorded (prev)' in said
-    assert float(said.split('residual ')[1].rstrip('.').replace('−',
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert 'recorded (prev)' in label
+    assert float(label.split('residual ')[1].rstrip('.').replace('−',
                                                                 '-')) == pytest.approx(
         ((a - target)**2).mean(), rel=.06)
     page.select_option('.sv-group[open] select >> nth=0', 'first')
     settled(page)
     first = maths.pattern_matrix('first', np.ones(len(a)))
-    said = text(page, '.sv-group[open] .sv-group-counts')
-    assert float(said.split('residual ')[1].split(';')[0].replace('−',
+    label = text(page, '.sv-group[open] .sv-group-counts')
+    assert float(label.split('residual ')[1].split(';')[0].replace('−',
                                                                   '-')) == pytest.approx(
         ((a - first)**2).mean(), rel=.06)
 
@@ -801,7 +801,7 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, ranking', [('regression', None), ('classification', 'magnitude'),
                                            ('token_classification', None), ('causal_lm', None)])
-def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking):
+def test_the_target_of_sallm_is_recomputed_for_its_task(page, task, ranking):
     "A score by the size of its saliency, an answer over its prompt; in the row that says what is explained"
     labels = ['[CLS]', 'a', 'b', 'c', 'd', 'e', '[SEP]']
     special, saliency = np.array([x[0] == '[' for x in labels]), np.array([0, .1, -.9, .2, .6, -.3, 0], np.float32)
@@ -816,10 +816,10 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     s = by_hand(labels, info=info, method_saliency=saliency, saliency_target=target(.3), **arrays)
     show(page, s, panels=['map', 'whatif'], state=dict(whatIf=dict(topShare=.6, binarised=True)))
     load(page, 'derive.js')
-    asked = 'store.frameOf(app.state)'
-    assert page.evaluate(f'() => sv.targetRow({asked})') == (row or 0)
-    made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
-    assert np.allclose(made, target(.6), atol=1e-7)
+    code = 'store.frameOf(app.state)'
+    assert page.evaluate(f'() => sv.targetRow({code})') == (row or 0)
+    results = evaluate_json(page, f'() => [...sv.sallmTarget({code}, app.state, store.probe(0, 0).is_special).values]')
+    assert np.allclose(results, target(.6), atol=1e-7)
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('share,ranking,first',
@@ -848,7 +848,7 @@ def test_masked_words_are_those_of_the_method(page, runs, share, ranking, first,
     assert words == [bool(is_masked[0][torch.tensor(s.word_ids == w)].any()) for w in range(len(s.words))]
 
 @pytest.mark.slow
-def test_the_threshold_says_what_remains(page, runs):
+def test_the_threshold_shows_the_remaining_fraction(page, runs):
     show(page, runs['addrop'], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=0), threshold=.1))
     page.click('summary:has-text("Threshold")')
     settled(page)
@@ -860,7 +860,7 @@ def test_the_threshold_says_what_remains(page, runs):
     assert state(page)['threshold'] == 0
 
 @pytest.mark.slow
-def test_long_sentences_say_what_was_not_shipped(page):
+def test_long_sentences_note_missing_full_maps(page):
     s = by_hand(['[CLS]'] + [f'w{i}' for i in range(148)] + ['[SEP]'])
     layer, head = telling_entry(s).values() # whose map is there in full
     other = dict(kind='head', layer=layer, head=(head + 1)%3)
@@ -868,7 +868,7 @@ def test_long_sentences_say_what_was_not_shipped(page):
     assert 'thumbnail' in text(page, '.sv-sentence-main')
     assert json.loads(json.dumps(state(page)))['colour'] == 'attention' and len(chips(page)) == 150
 
-def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
+def test_a_human_rationale_is_coloured_and_its_absence_noted(page):
     words, marked = ['[CLS]', 'a', 'lovely', 'film', '[SEP]'], np.array([False, False, True, False, False])
     show(page, [by_hand(words, rationale=marked)], panels=['sentence'], state=dict(colour='rationale'))
     backs = [back for back, _ in fills(page)]

@@ -87,18 +87,18 @@ def test_the_reading_under_the_pointer_states_its_precision(page, s):
     show(page, [s], panels=['signal'])
     x, masked = s.arrays['input'], s.arrays['is_masked_map']
     for row, column in ((0, 0), (3, 4), (4, 11)):
-        said = page.evaluate(
+        message = page.evaluate(
             '''([r, c]) => { const k = document.querySelector('.sv-signal canvas'), g = k.salviz.grids[0],
                 b = k.getBoundingClientRect(), [x, y] = g.middle(r, c);
             k.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + x, clientY: b.y + y}));
                 return document.querySelector('.sv-signal .sv-tip').textContent; }''', [row, column])
         cell = (column, row) if x.ndim == 2 else (row, column)
-        parts = said.split(': ', 1)[1].split('; ')[0].removeprefix('input ').split(', ')
+        parts = message.split(': ', 1)[1].split('; ')[0].removeprefix('input ').split(', ')
         for part, true in zip(parts, [x[cell]] if x.ndim == 2 else x[:, row, column], strict=True):
             value, half = (float(o.replace('−', '-')) for o in part.split()[-3::2])
-            assert abs(value - true) <= half < .1*abs(x).max(), said
-        assert ('(masked)' in said) == bool(masked[cell])
-        assert ('informative' in said) == bool('informative' in s.arrays and s.arrays['informative'][cell])
+            assert abs(value - true) <= half < .1*abs(x).max(), message
+        assert ('(masked)' in message) == bool(masked[cell])
+        assert ('informative' in message) == bool('informative' in s.arrays and s.arrays['informative'][cell])
 
 @pytest.mark.slow
 def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
@@ -131,7 +131,7 @@ def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
     assert 'tinted blue' in text(page, '.sv-signal .sv-checks')
 
 @pytest.mark.slow
-def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
+def test_a_saliency_that_ranks_by_another_class_has_a_separate_map(page):
     kinds = lambda: page.eval_on_selector('.sv-signal canvas', 'c => c.salviz.kinds')
     s = invented.image()
     s.arrays['probabilities'], s.classes[1] = np.array([.7, .2, .1], np.float32), hostile
@@ -164,8 +164,8 @@ def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])
     figure = saliency_distribution(*steps[:2])
     np.testing.assert_allclose([a, b], figure.fractions, atol=2/150)   # each side scaled by its own largest value
-    said = text(page, '.sv-signal-density .sv-tip')
-    assert [f'{100*o:.0f} %' in said for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in said
+    message = text(page, '.sv-signal-density .sv-tip')
+    assert [f'{100*o:.0f} %' in message for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in message
     set_state(page, step=0)
     assert [name for name, _ in shares()] == ['step 0'] and 'first recorded step' in text(page, '.sv-signal-density')
 
@@ -184,7 +184,7 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
     np.testing.assert_allclose(lines, [both.min(), both.max()], rtol=1e-6)
 
 @pytest.mark.slow
-def test_panels_that_cannot_show_an_image_say_why(page):
+def test_panels_that_cannot_show_an_image_explain_why(page):
     show(page, [invented.image(20)], panels=['map', 'time'])
     assert visible(page) == ['sv-time']
     assert 'an image, without tokens or head maps: use the panel ‘signal’ instead of ‘map’' in text(page, '.sv-missing')
@@ -201,7 +201,7 @@ def test_panels_that_cannot_show_an_image_say_why(page):
 def answers(page, kind): return texts(page, f'.sv-sentence .sv-labelled .sv-{kind}')
 
 @pytest.mark.slow
-def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
+def test_labels_are_below_their_tokens_and_wrong_ones_are_crossed(page):
     s = invented.tagged(gold=[None, hostile, 'I-PER', None, 'O', 'O', 'B-LOC', None],
                         said=[None, hostile, 'O', 'O', 'O', 'O', 'B-LOC', None])
     show(page, [s], panels=['sentence'])
@@ -228,7 +228,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
     assert 'correct for 4 of 6 tokens. The model finds 0 of 1 replaced one' in text(page, '.sv-outcome')
 
-def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
+def test_a_translation_shows_its_target_and_the_predictions(page):
     s = invented.translated(target=['das', hostile, '</s>'], said=['das', 'x', '</s>'])
     show(page, [s, invented.translated(10)], state=dict(step=0))
     assert texts(page, '.sv-target .sv-chip')[0] == 'das'
@@ -241,7 +241,7 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('task', ['regression', 'question_answering'])
-def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
+def test_a_loss_against_the_prediction_has_a_note(page, task):
     def of(labelled):
         if task == 'regression': return invented.scored(label=3.8 if labelled else None)
         s = invented.tagged(gold=[None, None, None, None, *['outside']*3, None])
@@ -251,11 +251,11 @@ def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
     for labelled in (True, False):
         s = of(labelled)
         show(page, [s], panels=['sentence'])
-        said = ' '.join(texts(page, '.sv-sentence .sv-note'))
-        assert 'Losses of this sentence' in said and ('There is no label: the ' in said) != labelled
+        message = ' '.join(texts(page, '.sv-sentence .sv-note'))
+        assert 'Losses of this sentence' in message and ('There is no label: the ' in message) != labelled
 
 @pytest.mark.slow
-def test_a_score_stands_on_a_line_beside_its_label(page):
+def test_a_score_and_its_label_are_on_one_line(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))
     at = lambda: page.eval_on_selector_all('.sv-score-mark', 'all => all.map(o => parseFloat(o.style.left))')
     assert texts(page, '.sv-score-end') == ['0', '4']
@@ -266,11 +266,11 @@ def test_a_score_stands_on_a_line_beside_its_label(page):
     assert '0.1 above the label' in text(page, '.sv-score')
     assert 'orange increases the score' in text(page, '.sv-sentence')
     load(page, 'answers.js')
-    for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
-        assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
+    for message, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
+        assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', message) == ends
 
 @pytest.mark.slow
-def test_names_stand_before_every_line_of_answers(page):
+def test_every_line_of_answers_starts_with_its_name(page):
     tokens = ['[CLS]', *(f'w{i}' for i in range(40)), '[SEP]']
     show(page, [invented.tagged(tokens=tokens, gold=[None, *['O']*40, None], said=[None, *['O']*40, None])],
          panels=['sentence'])
@@ -284,7 +284,7 @@ def test_names_stand_before_every_line_of_answers(page):
         assert len(page.query_selector_all('.sv-line > .sv-answer-names')) == len(lines)
 
 @pytest.mark.slow
-def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
+def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_named(page):
     s = invented.tagged()
     show(page, [s], state=dict(entry=dict(kind='head', layer=0, head=1), colour='attention', tab='triptych'))
     mean = s.arrays['attention'][0, 1].mean(0)
@@ -303,7 +303,7 @@ def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
 
 # ---- patterns of one's own, methods together, speed
 
-def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page):
+def test_guided_heads_show_the_name_of_their_pattern_and_their_fraction(page):
     s = invented.both(own='<b>mine</b>')
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=1, head=0)))
     share = pattern_fraction(s.arrays['attention'][1, 0], s.arrays['pattern_target'][1, 0])
@@ -339,15 +339,15 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
     lines = page.eval_on_selector_all('.sv-mask-lines .sv-target-row:nth-child(2) .sv-chip',
                                       'all => all.map(o => o.classList.contains("sv-replaced"))')
     lowest = sorted(word, key=word.get)[:len(word)//2]
-    kept = [w for w in word if w not in lowest and w >= 0]
+    stored = [w for w in word if w not in lowest and w >= 0]
     # first='keep': a word without a kept one before it stays
-    assert lines == [w in lowest and any(k < w for k in kept) for w in word]
+    assert lines == [w in lowest and any(k < w for k in stored) for w in word]
     marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip',
                                        'all => all.map(o => o.classList.contains("sv-marked"))')
     assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
 
 @pytest.mark.slow
-def test_a_pattern_that_covers_every_position_has_no_share(page):
+def test_a_pattern_that_covers_every_position_has_no_fraction(page):
     s = invented.both(own='half')
     s.arrays['pattern_target'][:, 0] = 1/len(s.tokens)
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=0, head=0)))
@@ -366,12 +366,12 @@ def test_methods_together_have_all_their_panels_and_what_if_takes_each_ones_argu
     settled(page)
     assert 'recorded (diagonal)' in text(page, '.sv-group >> nth=1')
 
-def test_the_phase_of_cross_tuning_is_said_in_words(page):
+def test_the_phase_of_cross_tuning_is_named(page):
     run = [invented.snapshot(0, method='ADDrop')]
     run[0].info['phase'] = 'ad_drop'
-    said = meta([run])
-    said['runs'][0] |= dict(cross_tuning=True, total_steps=80)
-    mount(page, said, [pack_frame(s) for s in run])
+    message = meta([run])
+    message['runs'][0] |= dict(cross_tuning=True, total_steps=80)
+    mount(page, message, [pack_frame(s) for s in run])
     assert 'AD-DROP phase' in text(page, '.sv-where') and 'ad_drop' not in text(page, '.salviz')
 
 def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
@@ -402,7 +402,7 @@ def of_patches(step=0, probe=0, **more):
     return s
 
 @pytest.mark.slow
-def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(page):
+def test_a_patch_is_chosen_on_the_image_next_to_its_attention(page):
     s = of_patches()
     show(page, [s], panels=['patches'], state=dict(entry=dict(kind='head', layer=1, head=0)))
     A = s.arrays['attention']
@@ -414,14 +414,14 @@ def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(
     settled(page)
     assert abs(drawn() - A[1, 0, 6, 1:]).max() < .01 and page.evaluate('app.state.row') == 6
     discarded = int(s.arrays['discarded'][1, 0, 6].sum())
-    said = text(page, '.sv-patches .sv-words')
-    assert f'{discarded} are discarded' in said and 'not patches: [CLS]' in said
+    message = text(page, '.sv-patches .sv-words')
+    assert f'{discarded} are discarded' in message and 'not patches: [CLS]' in message
     set_state(page, entry=dict(kind='heads', layer=0), row=1)
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))
     assert abs(drawn() - rollout(A)[1, 1:]).max() < .01 and 'Rollout' in text(page, '.sv-patches .sv-words')
 
-def test_dots_on_the_grid_mark_what_a_guided_head_is_asked_to_look_at(page):
+def test_dots_on_the_grid_mark_the_pattern_of_a_guided_head(page):
     s, grid = of_patches(), dict(rows=2, columns=3, first=1)
     target = np.zeros((1, 2, 7, 7))
     target[0, 1] = patch_pattern('neighbours', **grid)

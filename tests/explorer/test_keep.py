@@ -30,39 +30,39 @@ def opened(browser, path, fragment=''):
     return p
 
 def test_the_arrays_are_those_that_were_recorded(run):
-    kept, s = Explorer(run, state=chosen).snapshot(), run.snapshot(20, 1)
+    stored, s = Explorer(run, state=chosen).snapshot(), run.snapshot(20, 1)
     at = {k: v.index(1) for k, v in s.layers.items() if 1 in v}
-    assert kept.tokens == tuple(s.labels) and (kept.layer, kept.head, kept.step, kept.probe) == (1, 2, 20, 1)
+    assert stored.tokens == tuple(s.labels) and (stored.layer, stored.head, stored.step, stored.probe) == (1, 2, 20, 1)
     for name, evidence in (('attention', 'attention'), ('attribution', 'attention_attribution'),
                            ('candidates', 'discard_candidates'), ('discarded', 'discarded')):
-        assert np.array_equal(getattr(kept, name), s.arrays[evidence][at[evidence], 2]), name
+        assert np.array_equal(getattr(stored, name), s.arrays[evidence][at[evidence], 2]), name
     mean = Explorer(run, state={**chosen, 'entry': dict(kind='all')}).snapshot()
     assert np.allclose(mean.attention, s.arrays['attention'].mean((0, 1))) and mean.candidates is None
 
 @pytest.mark.slow
-@pytest.mark.parametrize('tab, made', [('map', attention_map), ('triptych', triptych), ('whatif', attention_map)])
-def test_the_figure_is_of_the_panel_in_view(run, tab, made):
+@pytest.mark.parametrize('tab, create', [('map', attention_map), ('triptych', triptych), ('whatif', attention_map)])
+def test_the_figure_is_of_the_panel_in_view(run, tab, create):
     fig = Explorer(run, state={**chosen, 'tab': tab}).figure(width='acl')
-    view = made(run.snapshot(20, 1), layer=1, head=2)
+    view = create(run.snapshot(20, 1), layer=1, head=2)
     assert view.caption.split('. ')[0] in fig.caption
     assert fig.get_figwidth() == pytest.approx(7.7/2.54) and any('Step 20' in fact for fact in fig.facts)
     assert fig.facts == figure(Explorer(run, state={**chosen, 'tab': tab})).facts
 
 @pytest.mark.slow
 def test_of_a_comparison_b_is_the_later_step(run):
-    for here, there in ((20, 0), (0, 20)):
-        explorer = Explorer(run, state={**chosen, 'step': here, 'tab': 'compare', 'compare': dict(run=0, step=there)})
+    for here, b_step in ((20, 0), (0, 20)):
+        explorer = Explorer(run, state={**chosen, 'step': here, 'tab': 'compare', 'compare': dict(run=0, step=b_step)})
         view = compared(run.snapshot(0, 1), run.snapshot(20, 1), layer=1, head=2)
         assert '(b) B is step 20' in explorer.figure().caption and view.names[1] == 'B: step 20'
 
-def test_another_kind_takes_the_head_in_view_and_a_step_of_its_own_is_refused(run):
+def test_another_kind_uses_the_head_in_view_and_rejects_a_step(run):
     explorer = Explorer(run, state=chosen)
     assert 'layer 1, head 2' in explorer.figure('evolution').caption.lower()
     assert explorer.figure('loss_curves').caption
     with pytest.raises(ValueError, match='drop step=, or pass its run'): figure(explorer, step=0)
     with pytest.raises(ValueError, match="unknown kind 'heat'"): explorer.figure('heat')
 
-def test_an_image_has_its_own_figure_and_no_arrays_of_tokens():
+def test_an_image_has_a_figure_but_no_arrays_of_tokens():
     explorer = Explorer([an_image('short')])
     assert explorer.figure().caption
     with pytest.raises(ValueError, match='an image or a series, which has no tokens'): explorer.snapshot()
@@ -71,13 +71,13 @@ def test_a_figure_of_patches_is_not_of_cls_where_another_token_is_in_view():
     image = invented.image(0, height=4, width=6)
     image.info['patches'], image.layers['attention'] = dict(rows=2, columns=3, first=2), [0]
     image.arrays['attention'] = np.full((1, 2, 8, 8), 1/8)
-    def patch(row, **given):
-        return Explorer([image], state=dict(row=row)).as_figure('patch_attention', given)['options']['patch']
+    def patch(row, **options):
+        return Explorer([image], state=dict(row=row)).as_figure('patch_attention', options)['options']['patch']
     assert [patch(row) for row in (None, 0, 2, 7, 8)] == [None, None, (0, 0), (1, 2), None]
     with pytest.raises(ValueError, match='extra token 1 is in view; choose another token'): patch(1)
     assert patch(1, patch=(1, 1)) == (1, 1)
 
-def test_the_state_makes_the_same_view_again(run):
+def test_the_state_restores_the_view(run):
     explorer = Explorer(run, state={**chosen, 'palette': 'grey', 'theme': 'dark'})
     state = json.loads(json.dumps(explorer.state))
     assert state['palette'] == 'grey' and 'theme' not in state
@@ -85,10 +85,10 @@ def test_the_state_makes_the_same_view_again(run):
     assert again.state == state and np.array_equal(again.snapshot().attention, explorer.snapshot().attention)
     explorer.state = dict(step=0)
     assert explorer.snapshot().step == 0 and explorer.state['probe'] == 0
-    for wrong, said in ((dict(layer=1), 'unknown keys in state: layer; allowed: run, probe'),
+    for wrong, message in ((dict(layer=1), 'unknown keys in state: layer; allowed: run, probe'),
                         ([1], 'state must be a dict')):
-        with pytest.raises(ValueError, match=said): explorer.state = wrong
-        with pytest.raises(ValueError, match=said): Explorer(run, state=wrong)
+        with pytest.raises(ValueError, match=message): explorer.state = wrong
+        with pytest.raises(ValueError, match=message): Explorer(run, state=wrong)
 
 def test_the_names_of_the_state_are_those_of_the_browser(page):
     load(page, 'state.js')
@@ -108,7 +108,7 @@ def kept_text(page, which=0):
     return field.input_value()
 
 @pytest.mark.slow
-def test_the_python_line_makes_the_view_again(page, run):
+def test_the_python_line_restores_the_view(page, run):
     kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
     page.locator('.sv-keep summary').click()
     line = kept_text(page)
@@ -121,7 +121,7 @@ def test_the_python_line_makes_the_view_again(page, run):
     assert not page.locator('.sv-keep-body').is_visible()
 
 @pytest.mark.slow
-def test_the_picture_holds_the_map_and_its_words(page, run):
+def test_the_picture_contains_the_map_and_its_text(page, run):
     kept_page(page, run)
     page.locator('.sv-keep summary').click()
     with page.expect_download() as download: page.get_by_role('button', name='save the side view').click()
@@ -157,10 +157,10 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
     again.close()
 
 @pytest.mark.slow
-@pytest.mark.parametrize('asked', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
-def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
+@pytest.mark.parametrize('wanted', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
+def test_an_invalid_address_shows_a_message_and_the_page_opens(browser, run, tmp_path, wanted):
     path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
-    p = opened(browser, path, f'#view={asked}')
+    p = opened(browser, path, f'#view={wanted}')
     assert 'Could not read the view in this page’s address' in p.locator('.salviz-failed').inner_text()
     assert p.locator('.sv-map canvas').count() and p.errors == []
     p.close()
@@ -216,7 +216,7 @@ def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
-def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run, panel):
+def test_the_cursor_is_reset_in_a_shorter_sentence(page, run, panel):
     kept_page(page, run, tab=panel, compare=dict(run=0, step=0))
     page.focus(f'.sv-{panel} .sv-stage canvas >> nth=0')
     for key in ['ArrowDown']*10 + ['ArrowRight']*10: page.keyboard.press(key)
@@ -227,7 +227,7 @@ def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run,
     assert page.text_content(f'.sv-{panel}').count('could not be drawn') == 0
 
 @pytest.mark.slow
-def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
+def test_a_banner_names_the_what_if_settings(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
     assert banner.is_visible()
@@ -240,7 +240,7 @@ def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
 # ---- a mean over chosen heads
 
 pairs = [[0, 1], [1, 0], [1, 2]]
-some = dict(kind='mean', layer=0, head=1, heads=pairs)
+subset = dict(kind='mean', layer=0, head=1, heads=pairs)
 
 @pytest.mark.slow
 def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
@@ -263,12 +263,12 @@ def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
 
 @pytest.mark.slow
-def test_a_mean_over_chosen_heads_is_kept_like_any_view(run):
-    explorer = Explorer(run, state={**chosen, 'entry': some})
+def test_a_mean_over_chosen_heads_is_saved_like_any_view(run):
+    explorer = Explorer(run, state={**chosen, 'entry': subset})
     exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].mean(0)
     assert np.allclose(explorer.snapshot().attention, exact, atol=1e-6)
     for tab in ('map', 'triptych', 'compare'):
-        fig = Explorer(run, state={**chosen, 'entry': some, 'tab': tab}).figure()
+        fig = Explorer(run, state={**chosen, 'entry': subset, 'tab': tab}).figure()
         assert 'mean over layer 0 head 1; layer 1 heads 0, 2' in fig.caption, tab
     for panel in ('map', 'triptych', 'compare', 'sentence', 'heads', None): assert explorer.picture(panel)
     assert Explorer(run, state=explorer.state).state == explorer.state

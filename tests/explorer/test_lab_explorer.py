@@ -226,12 +226,12 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_fa
     t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
     assert t.page.locator('.salviz').count() == 2
 
-own = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer",
+custom = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer",
        'import time\nfor _ in range(60): time.sleep(.1)')
 
 @pytest.mark.slow
-def test_ones_own_sentence_waits_while_a_cell_runs(shared):
-    t = shared(*own)
+def test_a_custom_sentence_waits_while_a_cell_runs(shared):
+    t = shared(*custom)
     t.page.fill('.sv-own-field', 'a slow movie .')
     t.page.keyboard.press('Enter')
     assert t.page.is_hidden('.sv-own-answer')
@@ -239,8 +239,8 @@ def test_ones_own_sentence_waits_while_a_cell_runs(shared):
     t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
 
 @pytest.mark.slow
-def test_ones_own_sentences_are_answered_with_their_maps(shared):
-    t = shared(*own)
+def test_custom_sentences_are_answered_with_their_maps(shared):
+    t = shared(*custom)
     t.ended()
     def ask(text):
         "Wait for a map whose words are those of `text`"
@@ -351,12 +351,12 @@ def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
     t.run_all(); t.drawn('map')
     snapshot = t.run.snapshot()
     box, n = t.page.locator('.sv-map canvas').first.bounding_box(), len(snapshot.tokens)
-    said = set()
+    message = set()
     for x in np.linspace(.3, .9, 6):
         for y in np.linspace(.3, .9, 6):
             t.page.mouse.move(box['x'] + box['width']*x, box['y'] + box['height']*y)
-            said.add(t.page.locator('.sv-map [aria-live]').first.inner_text())
-    found = [re.search(r"layer (\d+),? head (\d+).*?: ([\d.e−-]+) ± ([\d.e−-]+)", s, re.S) for s in said]
+            message.add(t.page.locator('.sv-map [aria-live]').first.inner_text())
+    found = [re.search(r"layer (\d+),? head (\d+).*?: ([\d.e−-]+) ± ([\d.e−-]+)", s, re.S) for s in message]
     found = [m for m in found if m]
     assert len(found) > 5
     for m in found:
@@ -382,8 +382,8 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
     t.run_all(); t.drawn(); t.drawn('map')
     width = t.page.locator('.salviz').bounding_box()['width']
     page = browser.new_page(viewport=dict(width=1300, height=1400))
-    asked = []
-    page.on('request', lambda r: asked.append(r.url))
+    query = []
+    page.on('request', lambda r: query.append(r.url))
     page.goto((server[1]/'run.html').as_uri())
     page.wait_for_selector('.sv-heads canvas')
     page.evaluate("w => Object.assign(document.querySelector('.salviz').style, {width: `${w}px`, maxWidth: 'none'})",
@@ -396,7 +396,7 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
         until = time.monotonic() + 20
         while not are_alike(panel) and time.monotonic() < until: page.wait_for_timeout(200)
         assert are_alike(panel), panel
-    assert [u for u in asked if not u.startswith(('file:', 'data:', 'blob:'))] == []
+    assert [u for u in query if not u.startswith(('file:', 'data:', 'blob:'))] == []
     page.close()
 
 def to_the_start(page):

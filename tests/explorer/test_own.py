@@ -53,11 +53,11 @@ class Kernel:
         for question in self.asked():
             self.view._handle_custom_msg(question, [])
             self.view._replier.flush()
-        told, self.sent = self.sent, []
+        reply, self.sent = self.sent, []
         self.view.send = lambda content, buffers: self.sent.append((content, buffers))
-        for content, buffers in told: self.tell(content, buffers)
+        for content, buffers in reply: self.tell(content, buffers)
         settled(self.page)
-        return [content for content, _ in told]
+        return [content for content, _ in reply]
 
 @pytest.fixture
 def opened(page, explorer):
@@ -82,7 +82,7 @@ def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
                  learning_rate=1e-2, keep=5, progress=False)
 
 @pytest.mark.slow
-def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
+def test_every_saved_checkpoint_answers_with_its_weights(tiny_bert, tiny_tokenizer, tiny_data,
                                                                              tmp_path):
     from salviz.models.checkpoints import load_model
     from salviz.analysis.model_maps import _explain_texts
@@ -109,7 +109,7 @@ def test_asking_writes_nothing_into_the_run_and_leaves_the_model_as_it_was(tiny_
     assert model.training and all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
     assert torch.equal(drawn, torch.get_rng_state())
 
-def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_bert, tiny_tokenizer, tiny_data,
+def test_a_training_answers_while_paused_but_not_while_running(tiny_bert, tiny_tokenizer, tiny_data,
                                                                         tmp_path):
     from salviz.training.live import start_training
     training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=1, snapshots=2,
@@ -144,7 +144,7 @@ def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
         assert np.array_equal(answer.arrays['saliency'], alone.arrays['saliency'])
     assert 'predicted for the first text' in a.info['explains'] == b.info['explains']
 
-def test_a_model_that_is_no_pair_is_refused_at_the_door(tiny_bert, tmp_path):
+def test_a_model_without_tokenizer_raises_an_error(tiny_bert, tmp_path):
     run = invented.run(tmp_path/'run')
     for wrong in (tiny_bert(), (tiny_bert(), None), 'movie-minilm'):
         with pytest.raises(ValueError, match=r'model must be a pair \(model, tokenizer\)'): Explorer(run, model=wrong)
@@ -152,7 +152,7 @@ def test_a_model_that_is_no_pair_is_refused_at_the_door(tiny_bert, tmp_path):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a'], ['b'], ['c']]), dict(run=7),
                                    dict(head=[1]), dict(choice=None), dict(attribution=3), dict(id=1)])
-def test_questions_that_nobody_can_have_typed_are_passed_over(explorer, wrong):
+def test_malformed_queries_are_ignored(explorer, wrong):
     view = explorer.view
     view._loop = None
     sent = []
@@ -167,7 +167,7 @@ def test_questions_that_nobody_can_have_typed_are_passed_over(explorer, wrong):
 
 # --- in the browser
 
-def test_a_sentence_is_typed_and_its_maps_saliency_and_answer_stand_beside_those_in_view(opened, explorer):
+def test_a_typed_sentence_is_shown_next_to_the_one_in_view(opened, explorer):
     page, kernel = opened
     assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
     ask(page, other)
@@ -216,7 +216,7 @@ def test_a_word_is_clicked_away_and_by_keys(opened):
     assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
 
 @pytest.mark.slow
-def test_it_can_stand_beside_one_that_was_asked_before(opened):
+def test_it_can_be_compared_with_an_earlier_sentence(opened):
     page, kernel = opened
     ask(page, other); kernel.answer()
     ask(page, 'the scene was awful')
@@ -225,21 +225,21 @@ def test_it_can_stand_beside_one_that_was_asked_before(opened):
     assert [row[:2] for row in columns(page) if row[0] != row[1]] == [['film', 'scene']]
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_beside_the_field(opened):
+def test_errors_are_shown_next_to_the_field(opened):
     page, kernel = opened
-    said = lambda: page.inner_text('.sv-own-said')
+    shown_text = lambda: page.inner_text('.sv-own-said')
     ask(page, '   ')
-    assert said() == 'Type at least one word, then press Enter.' and kernel.asked() == []
+    assert shown_text() == 'Type at least one word, then press Enter.' and kernel.asked() == []
     ask(page, 'film ' * 300)
     kernel.answer()
-    assert 'shorten it' in said() and page.get_attribute('.sv-own', 'aria-busy') is None
+    assert 'shorten it' in shown_text() and page.get_attribute('.sv-own', 'aria-busy') is None
     ask(page, other)
     kernel.answer()
-    assert said() == '' and page.is_visible('.sv-own-answer')
+    assert shown_text() == '' and page.is_visible('.sv-own-answer')
     page.evaluate('() => { model.dead = true; }')
     ask(page, recorded)
     settled(page)
-    assert 'could not be sent' in said()
+    assert 'could not be sent' in shown_text()
 
 @pytest.mark.slow
 def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
@@ -254,7 +254,7 @@ def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
     assert columns(page) == shown and page.inner_text('.sv-own-said') == ''
 
 @pytest.mark.slow
-def test_another_sentence_in_view_takes_its_answer_away_and_keeps_what_was_typed(opened):
+def test_another_sentence_in_view_removes_the_answer_but_not_the_typed_text(opened):
     page, kernel = opened
     ask(page, other); kernel.answer()
     page.locator('.sv-toolbar select').nth(1).select_option('1'); settled(page)
@@ -269,19 +269,19 @@ def test_text_is_never_html(opened):
     assert page.locator('.sv-own img').count() == 0 and page.is_visible('.sv-own-answer')
 
 @pytest.mark.slow
-def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
+def test_missing_weights_are_explained(page, tmp_path):
     run = invented.reconfigured(invented.run(tmp_path/'run'), model=dict(name='movie-minilm', layers=2, heads=3))
     view = ExplorerView([run], sources=[ModelSource(run)])
     view.settle()
     widget(page, view)
-    said = page.inner_text('.sv-own-said')
-    assert 'has no saved weights' in said and "model=load_classifier('movie-minilm')" in said
-    assert 'before training' in said
+    shown_text = page.inner_text('.sv-own-said')
+    assert 'has no saved weights' in shown_text and "model=load_classifier('movie-minilm')" in shown_text
+    assert 'before training' in shown_text
     assert page.is_disabled('.sv-own-field') and page.is_disabled('.sv-own-look')
 
 @pytest.mark.slow
-def test_a_page_without_a_kernel_says_what_it_needs(browser, tmp_path):
-    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda said: None)
+def test_a_missing_kernel_is_explained(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda shown_text: None)
     p = new_page(browser)
     p.goto(path.as_uri())
     p.wait_for_selector('.sv-own')
@@ -326,7 +326,7 @@ def longest_common(a, b):
     if a[0] == b[0]: return 1 + longest_common(a[1:], b[1:])
     return max(longest_common(a[1:], b), longest_common(a, b[1:]))
 
-def test_an_alignment_keeps_both_orders_and_loses_no_word(page):
+def test_an_alignment_preserves_both_orders_and_all_words(page):
     load(page, 'align.js')
     rng = np.random.default_rng(0)
     for _ in range(40):

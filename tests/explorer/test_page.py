@@ -51,9 +51,9 @@ def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path
     page.add_style_tag(content='body { margin: 0 }')
     mount(page, described, frames, state=state, rows={0: run.metrics})
     settled(page)
-    here, there = canvases(page), canvases(p)
-    assert len(here) >= 3 and [c[:3] for c in here] == [c[:3] for c in there]
-    assert [c[0] for c, d in zip(here, there) if c != d] == []
+    here, others = canvases(page), canvases(p)
+    assert len(here) >= 3 and [c[:3] for c in here] == [c[:3] for c in others]
+    assert [c[0] for c, d in zip(here, others) if c != d] == []
     closed(p, path)
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     closed(p, path)
 
 @pytest.mark.slow
-def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
+def test_a_sentence_is_unpacked_when_it_is_shown(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'run.html')
     p = opened(browser, path)
     assert p.evaluate('() => salviz.store.shipped(0, 1)') == [] and p.locator('#salviz-frames-0-1').count() == 1
@@ -134,7 +134,7 @@ def test_the_page_forbids_all_network(browser, tmp_path):
     p.close()
 
 @pytest.mark.slow
-def test_a_page_that_was_damaged_says_so(browser, tmp_path):
+def test_a_damaged_page_shows_a_message(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     text = path.read_text()
     packed = re.search(r'id="salviz-frames-0-0">(.*?)</script>', text)[1]
@@ -149,12 +149,12 @@ def test_a_page_that_was_damaged_says_so(browser, tmp_path):
 
 # --- sizes and refusals
 
-def test_the_page_says_its_size_before_it_is_written(tmp_path):
-    run, said = invented.run(tmp_path/'run'), []
-    path, made = tmp_path/'run.html', page_of(run)
-    write_page(made, path, say=lambda text: said.append((text, path.exists())))
-    size = made.sizes()
-    assert said == [(made.sentence('run.html'), False)] and '2 sentences x 4 steps' in said[0][0]
+def test_the_size_is_printed_before_the_page_is_written(tmp_path):
+    run, message = invented.run(tmp_path/'run'), []
+    path, built = tmp_path/'run.html', page_of(run)
+    write_page(built, path, say=lambda text: message.append((text, path.exists())))
+    size = built.sizes()
+    assert message == [(built.sentence('run.html'), False)] and '2 sentences x 4 steps' in message[0][0]
     assert abs(path.stat().st_size - size['code'] - size['data']) < 5000
 
 @pytest.mark.sample(3)
@@ -164,21 +164,22 @@ def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
     "Noise, which compresses worst; with full maps of chosen heads beyond 128 tokens"
     run = invented.run(tmp_path/'run', method, probes=(0,), steps=(0, 10, 20),
                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]']}, layers=3, heads=4)
-    made = page_of(run)
-    assert float(re.search(r'([\d.]+) bytes per weight', made.sentence())[1]) <= 2
+    built = page_of(run)
+    assert float(re.search(r'([\d.]+) bytes per weight', built.sentence())[1]) <= 2
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'),
-                                       (invented.scored, '2 sentences x 1 step,')])
-def test_the_size_counts_images_and_series_as_such(make, said):
-    assert said in page_of([make(0, p) for p in (0, 1)]).sentence()
+@pytest.mark.parametrize('make,message', [(invented.image, '2 images x 1 step,'),
+                                          (invented.series, '2 series x 1 step,'),
+                                          (invented.scored, '2 sentences x 1 step,')])
+def test_the_size_counts_images_and_series_as_such(make, message):
+    assert message in page_of([make(0, p) for p in (0, 1)]).sentence()
     mixed = page_of([invented.image(0, 0), invented.scored(0, 1)])
     assert '2 examples x 1 step' in mixed.sentence()
 
 @pytest.mark.slow
-def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
+def test_sentences_steps_and_layers_can_be_chosen_and_the_page_lists_omissions(browser, tmp_path):
     run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
-    whole, part = (page_of(run, **some).sizes() for some in ({}, dict(probes=[1], steps=[0, -1], layers=[2])))
+    whole, part = (page_of(run, **subset).sizes() for subset in ({}, dict(probes=[1], steps=[0, -1], layers=[2])))
     assert part['data'] < whole['data']/2
     path = write_page(page_of(run, probes=[1], steps=[0, -1], layers=[2]), tmp_path/'part.html')
     p = opened(browser, path)
@@ -203,7 +204,7 @@ def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
     assert names(heads='all', layers=[0]) == {f'attention/0.{h}' for h in range(3)}
 
 @pytest.mark.slow
-def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said_first(browser, tmp_path, capsys):
+def test_full_maps_of_long_inputs_can_be_included(browser, tmp_path, capsys):
     run = invented.run(tmp_path/'run', 'ADDrop', probes=(0,), steps=(0,),
                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
     one, every = page_of(run), page_of(run, heads='all')
@@ -213,9 +214,9 @@ def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said
     path = write_page(every, tmp_path/'run.html')
     assert f'{every.sizes()["data"]/1e6:.1f} MB of data' in capsys.readouterr().out
     p = opened(browser, path)
-    told = p.evaluate("""() => { const frame = salviz.store.frame(0, 0, 0);
+    kind = p.evaluate("""() => { const frame = salviz.store.frame(0, 0, 0);
         return [0, 1].map(l => [0, 1, 2].map(h => frame.get(`attention/${l}.${h}`)?.shape)); }""")
-    assert told == [[[142, 142]]*3]*2
+    assert kind == [[[142, 142]]*3]*2
     closed(p, path)
 
 @pytest.mark.slow
@@ -232,44 +233,44 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
     assert explorer.to_html(path, force=True) == path
 
 @pytest.mark.slow
-def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
+def test_invalid_pages_raise_clear_errors(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
-    refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
+    cases = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
                'has no snapshots to show': lambda: page_of(empty),
                'probes [5] were not recorded': lambda: page_of(run, probes=[5]),
-               'layers [5] were not recorded; available: 0, 1': lambda: page_of(run, layers=[5]),
+               'layers [5] were not recorded; available: [0, 1]': lambda: page_of(run, layers=[5]),
                'layers [] were': lambda: page_of(run, layers=[]),
                'heads must be (layer, head) pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
                'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
-    for said, call in refused.items():
+    for message, call in cases.items():
         with pytest.raises(ValueError) as e: call()
-        assert said in str(e.value) and '\n' not in str(e.value), said
+        assert message in str(e.value) and '\n' not in str(e.value), message
     assert page_of(run, limit=None).frames == 8
 
 @pytest.mark.slow
-def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
+def test_a_damaged_run_raises_an_error_and_its_intact_part_can_be_chosen(tmp_path):
     run = invented.run(tmp_path/'run')
     file = run.path/'snapshots'/'step-00000010.probe-000.safetensors'
     file.write_bytes(file.read_bytes()[:-8] + bytes(8*[7]))
     with pytest.raises(ValueError, match='checksum'): page_of(Run(run.path))
     assert page_of(Run(run.path), steps=[0, 20, 30]).frames == 6
-    known = Run(run.path)
+    reference = Run(run.path)
     for _ in range(2): # also where the damage is known
-        with pytest.raises(ValueError, match='checksum'): page_of(known, probes=[0])
-        assert page_of(known, steps=[0, 20, 30]).frames == 6
-        assert page_of(known, probes=[1]).frames == 4
+        with pytest.raises(ValueError, match='checksum'): page_of(reference, probes=[0])
+        assert page_of(reference, steps=[0, 20, 30]).frames == 6
+        assert page_of(reference, probes=[1]).frames == 4
     (run.path/'config.json').write_text('{')
     with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
 
 @pytest.mark.slow
 def test_a_page_of_series_and_one_of_images_open_at_every_step(browser, tmp_path):
-    for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'),
+    for make, message in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'),
                        (invented.image, 'Image')):
         path = write_page(page_of([make(s, p) for s in (0, 10, 20) for p in (0, 1)],
-                                  panels=['signal', 'heads', 'sentence']), tmp_path/f'{said}.html')
+                                  panels=['signal', 'heads', 'sentence']), tmp_path/f'{message}.html')
         p = opened(browser, path)
         before = canvases(p)
-        assert p.inner_text('.sv-signal .sv-title') == said
+        assert p.inner_text('.sv-signal .sv-title') == message
         assert [c[0] for c in before] == ['sv-panel sv-signal']*len(before)
         assert p.locator('.sv-heads').is_hidden()
         p.evaluate('() => { salviz.state.set({step: 0, probe: 1}); }'); settled(p)

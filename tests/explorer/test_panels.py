@@ -70,10 +70,11 @@ def house(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
-    _, told = house
-    assert json.loads(told['options'])['panels'] == ['longest', 'time']
-    assert 'const longestPanel' in told['program'] and 'signalPanel, patchesPanel, evidencePanel' in told['program']
-    order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
+    _, options = house
+    assert json.loads(options['options'])['panels'] == ['longest', 'time']
+    assert 'const longestPanel' in options['program']
+    assert 'signalPanel, patchesPanel, evidencePanel' in options['program']
+    order = options['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
     assert order.index('sentencePanel') < order.index('longestPanel') == order.index('customSentencePanel') - 1
 
 @pytest.mark.slow
@@ -89,11 +90,12 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
     p.close()
 
 @pytest.mark.slow
-def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
-    _, told = house
+def test_a_panel_in_one_file_has_a_static_image(house):
+    _, options = house
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
-    own = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
-    assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
+    fig = draw_figure(attention_beside_saliency(invented.snapshot(30)))
+    names = {o.get_text() for o in fig.findobj(Text)} - without
+    assert names <= set(options['still']) and len(names & set(options['whole'])) > 1
 
 @pytest.mark.slow
 def test_python_and_javascript_read_the_same_in_a_panels_file(page):
@@ -103,12 +105,12 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
     for mine in ours:
         export, file = mine.pop('export'), mine.pop('file')
         assert f'export const {export} = {{' in static_text(file)
-    known = ours[0].keys()
-    assert [{k: v for k, v in o.items() if k in known} for o in theirs] == [
+    reference = ours[0].keys()
+    assert [{k: v for k, v in o.items() if k in reference} for o in theirs] == [
         {k: v for k, v in o.items() if v not in (False, '')} for o in ours]
 
 @pytest.mark.slow
-def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
+def test_every_panel_has_a_view_and_a_static_image(page):
     load(page, 'panels.js')
     assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')
     assert {o.image for o in panels().values()} <= {*_parts, 'whatif', *figure_kinds()}
@@ -116,6 +118,6 @@ def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
 @pytest.mark.parametrize('line', ["name: 'x', title: 'X', order: 1, shows: 'text', stil: 'map',", "view: X,",
                                   "name: 'x', title: 'X', order: 1, shows: 'words', image: 'map',",
                                   "name: 'x', title: title, order: 1, shows: 'text', image: 'map',"])
-def test_a_panel_that_does_not_say_what_it_is_is_refused_with_an_example(line):
+def test_an_invalid_panel_raises_an_error_with_an_example(line):
     with pytest.raises(ValueError, match="x.js: the line after .* must state name, title, order, shows, image"):
         _panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')

@@ -52,7 +52,7 @@ def test_the_scale_of_saliency_is_that_of_the_whole_run_whether_it_was_logged_or
     values = older.snapshot(0, 0).arrays['saliency']
     assert every[0, 0] == np.abs(values[~special]).max()
 
-def test_a_run_whose_snapshots_are_too_large_to_read_has_no_scale_of_its_own(tmp_path, monkeypatch):
+def test_a_run_with_very_large_snapshots_has_no_scale(tmp_path, monkeypatch):
     run = invented.run(tmp_path/'large')
     monkeypatch.setattr(run_metadata, '_most_read', 1000)
     assert run_meta(run)['saliency'] == dict(limit=None, step=30)
@@ -118,7 +118,7 @@ def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
 
 # ---- frames
 
-def test_a_frame_holds_what_was_recorded_and_nothing_else():
+def test_a_frame_contains_exactly_the_recorded_arrays():
     s = snapshot(info=dict(method='ADDrop', args=dict(p=.3), drawn_step=3, secret='not for the page'),
                  losses=dict(task=1.5, other=float('inf')), label=1)
     s.arrays['something_else'] = np.zeros(3)
@@ -138,13 +138,13 @@ def test_arrays_begin_where_a_browser_can_read_them():
     assert data.isascii() is False and int.from_bytes(data[4:8], 'little') % 8 == 0 and len(data) % 8 == 0
     assert all(s['offset'] % 8 == 0 for s in unpack_frame(data)['specs'].values())
 
-def test_layers_and_names_choose_what_travels():
+def test_layers_and_names_select_the_arrays_of_a_frame():
     s = snapshot(layers=(1, 4, 5))
     f = unpack_frame(pack_frame(s, layers=[5, 9], names=['attention', 'saliency']))
     assert list(f['arrays']) == ['attention', 'saliency'] and f['specs']['attention']['layers'] == [5]
     np.testing.assert_array_equal(f['arrays']['attention'], unpack_frame(pack_frame(s))['arrays']['attention'][2:])
 
-def test_ranks_of_old_runs_come_from_the_stored_values_and_say_so():
+def test_ranks_of_old_runs_come_from_stored_values_and_are_marked():
     s = snapshot()
     s.arrays['attention'][:, :, :2, 4:] = 0   # no head of any layer attends there
     f = unpack_frame(pack_frame(s))
@@ -184,14 +184,14 @@ def test_long_sentences_travel_as_thumbnails_and_chosen_maps(n):
     assert f['specs']['attribution_ranks/2.1']['codec'] == ('rank8' if n < 256 else 'rank16') and ranks.max() == n
     assert len(data) < 12*n*n + 60_000
 
-def test_a_thumbnail_keeps_the_largest_attribution_and_every_region():
+def test_a_thumbnail_preserves_the_largest_attribution_and_every_region():
     x = np.zeros((1, 200, 200))
     x[0, 7, 9], x[0, 150, 3] = -5, 4
     small = pool_cells(x, 'extreme')
     assert small.min() == -5 and small.max() == 4 and (small != 0).sum() == 2
     assert pool_cells(x != 0, 'any').sum() == 2
 
-def test_bytes_that_are_no_frame_are_refused_with_a_sentence():
+def test_damaged_frames_raise_clear_errors():
     data = pack_frame(snapshot())
     n = 8 + int.from_bytes(data[4:8], 'little')
     for cut in [0, 3, 7, 8, 20, n - 1, n, n + 40, len(data) - 8]:
@@ -206,7 +206,7 @@ def test_bytes_that_are_no_frame_are_refused_with_a_sentence():
         try: unpack_frame(bytes(wild))
         except ValueError: pass
 
-def test_probabilities_that_are_none_are_refused():
+def test_invalid_probabilities_raise_an_error():
     with pytest.raises(ValueError, match='probabilities must be between 0 and 1'): _cube_code([.2, 1.4])
 
 # ---- text, and numbers that are not finite
@@ -247,7 +247,7 @@ def real_runs(tmp_path_factory):
                 guided=run('guided', AttentionGuidance(head_fraction=.5)))
 
 @pytest.mark.slow
-def test_meta_says_what_there_is(real_runs):
+def test_meta_describes_examples_steps_and_model(real_runs):
     run = real_runs['addrop']
     m = run_meta(run)
     assert (m['name'], m['title'], m['method'], m['seed'], m['finished'],
@@ -260,7 +260,7 @@ def test_meta_says_what_there_is(real_runs):
     for wrong in (dict(probes=[5]), dict(steps=[1000]), dict(steps=-9)):
         with pytest.raises(ValueError, match='were not recorded; available:'): run_meta(run, **wrong)
 
-def test_runs_match_where_they_looked_at_the_same_sentence(real_runs):
+def test_runs_match_at_equal_sentences(real_runs):
     a, b = meta(list(real_runs.values()), shipped='all')['runs']
     assert [p['matches'] for p in b['probes']] == [0, 1] and [p['matches'] for p in a['probes']] == [0, 1]
     assert run_meta(real_runs['guided'],
@@ -278,7 +278,7 @@ def test_a_damaged_snapshot_is_left_out_and_named(real_runs, tmp_path):
     assert len(m['recorded']) == 4 and len(m['probes']) == 2 and len(m['notes']) == 2
     assert all(f.name in ' '.join(m['notes']) for f in files[:2])
 
-def test_planned_steps_are_known_before_the_first_row(tmp_path):
+def test_planned_steps_are_computed_before_the_first_row(tmp_path):
     config = dict(method=dict(name='ADDrop', args=dict(cross_tuning=True)), model=dict(name='m', layers=2, heads=4),
                   data=dict(sizes=dict(train=37)), seed=1,
                   settings=dict(epochs=4, batch_size=8, gradient_accumulation=2))
@@ -287,7 +287,7 @@ def test_planned_steps_are_known_before_the_first_row(tmp_path):
     assert (m['total_steps'], m['steps_per_epoch'], m['cross_tuning'], m['live'], m['finished'],
             m['probes']) == (12, 3, True, True, False, [])
 
-def test_snapshots_made_by_hand_are_a_run_too():
+def test_a_list_of_custom_snapshots_is_a_run():
     run = as_run([snapshot(step=1), snapshot(step=0, probe=1), snapshot(step=1, probe=1)])
     m = run_meta(run, probes=[1])
     assert m['recorded'] == [[1, 0], [1, 1]]
@@ -328,7 +328,7 @@ def test_a_page_of_a_real_run_is_lossless_and_takes_at_most_two_bytes_a_weight_a
         for k, x in unpack_frame(f)['arrays'].items(): np.testing.assert_array_equal(unpack_frame(b)['arrays'][k], x)
 
 @pytest.mark.parametrize('probe', [0, 1])
-def test_a_single_frame_keeps_the_budget_too_and_its_regions_exact(real_runs, probe):
+def test_a_single_frame_is_within_the_budget_with_exact_regions(real_runs, probe):
     s = real_runs['addrop'].snapshot(-1, probe)
     page = pack_page([pack_frame(s)])
     assert per_weight(page, [s]) <= 2
@@ -337,7 +337,7 @@ def test_a_single_frame_keeps_the_budget_too_and_its_regions_exact(real_runs, pr
         np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
     assert abs(f['arrays']['attention'] - s.arrays['attention']).max() < .05
 
-def test_a_page_of_small_maps_made_by_hand_keeps_the_budget():
+def test_a_page_of_small_custom_maps_is_within_the_budget():
     steps = [snapshot(n=16, heads=4, seed=i, step=i) for i in range(4)]
     assert per_weight(pack_page([pack_frame(s) for s in steps]), steps) <= 2
 
@@ -360,7 +360,7 @@ def test_frames_of_a_page_may_differ_in_what_they_hold():
         for k, x in unpack_frame(f)['arrays'].items(): np.testing.assert_array_equal(unpack_frame(b)['arrays'][k], x)
     assert _unpack_page(pack_page([])) == []
 
-def test_damaged_pages_are_refused():
+def test_damaged_pages_raise_an_error():
     page = pack_page([pack_frame(snapshot(step=i)) for i in range(3)])
     for bad in (b'', b'SVF1' + page[4:], page[:20], page[:-40], page[:60] + bytes(20) + page[80:],
                 page[:-60] + bytes(60)):
@@ -374,7 +374,7 @@ def test_the_program_is_one_module_without_imports(entry):
     assert not re.search(r'^\s*(import\b|export (?!default))', text, re.M)
     assert text.index('// maths.js') < text.index('// codec.js') < text.index('// store.js') < text.index(f'// {entry}')
 
-def test_every_module_says_what_it_exports_and_is_written_as_agreed():
+def test_every_module_declares_its_exports_and_follows_the_style():
     assert _exported('codec.js') == ['Tensor', 'Frame', 'decodeFrame', 'unpackPage']
     assert 'keyedUniform' in _exported('maths.js')
     for name in ('codec.js', 'maths.js'):
@@ -382,13 +382,13 @@ def test_every_module_says_what_it_exports_and_is_written_as_agreed():
         assert text.startswith('// ') and max(map(len, text.splitlines())) <= 150
     assert '.salviz' in styles()
 
-def test_what_would_not_work_on_the_page_is_refused_when_it_is_joined():
+def test_modules_that_cannot_be_bundled_raise_errors():
     ok = {'a.js': "import {b} from './b.js';\nexport const a = b;",
           'b.js': 'export const b = 1;\nconst {c, d: [e]} = {};'}
     joined = lambda **kw: bundle('a.js', read={**ok, **{k.replace('_', '.'): v for k, v in kw.items()}}.__getitem__)
     assert joined().splitlines() == ['// b.js', 'const b = 1;', 'const {c, d: [e]} = {};', '', '// a.js',
                                      'const a = b;']
-    for text, said in {
+    for text, message in {
             "import {b as x} from './b.js';": 'must not rename',
             "import b from './b.js';": 'imports must be single lines',
             "import {b} from 'react';": 'imports must be single lines',
@@ -396,7 +396,7 @@ def test_what_would_not_work_on_the_page_is_refused_when_it_is_joined():
             "import {b} from './b.js';\nlet b = 2;": 'b is declared at the top level of both b.js and a.js',
             "import {b} from './b.js';\nfunction e() {}": 'e is declared',
             "export * from './b.js';": 'export only declarations'}.items():
-        with pytest.raises(ValueError, match=re.escape(said)): joined(a_js=text)
+        with pytest.raises(ValueError, match=re.escape(message)): joined(a_js=text)
     with pytest.raises(ValueError, match='a.js → b.js → a.js'):
         joined(b_js="import {a} from './a.js';\nexport const b = 1;")
 
@@ -433,7 +433,7 @@ def test_a_page_of_images_is_exact_however_large():
     assert sum(map(len, frames)) > 3*60*60*12 and _unpack_page(pack_page(frames)) == frames
 
 @pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
-def test_evidence_of_one_name_from_two_methods_travels_twice(order):
+def test_evidence_with_one_name_from_two_methods_is_sent_twice(order):
     s, worked_with = invented.clashing(order)
     for data in (pack_frame(s), _unpack_page(pack_page([pack_frame(s)]))[0]):
         arrays = unpack_frame(data)['arrays']
@@ -445,7 +445,7 @@ def test_evidence_of_one_name_from_two_methods_travels_twice(order):
     names = set(unpack_frame(pack_frame(long, full=[(1, 2)]))['arrays'])
     assert {'attention_attribution (Mine)', 'attention_attribution (Mine)/1.2', 'attention_attribution/1.2'} <= names
 
-def test_a_region_follows_from_the_arguments_of_its_own_method():
+def test_a_region_is_recomputed_with_the_arguments_of_its_method():
     args = dict(p=.3, q=.3, region='high')
     s = snapshot(info=dict(method='AttentionGuidance + ADDrop', args=dict(ADDrop=args),
                            methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))

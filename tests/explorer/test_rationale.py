@@ -66,7 +66,7 @@ def test_the_numbers_are_those_of_the_figure_at_each_step_and_for_each_explanati
     assert [line.count('L') for line in lines] == [2]*3
 
 @pytest.mark.slow
-def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
+def test_fractions_are_bar_heights_and_marked_words_are_filled(page):
     panel = opened(page, taught())
     bars = panel.locator('.sv-share > span')
     assert bars.evaluate_all('all => all.map(b => b.hidden ? 0 : b.offsetHeight)') == [0, 9, 3, 6, 0, 0, 0, 0]
@@ -79,23 +79,23 @@ def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
     assert 'cannot be marked' in panel.locator('.sv-reading').inner_text()
 
 @pytest.mark.slow
-@pytest.mark.parametrize('what, says', [
+@pytest.mark.parametrize('what, message', [
     ('nothing', 'The rationale marks nothing'), ('everything', 'The rationale marks every token'),
     ('flat', 'All tokens have the same value, so the explanation highlights nothing'),
     ('tied', '5 tokens tie at the threshold')])
-def test_where_agreement_has_no_number_the_panel_says_why(page, what, says):
+def test_undefined_agreement_is_explained(page, what, message):
     s = taught()
     if what in ('nothing', 'everything'): s.arrays['rationale'][:] = what == 'everything'
     else: s.arrays['explanation'][:] = .5
     if what == 'tied': s.arrays['explanation'][1] = .7
     panel = opened(page, s)
-    assert says in panel.inner_text() and numbers(panel)[1:] == ['undefined']*2
+    assert message in panel.inner_text() and numbers(panel)[1:] == ['undefined']*2
     assert (numbers(panel)[0] == 'undefined') == (what != 'tied') and not panel.locator('.sv-pointed').count()
     # no colour where none would tell a word from another
     assert panel.locator('.sv-scale-bar').count() == (what != 'flat')
 
 @pytest.mark.slow
-def test_any_method_shows_the_rationales_of_its_data_and_a_sentence_without_one_says_so(page):
+def test_any_method_shows_rationales_and_notes_sentences_without_one(page):
     panel = opened(page, invented.snapshot(0, 0), taught(0, 1, 'FineTuning'))
     assert 'no rationale for this sentence' in panel.inner_text() and not panel.locator('.sv-line').is_visible()
     page.evaluate('() => app.state.set({probe: 1})')
@@ -113,7 +113,7 @@ def test_a_run_without_rationales_has_no_such_panel(page):
     assert not panel.is_visible() and 'no rationales' in page.inner_text('.sv-missing')
 
 @pytest.mark.slow
-def test_panels_without_anything_to_show_say_nothing_about_the_model(page):
+def test_empty_panels_make_no_statement_about_the_model(page):
     s = invented.snapshot(0, 0)
     mount(page, meta([[s]]), [pack_frame(s)])
     assert not page.locator('.sv-continuation').is_visible() and not page.locator('.sv-missing').is_visible()

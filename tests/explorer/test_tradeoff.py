@@ -30,12 +30,12 @@ def front(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_panel_is_told_what_the_front_knows(front):
+def test_the_panel_receives_the_data_of_the_front(front):
     runs = runs_of_front(front)
-    told = front_meta(front, runs)
-    assert [p['run'] for p in told['points']] == [0, 1, 2, None, 3]
-    assert [p['standing'] for p in told['points']] == front.frame.standing.tolist()
-    assert (told['x'], len(told['stairs'])) == ('validation accuracy (higher is better)', 7)
+    described = front_meta(front, runs)
+    assert [p['run'] for p in described['points']] == [0, 1, 2, None, 3]
+    assert [p['standing'] for p in described['points']] == front.frame.standing.tolist()
+    assert (described['x'], len(described['stairs'])) == ('validation accuracy (higher is better)', 7)
     assert Explorer(front)._state()['run'] == 2 # at the knee
     assert [r.path.name for r in Explorer(front).runs] == [f'guided.weight={w}.seed=0' for w in (0, .1, 1, 10)]
 
@@ -96,16 +96,16 @@ def test_a_setting_with_a_hostile_name_stays_text(browser, front, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_front_has_a_still_and_other_explorers_have_none(front, tmp_path):
+def test_only_a_front_has_a_static_trade_off(front, tmp_path):
     explorer = Explorer(front)
     texts = [t.get_text() for ax in explorer.picture('tradeoff').axes for t in ax.texts]
     assert {'0', '0.1', '1', '3', '10'} <= set(texts)
     plain = Explorer(invented.run(tmp_path/'plain'))
-    with pytest.raises(ValueError, match='there is no front here'): plain.picture('tradeoff')
+    with pytest.raises(ValueError, match='this explorer has no Pareto front'): plain.picture('tradeoff')
     assert len(explorer.picture().axes) > 3
 
 
-def test_what_cannot_be_opened_is_refused(front, tmp_path):
+def test_invalid_fronts_raise_errors(front, tmp_path):
     with pytest.raises(ValueError, match='compare= cannot be combined with a front'): Explorer(front, compare='plain')
     with pytest.raises(ValueError, match='has no run folder'): Explorer(replace(front, folder=None))
     for name in ('a', 'b'): Run.create(tmp_path/name, dict(method=dict(name='RationaleGuided'))).finish()

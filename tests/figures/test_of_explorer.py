@@ -93,7 +93,7 @@ def test_a_live_explorer_without_a_snapshot_raises_an_error(home):
     started = invented.run(home/'started', 'ADDrop', steps=(), finish=False)
     explorer = Explorer(Waiting(started))
     for draw in (explorer.figure, lambda: figure(explorer), lambda: explorer.figure('evolution'), explorer.snapshot):
-        with pytest.raises(ValueError, match='nothing has been recorded yet, so there is nothing to export'): draw()
+        with pytest.raises(ValueError, match='nothing has been recorded yet, so there is nothing to show'): draw()
     explorer.close()
     started.save(invented.snapshot(5, 0, method='ADDrop'))
     explorer = Explorer(Waiting(started))
