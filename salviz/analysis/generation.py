@@ -24,7 +24,8 @@ def _most_tokens(model, tokenizer, rows) -> int:
 
 def _written(ids, end, start) -> list:
     "Return the generated tokens in the row `ids`: without the start token, up to the end token, if present"
-    ids = ids.tolist()[1:] if ids[0] == start else ids.tolist()
+    ids = ids.tolist()
+    if ids[0] == start: ids = ids[1:]
     if end in ids: return ids[:ids.index(end) + 1]
     return ids
 
@@ -71,7 +72,7 @@ def translations(
     frame['translation'] = texts(ids)
     if 'labels' in rows.column_names: frame['exact'] = [a == list(b) for a, b in zip(ids, rows['labels'])]
     frame['ended'] = [t[-1:] == [end] for t in ids]
-    how = 'greedy' if beams == 1 else f'{beams} beams'
+    how = {1: 'greedy'}.get(beams, f'{beams} beams')
     frame.attrs = dict(about=f'{measured_words(model, source, len(rows))}, {how}')
     return frame
 
@@ -92,15 +93,15 @@ def bleu(
 ) -> dict: # bleu (0 to 100), precisions (of 1 to 4 words), brevity_penalty, signature, texts
     "Compute the BLEU of a whole set of texts with sacrebleu"
     if isinstance(translations, pd.DataFrame):
-        if references is None and 'target_text' not in translations:
-            raise ValueError('bleu needs references, but these translations have no targets; pass references=')
-        if references is None: references = list(translations['target_text'])
-        translations = list(translations['translation'])
-    if references is None or isinstance(references, str) or len(references) != len(translations):
-        count = 'none' if references is None else len(references)
-        raise ValueError(f'references must contain one text for each of the {len(translations)} '
-                         f'translations, got {count}')
-    if not len(translations): raise ValueError('bleu needs at least one translation')
+        if references is None: references = translations.get('target_text')
+        translations = translations['translation']
+    problem = ''
+    if not len(translations): problem = 'bleu needs at least one translation'
+    elif references is None: problem = 'bleu needs references, but these translations have no targets; pass references='
+    elif isinstance(references, str) or len(references) != len(translations):
+        problem = (f'references must contain one text for each of the {len(translations)} translations, got '
+                   f'{len(references)}')
+    if problem: raise ValueError(problem)
     metric = _sacrebleu().metrics.BLEU(**options)
     score = metric.corpus_score(list(translations), [list(references)])
     return dict(bleu=score.score, precisions=list(score.precisions), brevity_penalty=score.bp,

@@ -22,7 +22,7 @@ def _replaced(part, saliency, fraction, background):
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
     rows[name] = replace_top(x, np.stack(saliency), fraction, background).numpy()
-    content = {k: v if k == name else list(part[k]) for k, v in rows.items()}
+    content = {k: list(part[k]) for k in rows} | {name: rows[name]}
     return Dataset.from_dict(content, info=part.info).with_format(part.format['type'])
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
@@ -55,7 +55,8 @@ class RemovedData:
             if isinstance(how, str): how = dict(method=how)
             values = explain_data(self.model, self.data[split], target=self.target, batch_size=self.batch_size,
                                   **dict(seed=self.seed, progress=False) | how)
-            self._cache[name, split] = [np.abs(v) for v in values] if self.ranking == 'magnitude' else values
+            if self.ranking == 'magnitude': values = list(map(np.abs, values))
+            self._cache[name, split] = values
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:

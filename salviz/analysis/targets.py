@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from .corpus import batches
+from .corpus import batches, check_texts
 from ..attribution.questions import encoded_for
 from ..core.names import measured_words
 from ..core.renamed import renamed_settings
@@ -33,17 +33,19 @@ def _teacher(teacher, model, tokenizer):
     else:
         explainer, teachers_tokenizer = load_model(teacher)
         explainer = unwrapped(explainer).to(device_of(model))
-    name = type(explainer).__name__ if isinstance(teacher, nn.Module) else str(getattr(teacher, 'path', teacher))
+    name = str(getattr(teacher, 'path', teacher))
+    if isinstance(teacher, nn.Module): name = type(explainer).__name__
     sizes = [m.get_input_embeddings().num_embeddings for m in (explainer, unwrapped(model))]
     is_other = teachers_tokenizer is not None and teachers_tokenizer.get_vocab() != tokenizer.get_vocab()
-    if sizes[0] != sizes[1] or is_other:
-        raise ValueError(f'teacher: {name} has a different vocabulary from the model; use a teacher that was trained '
-                         'with the same tokenizer')
     facts = [(task_of(m), m.config.num_labels) for m in (explainer, unwrapped(model))]
+    problem = ''
     if facts[0] != facts[1]:
-        raise ValueError(f'teacher: {name} was trained for {facts[0][0]} with {facts[0][1]} outputs, the model for '
-                         f'{facts[1][0]} with {facts[1][1]}; use a teacher of the same task')
-    if why := class_mismatch(explainer, model): raise ValueError(f'teacher: {name}: {why}')
+        problem = (f' was trained for {facts[0][0]} with {facts[0][1]} outputs, the model for {facts[1][0]} with '
+                   f'{facts[1][1]}; use a teacher of the same task')
+    elif why := class_mismatch(explainer, model): problem = f': {why}'
+    if sizes[0] != sizes[1] or is_other:
+        problem = ' has a different vocabulary from the model; use a teacher that was trained with the same tokenizer'
+    if problem: raise ValueError(f'teacher: {name}{problem}')
     return explainer
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9
@@ -81,8 +83,7 @@ def target_divergences(
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
-    if 'input_ids' not in data.column_names:
-        raise ValueError('target_divergences needs texts, but data has none; pass texts or a split with texts')
+    check_texts('target_divergences', data)
     explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size,
                                     saliency=method.saliency,
                    target=method.target)

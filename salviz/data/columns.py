@@ -46,14 +46,14 @@ def _inner(feature):
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
     "Return the texts of the split `part` that are tokenised"
-    pairs = list(part['text_pair'][:]) if 'text_pair' in part.column_names else None
-    return list(part['words' if 'words' in part.column_names else 'text'][:]), pairs
+    columns = {name: list(part[name][:]) for name in ('text', 'words', 'text_pair') if name in part.column_names}
+    return columns.get('words', columns.get('text')), columns.get('text_pair')
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
     "Return the number of words of `text` together with the second text `pair`"
     if not isinstance(text, str): return len(text), len(text)
-    texts = [text] if pair is None else [text, pair]
+    texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
@@ -89,8 +89,8 @@ def _column_kind(
     misfit = _misfit(parts, name) if of_text else 'images and series have no words'
     if not misfit: return 'words', ''
     lengths = {len(x) for part in parts.values() for x in part[name][:]}
-    if len(lengths) == 1: return ('numbers', '')
-    return ('list', misfit)
+    if len(lengths) == 1: return 'numbers', ''
+    return 'list', misfit
 
 # %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
@@ -113,12 +113,13 @@ def token_rationales(
                     'between), or of character spans [start, end]')
         if not isinstance(r, (list, tuple)):
             raise ValueError(f'{expected}, got {r!r}; rename the column if it is not a rationale')
-        spans = all(isinstance(span, (list, tuple)) for span in r)
+        form = 'words'
+        if all(isinstance(span, (list, tuple)) for span in r): form = 'spans'
         if any(isinstance(x, float) and 0 < x < 1 for x in r):
             are_fractions = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
             if not are_fractions: raise ValueError(f'{expected}; got {r!r:.80}')
             return token_values([t], [r], 'rationale', where, np.max)[0]
-        try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
+        try: return rationale_flags(t, **{form: r}).tolist()
         except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
@@ -137,7 +138,8 @@ def token_values(
         if len(numbers) not in (len(t.unmerged_spans), len(spaced)):
             raise ValueError(f'{where}: {name} of row {i} must have a number for each of the {len(t.unmerged_spans)} '
                              f'words (or {len(spaced)} separated by spaces), as in the other rows, got {len(numbers)}')
-        spans, numbers = t.unmerged_spans if len(numbers) == len(t.unmerged_spans) else spaced, np.asarray(numbers)
+        spans = {len(spaced): spaced, len(t.unmerged_spans): t.unmerged_spans}[len(numbers)]
+        numbers = np.asarray(numbers)
         first, last = (np.where(t.word_ids < 0, -1, x) for x in touched_words(t.texts, spans, t.offsets, t.segments))
         ours = np.append(numbers, numbers.dtype.type(0))[first].tolist()
         for k in np.flatnonzero(last > first):
@@ -147,9 +149,9 @@ def token_values(
     return out
 
 # %% ../../nbs/02_data/03_columns.ipynb #017
-def _as_numbers(values):
-    "Return `values` with NaN for missing ones"
-    return [float('nan') if x is None else float(x) for x in values] if any(x is None for x in values) else values
+def _with_nan(values) -> list:
+    "Return `values` as floats, NaN for missing ones"
+    return np.array(values, dtype=np.float64).tolist()
 
 # %% ../../nbs/02_data/03_columns.ipynb #017b
 def with_columns(
@@ -162,27 +164,27 @@ def with_columns(
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
-    texts, pairs = _texts_in(part) if along else ([], None)
+    texts, pairs = [], None
+    if along: texts, pairs = _texts_in(part)
     for start in range(0, len(texts), 2000):
         rows = slice(start, start + 2000)
-        aligned_texts = align(texts[rows], None if pairs is None else pairs[rows])
+        aligned_texts = align(texts[rows], pairs and pairs[rows])
         for name in along:
             values = part[rows][name]
-            aligned[name] += (token_rationales(aligned_texts, values, where) if kinds[name][0] == 'rationale'
-                              else token_values(aligned_texts, values, name, where))
+            if kinds[name][0] == 'rationale': aligned[name] += token_rationales(aligned_texts, values, where)
+            else: aligned[name] += token_values(aligned_texts, values, name, where)
     for name in names:
         values, feature = aligned.get(name), part.features[name]
         if name == 'rationale' and name in along:
-            soft = any(isinstance(x, float) for row in values if row for x in row)
-            feature = Sequence(Value('float32' if soft else 'bool'))
+            feature = Sequence(Value('bool'))
+            if any(isinstance(x, float) for row in values if row for x in row): feature = Sequence(Value('float32'))
         elif name in along and any(isinstance(x, float) for row in values for x in row):
             feature = Sequence(Value('float64')) # a mean of integers may have a fraction
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
                 raise ValueError(f'{where}: {name} must have numbers, as in the other splits, got {feature}')
-            numeric = _as_numbers(values)
-            feature, values = feature if numeric is values else Value('float64'), numeric
+            if any(x is None for x in values): feature, values = Value('float64'), _with_nan(values)
         encoded = encoded.add_column(name, values, feature=feature)
     return encoded
 
@@ -199,10 +201,11 @@ class Column(list):
     def to(self, *args, **kwargs): return self
 
     def __getitem__(self, i):
-        if isinstance(i, torch.Tensor): i = i.nonzero()[:, 0].tolist() if i.dtype == torch.bool else i.tolist()
-        chosen = [list.__getitem__(self, k) for k in i] if isinstance(i, list) else list.__getitem__(self, i)
-        if isinstance(i, (list, slice)): return Column(chosen).of(self.name, self.why)
-        return chosen
+        if isinstance(i, torch.Tensor) and i.dtype == torch.bool: i = i.nonzero()[:, 0]
+        if isinstance(i, torch.Tensor): i = i.tolist()
+        if not isinstance(i, (list, slice)): return list.__getitem__(self, i)
+        if isinstance(i, slice): i = range(len(self))[i]
+        return Column(list.__getitem__(self, k) for k in i).of(self.name, self.why)
 
     def __getattr__(self, attribute):
         if attribute.startswith('__'): raise AttributeError(attribute)
@@ -213,16 +216,21 @@ class Column(list):
 def _padded(lists, n):
     "Return `lists` of numbers as a tensor [batch, n], padded with 0"
     tensors = [torch.as_tensor(x) for x in lists]
-    kinds = {x.dtype for x in tensors if len(x)}
-    out = torch.zeros(len(tensors), n, dtype=kinds.pop() if len(kinds) == 1 else torch.float32)
+    kinds, kind = {x.dtype for x in tensors if len(x)}, torch.float32
+    if len(kinds) == 1: kind, = kinds
+    out = torch.zeros(len(tensors), n, dtype=kind)
     for i, x in enumerate(tensors): out[i, :len(x)] = x
     return out
 
-def _tensor(values):
-    "Return `values` as a tensor; numbers with a fraction are float32"
-    tensor = torch.as_tensor(np.asarray(values))
+def _single_precision(tensor):
+    "Return `tensor` in float32 if it has numbers with a fraction, else unchanged"
     if tensor.is_floating_point(): return tensor.float()
     return tensor
+
+def _plain_value(x):
+    "Return a NumPy scalar as a Python value, anything else unchanged"
+    if isinstance(x, np.generic): return x.item()
+    return x
 
 # %% ../../nbs/02_data/03_columns.ipynb #021
 def collated(
@@ -237,13 +245,10 @@ def collated(
         values = [row[name] for row in rows]
         if kind == 'rationale':
             batch['has_rationale'] = torch.tensor([x is not None for x in values])
-            soft = any(isinstance(x[0], float) for x in values if x)
-            marked = _padded([torch.as_tensor(x or [], dtype=torch.float32) for x in values], tokens)
-            batch[name] = marked if soft else marked.bool()
-        elif kind == 'words':
-            padded = _padded(values, tokens)
-            batch[name] = padded.float() if padded.is_floating_point() else padded
+            batch[name] = _padded([torch.as_tensor(x or [], dtype=torch.float32) for x in values], tokens)
+            if not any(isinstance(x[0], float) for x in values if x): batch[name] = batch[name].bool()
+        elif kind == 'words': batch[name] = _single_precision(_padded(values, tokens))
         elif kind == 'list':
-            batch[name] = Column(x.item() if isinstance(x, np.generic) else x for x in values).of(name, why)
-        else: batch[name] = _tensor(values)
+            batch[name] = Column(map(_plain_value, values)).of(name, why)
+        else: batch[name] = _single_precision(torch.as_tensor(np.asarray(values)))
     return batch

@@ -291,10 +291,8 @@ def methods_text(
     check_choice('methods_text: test', test, _test_names)
     check_choice('methods_text: correction', correction, _correction_names)
     design, library = study.manifest['design'], _Library()
-    if compare_to is not None and compare_to not in design['methods']:
-        raise ValueError(f'methods_text: compare_to must be one of {", ".join(design["methods"])}, got {compare_to!r}')
-    pairs = list(study._finished())
-    if not pairs: raise ValueError(f'methods_text: {study.folder} has no finished run yet; run() trains them')
+    if compare_to is not None: check_choice('methods_text: compare_to', compare_to, design['methods'])
+    pairs = study.finished_trials('methods_text')
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
     by_method = _by_method(pairs)
     seeds = sorted({cell['seed'] for cell, _ in pairs})
@@ -428,18 +426,21 @@ def model_card(
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):
         raise ValueError(f'model_card: source must be a Run or a study, got {type(source).__name__}; open it with '
                          'Run(folder) or Study.open(folder)')
-    is_run, library = isinstance(source, Run), _Library()
-    runs = [source] if is_run else [run for _, run in source._finished()]
-    if not runs: raise ValueError(f'model_card: {source.folder} has no finished run yet; run() trains them')
-    configs, name = [run.config for run in runs], name or (source.path if is_run else source.folder).name
-    if is_run: methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
-    else: methods = source.manifest['design']['methods']
-    by_method = dict.fromkeys(methods, configs) if is_run else _by_method(source._finished())
+    is_run, library, settings, seed = isinstance(source, Run), _Library(), (), []
+    if is_run:
+        runs, path, configs = [source], source.path, [source.config]
+        methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
+        by_method = dict.fromkeys(methods, configs)
+        if source.config.get('seed') is not None: seed = [f'Seed: {source.config["seed"]}.']
+    else:
+        pairs, path, design = source.finished_trials('model_card'), source.folder, source.manifest['design']
+        runs, by_method = [run for _, run in pairs], _by_method(pairs)
+        methods, settings, configs = design['methods'], design['settings'], [run.config for run in runs]
+        seed = _grid_parts(design, sorted({trial['seed'] for trial, _ in pairs}))
+    name = name or path.name
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
-    grid = [] if is_run else _grid_parts(source.manifest['design'], sorted({x['seed'] for x, _ in source._finished()}))
-    seed = [f'Seed: {source.config["seed"]}.'] if is_run and source.config.get('seed') is not None else grid
     technical = line(_hardware_parts(configs), _version_parts(configs), _minutes_parts(runs))
-    trained = line(_method_parts(methods, by_method, library, () if is_run else source.manifest['design']['settings']))
+    trained = line(_method_parts(methods, by_method, library, settings))
     parts = {'Model details': [line(_model_parts(configs, library)), trained],
              'Training details': [line(_data_parts(configs, library)), line(_training_parts(configs, {})), line(seed)],
              'Evaluation': [line(_selection_parts(configs)), '\n'.join(_result_rows(source, runs))],

@@ -35,12 +35,11 @@ def _check_numbers(where, labels):
 def _check_tags(where, words, tags, classes:int):
     "Raise a `ValueError` for rows of the split `where` without one of `tags` (0 to `classes` - 1) for each of `words`"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
+        bad, problem = [t for t in row_tags if type(t) is not int or not 0 <= t < classes], ''
+        if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'
         if not row_words or len(row_words) != len(row_tags):
-            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} '
-                             'tags; each word needs one tag')
-        bad = [t for t in row_tags if type(t) is not int or not 0 <= t < classes]
-        if bad:
-            raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
+            problem = f'{len(row_words)} words and {len(row_tags)} tags; each word needs one tag'
+        if problem: raise ValueError(f'train: row {i} of the {where} split has {problem}')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #ml02
 def _is_list_of_integers(feature) -> bool:
@@ -50,12 +49,14 @@ def _check_class_lists(where, rows, classes:int):
     "Raise a `ValueError` unless each of `rows` of the split `where` lists distinct classes from 0 to `classes` - 1"
     for i, row in enumerate(rows):
         bad = [x for x in row if type(x) is not int or not 0 <= x < classes]
+        problem = ''
+        if len({*map(repr, row)}) < len(row):
+            problem = (f'lists of distinct classes, got {row} in row {i} of {where}; load_text reads rows of flags (0 '
+                       'or 1 for each class)')
         if bad:
-            raise ValueError(f'train: labels must be lists of classes from 0 to {classes - 1}, got {bad[0]!r} in row '
-                             f'{i} of {where}; load_text converts names to labels')
-        if len(set(row)) < len(row):
-            raise ValueError(f'train: labels must be lists of distinct classes, got {row} in row {i} of {where}; '
-                             'load_text reads rows of flags (0 or 1 for each class)')
+            problem = (f'lists of classes from 0 to {classes - 1}, got {bad[0]!r} in row {i} of {where}; load_text '
+                       'converts names to labels')
+        if problem: raise ValueError(f'train: labels must be {problem}')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #qa01
 def _check_spans(where, split, classes):
