@@ -42,12 +42,14 @@ def _read_texts(
 ) -> tuple: # (list of texts, list of second texts or None)
     "Return `texts` as two lists"
     if isinstance(texts, str): texts = [texts]
+    def is_text(x): return isinstance(x, str)
+    def is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2 and all(map(is_text, x))
+    problem = 'either all single texts or all pairs of texts, not a mixture'
     if not isinstance(texts, (list, tuple)) or not texts:
-        raise ValueError(f'texts must be a text, a list of texts or a list of pairs of texts, got {texts!r:.80}')
-    if all(isinstance(t, str) for t in texts): return list(texts), None
-    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(part, str) for part in t) for t in texts):
-        return [list(part) for part in zip(*texts)]
-    raise ValueError('texts must be either all single texts or all pairs of texts, not a mixture')
+        problem = f'a text, a list of texts or a list of pairs of texts, got {texts!r:.80}'
+    elif all(map(is_text, texts)): return list(texts), None
+    elif all(map(is_pair, texts)): return list(map(list, zip(*texts)))
+    raise ValueError(f'texts must be {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014
 @dataclass
@@ -77,20 +79,21 @@ def _class(model, target, count, classes=None, what='target'):
 def _token(tokenizer, target, count):
     "Return the token id of `target`, a text of one token or an id, among `count` tokens"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
-    if not isinstance(target, str):
-        raise ValueError(f'target must be a token, as text or as an id from 0 to {count - 1}, got {target!r}')
-    ids = tokenizer(target, add_special_tokens=False)['input_ids']
-    if len(ids) != 1:
-        raise ValueError(f'target must be one token, but {target!r} has {len(ids)}: '
-                         f'{tokenizer.convert_ids_to_tokens(ids)}')
-    return ids[0]
+    problem = f'a token, as text or as an id from 0 to {count - 1}, got {target!r}'
+    if isinstance(target, str):
+        ids = tokenizer(target, add_special_tokens=False)['input_ids']
+        if len(ids) == 1: return ids[0]
+        problem = f'one token, but {target!r} has {len(ids)}: {tokenizer.convert_ids_to_tokens(ids)}'
+    raise ValueError(f'target must be {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
     "Return tokens as readable text; in the tokenizer's form if this is empty or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
     seen = Counter(names)
-    return [r if seen[n] > 1 or not n or not n.isprintable() else n for n, r in zip(names, raw)]
+    for i, name in enumerate(names):
+        if seen[name] == 1 and name and name.isprintable(): raw[i] = name
+    return raw
 
 def _place(position, n):
     "Return `position` among `n` tokens, counted from 0"
@@ -101,18 +104,21 @@ def _place(position, n):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #017
 def _by_example(model, outputs, inputs, target, classes=None):
     "Return the `Answer` of a classifier of texts or images"
-    logits, kind = outputs.logits[0], 'image' if 'pixel_values' in inputs else 'text'
+    logits, kind = outputs.logits[0], 'text'
+    if 'pixel_values' in inputs: kind = 'image'
     if logits.dim() != 1:
         return Answer(notes=[f'{type(model).__name__} returns logits of shape {list(logits.shape)} for one {kind}, so '
                              'only attention is shown'])
-    c = int(logits.argmax()) if target is None else _class(model, target, len(logits), classes)
-    several = is_multi_label(model)
-    single, name = len(logits) == 1 and not several, _names_of(model, len(logits), classes)[c]
-    why = 'given as target' if target is not None else 'the most probable one' if several else 'predicted'
+    several, why = is_multi_label(model), 'predicted'
+    if several: why = 'the most probable one'
+    if target is not None: c, why = _class(model, target, len(logits), classes), 'given as target'
+    else: c = int(logits.argmax())
     def score(outputs, rows): return outputs.logits[:, c]
     score.is_of_example = True
-    answer = Answer(score, 'the output of the regression' if single else
-                  f'the logit of class {name!r} ({why})', logits=None if single else logits)
+    answer = Answer(score, 'the output of the regression')
+    if len(logits) > 1 or several:
+        name = _names_of(model, len(logits), classes)[c]
+        answer = Answer(score, f'the logit of class {name!r} ({why})', logits=logits)
     try: answer.row = int(pooled_rows(model, inputs)[0])
     except ValueError as e: answer.notes.append(f'{e}; no pooled row is marked'.replace('.;', ';'))
     return answer
@@ -123,23 +129,23 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
     name = type(model).__name__
     if head == 'causal' and position is None: position = -1
     if head == 'masked' and position is None:
-        at = ((inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None
-              else [])
-        if not len(at):
+        at = [i for i, token in enumerate(inputs['input_ids'][0].tolist()) if token == tokenizer.mask_token_id]
+        if not at:
             return Answer(notes=[f'{name} fills in mask tokens, but this text has none, so there is no score to '
                                  'explain and only attention is shown. '
                                  f'Write {tokenizer.mask_token or "a mask token"} into the text, or pass position='])
-        position = int(at[0])
+        position = at[0]
     if position is None:
         return Answer(notes=[f'{name} labels every token, so no single score is explained and only attention is shown. '
                              'Choose a token with position='])
     at = _place(position, len(labels))
     row = logits_between(outputs, at, at + 1)[0]
-    choose = ((lambda: _class(model, target, len(row))) if head == 'token'
-              else (lambda: _token(tokenizer, target, len(row))))
-    c, why = (int(row.argmax()), 'predicted') if target is None else (choose(), 'given as target')
-    what = f'token {_written(tokenizer, [c])[0]!r} {"after" if head == "causal" else "at"}'
+    why = 'given as target'
+    if target is None: c, why = int(row.argmax()), 'predicted'
+    elif head == 'token': c = _class(model, target, len(row))
+    else: c = _token(tokenizer, target, len(row))
     if head == 'token': what = f'label {model.config.id2label.get(c, c)!r} for'
+    else: what = f'token {_written(tokenizer, [c])[0]!r} {dict(causal="after").get(head, "at")}'
     return Answer(token_logit(at, c, len(labels)),
                   f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
 
@@ -152,7 +158,8 @@ def _by_span(model, outputs, text):
     if not allowed.any():
         return Answer(notes=['The text was truncated before its second part; only attention is shown.'])
     a, b = map(int, best_span(start, end, allowed[None]))
-    shown = [None if not may else 'answer' if a <= i <= b else 'outside' for i, may in enumerate(allowed.tolist())]
+    shown = [None]*len(labels)
+    for i in allowed.nonzero()[:, 0].tolist(): shown[i] = {True: 'answer'}.get(a <= i <= b, 'outside')
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
                   f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
                   'end of the answer (predicted)', a, token_predictions=shown)
@@ -171,14 +178,17 @@ def _answer(
     head, name = head_of(model), type(model).__name__
     if callable(target):
         return Answer(target, f'the result of the function {getattr(target, "__qualname__", type(target).__name__)}')
-    if head in ('', 'span') and target is not None:
-        raise ValueError(f'{name} has no classes to choose a target from; pass a function of (outputs, rows) as target')
+    problem = ''
     if head in ('', 'span', 'sequence', 'image') and position is not None:
-        raise ValueError(f'{name} has no output for each token, so position must be None, got {position!r}')
+        problem = f'no output for each token, so position must be None, got {position!r}'
+    if head in ('', 'span') and target is not None:
+        problem = 'no classes to choose a target from; pass a function of (outputs, rows) as target'
+    if problem: raise ValueError(f'{name} has {problem}')
     if head in ('sequence', 'image'): return _by_example(model, outputs, inputs, target, classes)
     if head == 'span': return _by_span(model, outputs, text)
     if head: return _by_token(model, outputs, inputs, tokenizer, text.labels, head, target, position)
-    why = 'has no head' if not hasattr(outputs, 'logits') else 'has an unknown type of head'
+    why = 'has no head'
+    if hasattr(outputs, 'logits'): why = 'has an unknown type of head'
     return Answer(notes=[f'{name} {why}, so there is no score to explain and only attention is shown. '
                          'Load it with a head, or define the score with target=function of (outputs, rows)'])
 
@@ -225,7 +235,8 @@ def _baseline_token(model, tokenizer):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026b
 def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
     "Compute the saliency of each token or pixel for `score`"
-    name = 'saliency_map' if 'pixel_values' in inputs else 'saliency'
+    name = 'saliency'
+    if 'pixel_values' in inputs: name = 'saliency_map'
     values = input_saliency(model, inputs, saliency, score, steps, baseline=baseline)
     return {name: values[0].float().cpu().numpy()}, {}
 
@@ -242,24 +253,28 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
     maps, allowed = attention_attribution(model, inputs, score)
     layers = list(maps)
     # head by head: ranking needs several times the memory of its input
-    ranks = np.stack([np.stack([row_ranks(b[:, h, None], is_allowed[:, h, None])[0, 0].numpy()
-                                for h in range(b.shape[1])])
-                      for b, is_allowed in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
+    def ranks_of(b, is_allowed):
+        heads = zip(b.unbind(1), is_allowed.expand_as(b).unbind(1))
+        return np.stack([row_ranks(x[:, None], may[:, None])[0, 0].numpy() for x, may in heads])
+    ranks = np.stack([ranks_of(b, allowed[l]) for l, b in maps.items()])
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
     return arrays, dict.fromkeys(arrays, layers)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
+def _not_a_model(model) -> str:
+    return f'model must be a transformers model, got {type(model).__name__}; pass the model inside it'
+
 def _check_model(model, tokenizer, saliency):
     "Raise an error if `_explain_texts` does not support a model, tokenizer or method; return the part that it explains"
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f'model must be a transformers model, got {type(model).__name__}; pass the model inside it')
+    name, problem = type(model).__name__, ''
+    if not getattr(tokenizer, 'is_fast', False):
+        problem = (f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it with '
+                   'AutoTokenizer')
+    if name.endswith('ForMultipleChoice'): problem = f'{name} reads several texts at once; use a sequence classifier'
+    if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
+    if problem: raise ValueError(problem)
     part = attention_parts(model).get('encoder', model)
     check_observable(part)
-    if type(model).__name__.endswith('ForMultipleChoice'):
-        raise ValueError(f'{type(model).__name__} reads several texts at once; use a sequence classifier')
-    if not getattr(tokenizer, 'is_fast', False):
-        raise ValueError(f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it '
-                         'with AutoTokenizer')
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
@@ -305,8 +320,9 @@ class _Requested:
         """Return how often `model` runs for a text or image of `n` tokens; unknown numbers count as 1; `places`: see
         `rows_at_once`"""
         groups = math.ceil(self.steps / rows_at_once(model, n, places))
-        of_saliency = groups if self.saliency == 'integrated_gradients' else 1
-        return {name: of_saliency if name.startswith('saliency') else 1 for name in self.parts()}
+        passes = dict.fromkeys(self.parts(), 1)
+        if self.saliency != 'integrated_gradients': return passes
+        return passes | {name: groups for name in passes if name.startswith('saliency')}
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032b
 _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuation_saliency', 'attention_attribution',
@@ -345,9 +361,9 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
     if reply.row is not None: info['pooled_row'] = reply.row
-    predicted = {} if probabilities is None else dict(probabilities=probabilities)
     layers, maps = attention
-    arrays = dict(read.pop('arrays', {}), attention=maps, **predicted)
+    arrays = dict(read.pop('arrays', {}), attention=maps)
+    if probabilities is not None: arrays['probabilities'] = probabilities
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=layers), **read)
 
@@ -355,9 +371,11 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
 def _read_first(model, tokens:int, target, position, start):
     "Return the positions [1, tokens] whose logits the first pass over a text needs; None: all"
     if head_of(model) != 'causal' or callable(target): return None
+    if position is None: position = -1
     at = torch.arange(tokens, device=device_of(model))
-    is_read = at == _place(-1 if position is None else position, tokens)
-    return (is_read if start is None else is_read | (start - 1 <= at) & (at < tokens - 1))[None]
+    is_read = at == _place(position, tokens)
+    if start is not None: is_read |= (start - 1 <= at) & (at < tokens - 1)
+    return is_read[None]
 
 _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 
@@ -366,13 +384,15 @@ def _continuations(
     model, tokenizer, aligned, generate, longest,
 ) -> tuple: # (encoded rows, `TokenText`s, positions where the continuations start)
     "Generate the continuation of each of the texts `aligned` with `model`"
-    if head_of(model) != 'causal':
-        raise ValueError(f'generate: {type(model).__name__} cannot generate text; use a causal language model')
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
+    problem = ''
     if not whole and not isinstance(generate, dict):
-        raise ValueError('generate must be the number of tokens to generate, or a dict of arguments of '
-                         f'model.generate, got {generate!r}')
-    settings = dict(max_new_tokens=generate, do_sample=False) if whole else dict(generate)
+        problem = f'pass the number of tokens to generate, or a dict of arguments of model.generate, got {generate!r}'
+    if head_of(model) != 'causal':
+        problem = f'{type(model).__name__} cannot generate text; use a causal language model'
+    if problem: raise ValueError(f'generate: {problem}')
+    settings = generate
+    if whole: settings = dict(max_new_tokens=generate, do_sample=False)
     rows, texts, starts = [], [], []
     for text in aligned:
         prompt = continued(tokenizer, text, [])
@@ -400,8 +420,8 @@ def _token_facts(
     ids = torch.as_tensor(text.input_ids[start:], device=p.device)
     rest = p.scatter(1, ids[:, None], 0.).topk(min(others, p.shape[1] - 1))
     return dict(start=start, tokens=text.labels[start:], probability=p.gather(1, ids[:, None])[:, 0].tolist(),
-                others=[[[name, q] for name, q in zip(_written(tokenizer, i.tolist()), values.tolist())]
-                        for i, values in zip(rest.indices, rest.values)])
+                others=[list(map(list, zip(_written(tokenizer, i), values)))
+                        for i, values in zip(rest.indices.tolist(), rest.values.tolist())])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #clm2c
 def _saliency_of_each(
@@ -449,12 +469,12 @@ def capture_texts(
     snapshots = []
     for i, ((outputs, attention, _), reply, text) in enumerate(zip(captured, answers, aligned)):
         read = {k: getattr(text, k) for k in _of_text}
-        more = {} if generate is None else dict(
-            continuation=_token_facts(tokenizer, text, starts[i], outputs))
-        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
+        more, p = {}, None
+        if generate is not None: more['continuation'] = _token_facts(tokenizer, text, starts[i], outputs)
+        if reply.logits is not None: p = _class_probabilities(model, reply.logits, ids)
         if p is not None and is_multi_label(model): more |= _of_several(names, p)
         snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **more))
-    questions = [(inputs, reply.score, start) if reply.score else None
+    questions = [reply.score and (inputs, reply.score, start)
                  for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
                    _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
@@ -487,8 +507,9 @@ def _explained(capture) -> list: # of `Snapshot`
     snapshots, requested = [], capture.requested
     with undisturbed(capture.model):
         for snapshot, question in zip(capture.snapshots, capture.questions):
-            for part in requested.parts().values() if question else ():
-                snapshot = _extended(snapshot, *part(capture.model, *question), requested)
+            if question:
+                for part in requested.parts().values():
+                    snapshot = _extended(snapshot, *part(capture.model, *question), requested)
             snapshots.append(snapshot)
     return snapshots
 
@@ -497,11 +518,11 @@ def _check_whole(model, tokenizer, texts):
     "Raise an error for texts without a word, or longer than `model` accepts"
     longest = longest_input(unwrapped(model), tokenizer)
     for text in texts:
-        parts = [text] if isinstance(text, str) else list(text)
-        if not all(part.strip() for part in parts): raise ValueError('the text is empty; type at least one word')
-        count = len(tokenizer(*parts, truncation=False, verbose=False)['input_ids'])
-        if count > longest:
-            raise ValueError(f'the text has {count} tokens, but the model takes at most {longest}; shorten it')
+        if isinstance(text, str): text = [text]
+        count, problem = len(tokenizer(*text, truncation=False, verbose=False)['input_ids']), ''
+        if count > longest: problem = f'has {count} tokens, but the model takes at most {longest}; shorten it'
+        if not all(part.strip() for part in text): problem = 'is empty; type at least one word'
+        if problem: raise ValueError(f'the text {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
 def explain_alike(
@@ -550,12 +571,13 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
         if len(images) > _most_images: return range(len(images)), None, None # `_read_images` counts them
-        names = getattr(images.features[label], 'names', None) if label else None
+        names = label and getattr(images.features[label], 'names', None)
         return (*_columns_of(images.with_format('numpy')[:])[:2], names)
     if isinstance(images, (list, tuple)) and images and all(isinstance(row, dict) for row in images):
         parts = [_columns_of(row) for row in images]
         labels = [label for _, label, _ in parts]
-        return [x for x, *_ in parts], None if None in labels else labels, None
+        if None in labels: labels = None
+        return [x for x, *_ in parts], labels, None
     if not isinstance(images, dict): return images, None, None
     if 'pixel_values' not in images:
         raise ValueError(f'images must contain pixel_values, got a dictionary of {", ".join(map(str, images))}; pass '
@@ -570,6 +592,22 @@ def _array(x):
     return np.asarray(x)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
+def _image_problem(x, channels) -> str:
+    "Return why a model of images with so many `channels` cannot read the array `x`, '' if it can"
+    if x.ndim != 4 or not len(x):
+        return f'images must be [n, channels, height, width], or one image [channels, height, width], got {list(x.shape)}'
+    how = "load_images normalises them, and so does a model's AutoImageProcessor"
+    if x.dtype.kind != 'f':
+        return f'images must be normalised numbers, as in the training of the model, got {x.dtype}; {how}'
+    if x.shape[-1] == channels != x.shape[1]:
+        return (f'images must be [n, channels, height, width], got {list(x.shape)} with channels last; move them with '
+                'np.moveaxis(images, -1, 1)')
+    lost = np.flatnonzero(~np.isfinite(x).all((1, 2, 3)))
+    if len(lost): return f'image {lost[0]} contains NaN or infinite values; replace them'
+    largest = np.abs(x).max()
+    if largest > _most_of_pixel: return f'images go up to {largest:.4g}, so they are not normalised; {how}'
+    return ''
+
 def _read_images(
     model,
     images, # array, tensor or list of them, or rows of a data set
@@ -579,24 +617,14 @@ def _read_images(
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
         raise ValueError(f'{len(x)} images at once are too many, since each has the maps of all heads; pass at most '
                          f'{_most_images}, such as images[:8] or dataset.select(range(8))')
-    try: x = np.stack([_array(one) for one in x]) if isinstance(x, (list, tuple)) else _array(x)
-    except ValueError: raise ValueError('images have different shapes; resize them to the same shape') from None
-    if x.ndim == 3: x, labels = x[None], None if labels is None else [labels]
-    if x.ndim != 4 or not len(x):
-        raise ValueError('images must be [n, channels, height, width], or one image [channels, height, '
-                         f'width], got {list(x.shape)}')
-    if x.dtype.kind != 'f':
-        raise ValueError(f'images must be normalised numbers, as in the training of the model, got {x.dtype}; '
-                         "load_images normalises them, and so does a model's AutoImageProcessor")
+    if isinstance(x, (list, tuple)): x = list(map(_array, x))
+    if isinstance(x, list) and len({one.shape for one in x}) > 1:
+        raise ValueError('images have different shapes; resize them to the same shape')
+    x = _array(x)
+    if x.ndim == 3 and labels is not None: labels = [labels]
+    if x.ndim == 3: x = x[None]
     channels = getattr(getattr(model, 'config', None), 'num_channels', None)
-    if x.shape[-1] == channels != x.shape[1]:
-        raise ValueError(f'images must be [n, channels, height, width], got {list(x.shape)} with channels last; '
-                         'move them with np.moveaxis(images, -1, 1)')
-    lost = np.flatnonzero(~np.isfinite(x).all((1, 2, 3)))
-    if len(lost): raise ValueError(f'image {lost[0]} contains NaN or infinite values; replace them')
-    if (largest := np.abs(x).max()) > _most_of_pixel:
-        raise ValueError(f'images go up to {largest:.4g}, so they are not normalised; load_images normalises them, '
-                         "and so does a model's AutoImageProcessor")
+    if problem := _image_problem(x, channels): raise ValueError(problem)
     return x.astype(np.float32), labels, names
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
@@ -632,22 +660,22 @@ def _labels_of(
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
     places = class_places(of_data or [], names)
-    if of_data and None not in places: return [None if i is None else places[i] for i in labels], []
+    if of_data and None not in places: return list(map(dict(enumerate(places)).get, labels)), []
     if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are not shown: their classes differ from those of the model.']
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6
 def _check_image_model(model, saliency):
     "Raise an error if `_explain_images` does not support a model or method"
-    name = type(model).__name__
+    name, problem = type(model).__name__, ''
+    if getattr(model, 'main_input_name', '') != 'pixel_values':
+        problem = (f'{name} does not read images; pass texts= and its tokenizer, or use an image classifier such as '
+                   "load_model_for('image_classification', name)")
+    if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
     if getattr(model, 'salviz_task', None) is not None:
-        raise ValueError(f'{name} has no patches and no attention between them; use explain(model, images) for the '
-                         'saliency of pixels, or the explorer of a run: Explorer(train(model, data))')
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f'model must be a transformers model, got {name}; pass the model inside it')
-    if model.main_input_name != 'pixel_values':
-        raise ValueError(f'{name} does not read images; pass texts= and its tokenizer, or use an image classifier such '
-                         "as load_model_for('image_classification', name)")
+        problem = (f'{name} has no patches and no attention between them; use explain(model, images) for the saliency '
+                   'of pixels, or the explorer of a run: Explorer(train(model, data))')
+    if problem: raise ValueError(problem)
     if saliency is not None: attribution_named(saliency, 'pixel_values', 'saliency', or_else=', or None')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b
@@ -674,10 +702,11 @@ def capture_images(whole, images, labels, classes, target, saliency, steps, attr
     seen = dict(modality='image', task='image_classification', patches=patch_grid(model)._asdict())
     snapshots = []
     for i, ((_, attention, _), reply) in enumerate(zip(captured, answers)):
-        read = dict(arrays=dict(input=x[i]), label=labels[i] if names else None)
-        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
+        read, p = dict(arrays=dict(input=x[i]), label=None), None
+        if names: read['label'] = labels[i]
+        if reply.logits is not None: p = _class_probabilities(model, reply.logits, ids)
         snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **seen))
-    questions = [(one, reply.score, None) if reply.score else None for (_, _, one), reply in zip(captured, answers)]
+    questions = [reply.score and (one, reply.score, None) for (_, _, one), reply in zip(captured, answers)]
     return Capture(model, snapshots, questions, _Requested(saliency, steps, attribution), 'image')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img7

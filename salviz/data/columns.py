@@ -120,7 +120,8 @@ def token_rationales(
             if not are_fractions: raise ValueError(f'{expected}; got {r!r:.80}')
             return token_values([t], [r], 'rationale', where, np.max)[0]
         try: return rationale_flags(t, **{form: r}).tolist()
-        except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
+        except (ValueError, TypeError) as e: problem = f': {e}'
+        raise ValueError(f'{expected}{problem}')
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
 # %% ../../nbs/02_data/03_columns.ipynb #013b
@@ -208,7 +209,6 @@ class Column(list):
         return Column(list.__getitem__(self, k) for k in i).of(self.name, self.why)
 
     def __getattr__(self, attribute):
-        if attribute.startswith('__'): raise AttributeError(attribute)
         raise AttributeError(f'batch[{self.name!r}] has no {attribute}: it is a list of {len(self)} entries, not a '
                              f'tensor, because {self.why}')
 

@@ -121,15 +121,14 @@ def from_hub(
     if repository != name: named += f' ({repository})'
     try: silence = hub_silence(repository, 'dataset', revision)
     except ValueError as e: raise ValueError(f'{e} ({here}; or pass a path)') from None
-    if silence and not silence.startswith('OfflineModeIsEnabled'):
-        raise ConnectionError(f'{named} is not packaged ({here}) and the Hub cannot be reached ({silence}); pass '
-                              'the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached one')
-    try: return load_dataset(repository, config, revision=revision)
-    except ConnectionError as e:
-        raise ConnectionError(f'{named} is not in the local cache, '
-                              f'and HF_HUB_OFFLINE disables the Hub ({here})') from e
-    except (FileNotFoundError, ValueError, RuntimeError) as e:
-        raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
+    reason = (f'is not packaged ({here}) and the Hub cannot be reached ({silence}); pass the path of a local copy, or '
+              'set HF_HUB_OFFLINE=1 to use a cached one')
+    if not silence or silence.startswith('OfflineModeIsEnabled'):
+        try: return load_dataset(repository, config, revision=revision)
+        except ConnectionError: reason = f'is not in the local cache, and HF_HUB_OFFLINE disables the Hub ({here})'
+        except (FileNotFoundError, ValueError, RuntimeError) as e:
+            raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
+    raise ConnectionError(f'{named} {reason}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):

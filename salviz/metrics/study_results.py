@@ -214,7 +214,8 @@ class _MeasuredStudy(_DescribedStudy):
     def _with_scores(self, frame, names):
         "Return `frame` with scores in `names` that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
-        runs = {c['run']: run for c, run in self._finished() if missing}
+        if not missing: return frame
+        runs = {c['run']: run for c, run in self._finished()}
         for name in missing:
             try: frame = frame.assign(**{name: [measure_of(runs[path], name) for path in frame['run']]})
             except ValueError as e: raise ValueError(f'best: {e}') from None

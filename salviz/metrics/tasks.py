@@ -17,19 +17,20 @@ from .scores import (classification_metrics, detection_metrics, masked_metrics, 
                                    translation_metrics)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
+def _refuse(bad, expected, where, advice=''):
+    "Raise a `ValueError` if there are `bad` values in the split `where`: what is `expected`, the first one, and `advice`"
+    if bad:
+        raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({len(bad)} such row{"s"*(len(bad) > 1)}){advice}')
+
 def check_labels(where, labels, classes:int):
     "Raise a `ValueError` if `labels` of the split `where` are not integers from 0 to `classes` - 1"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or not 0 <= x < classes]
-    if bad:
-        raise ValueError(f'train: labels must be 0 to {classes - 1}, got {bad[0]!r} in {where} ({len(bad)} such rows); '
-                         'load_text converts names to labels')
+    _refuse(bad, f'labels must be 0 to {classes - 1}', where, '; load_text converts names to labels')
 
 def _check_numbers(where, labels):
     "Raise a `ValueError` if `labels` of the split `where` are not finite numbers"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, float)) or not np.isfinite(x)]
-    if bad:
-        raise ValueError(f'train: labels must be finite numbers, because the head has one output, got {bad[0]!r} in '
-                         f'{where} ({len(bad)} such rows)')
+    _refuse(bad, 'labels must be finite numbers, because the head has one output', where)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06b
 def _check_tags(where, words, tags, classes:int):
@@ -66,10 +67,8 @@ def _check_spans(where, split, classes):
                          f'{where} split has {", ".join(split.column_names)} (see load_questions)')
     def fits(context, span):
         return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
-    bad = [i for i, pair in enumerate(zip(split['text_pair'][:], split['answer'][:])) if not fits(*pair)]
-    if bad:
-        raise ValueError('train: answers must be character spans [start, end] in the context (text_pair), got '
-                         f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
+    bad = [span for context, span in zip(split['text_pair'][:], split['answer'][:]) if not fits(context, span)]
+    _refuse(bad, 'answers must be character spans [start, end] in the context (text_pair)', f'the {where} split')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt09
 @dataclass(frozen=True)

@@ -399,8 +399,8 @@ def test_setting_along_the_columns_shows_one_metric():
 
 @pytest.mark.parametrize('options,message', [
     (dict(), 'several runs share one cell of the table: p, lr take several values'),
-    (dict(rows='size'), "rows has 'size'; available: method, p, lr, seed"),
-    (dict(columns=['f1']), "'f1'; available: accuracy"),
+    (dict(rows='size'), "rows has 'size', which is unknown; available: method, p, lr, seed"),
+    (dict(columns=['f1']), "'f1', which is unknown; available: accuracy"),
     (dict(columns='p'), 'pass measure=, one of accuracy'),
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
