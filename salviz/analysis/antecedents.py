@@ -55,7 +55,7 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    "Return four noun phrases; the one at `place` has `gender` and, for a pronoun, is the only one with it"
+    "Draw four noun phrases; the phrase at `place` has `gender` and, for a pronoun, is the only one that has it"
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]
@@ -69,7 +69,7 @@ def _phrases(rng, kind, gender, place) -> list: # of 4 str
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009b
 def _sentence(rng, kind, gender, role, place) -> dict:
-    "Return a sentence with the spans of its mention, antecedent and candidates, in characters"
+    "Generate a sentence with the character spans of its mention, antecedent and candidates"
     phrases = _phrases(rng, kind, gender, place)
     mention = phrases[place]
     if kind == 'pronominal': mention = _pronouns[gender][role]
@@ -113,7 +113,7 @@ def antecedent_sentences(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
 def _data_problem(data) -> str:
-    "Return why `data` cannot be used for the test, '' if it can: missing columns, or spans that are not valid"
+    "Explain why `data` cannot be used for the test (missing columns, invalid spans); '' if it can"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):
@@ -134,13 +134,13 @@ def _data_problem(data) -> str:
     return ''
 
 def _check_antecedents(data, candidates='words'):
-    "Raise a `ValueError` for `data` that cannot be used for the test, or an unknown value of `candidates`"
+    "Raise a `ValueError` if `data` cannot be used for the test, or if `candidates` is invalid"
     check_choice('candidates', candidates, ('words', 'mentions'))
     if problem := _data_problem(data): raise ValueError(problem)
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #018
 def _inside(word_spans, spans) -> np.ndarray: # bool [words]
-    "Return which words overlap one of `spans`"
+    "Return for each word whether it overlaps one of `spans`"
     starts, ends = np.reshape(spans, (-1, 2)).T
     first, last = np.reshape(word_spans, (-1, 2, 1)).swapaxes(0, 1)
     return ((first < ends) & (starts < last)).any(1)
@@ -149,7 +149,7 @@ def _word_roles(
     row,        # row of `data`
     word_spans, # [(start, end)] of the words of its text
 ) -> dict: # {'mention', 'right', 'words', 'mentions'}: bool [words] each
-    "Return which words are the mention, the antecedent, and the candidates of both types"
+    "Return flags for each word: whether it belongs to the mention, the antecedent, and each set of candidates"
     mention, nominal = _inside(word_spans, [row['mention']]), _inside(word_spans, row['candidates'])
     return dict(mention=mention, right=_inside(word_spans, row['antecedent']), words=~mention, mentions=nominal)
 
@@ -159,7 +159,7 @@ def _selected(
     right,       # bool [words]: the antecedent
     candidates,  # bool [words]: words to compare
 ) -> np.ndarray: # [...] 1 or 0; a fraction if several candidates have the same largest weight; NaN for NaN weights
-    "Return whether the largest of `weights` among the `candidates` is on a word of the antecedent"
+    "Return 1 where the candidate with the largest of `weights` is a word of the antecedent, else 0"
     weights = np.where(candidates, weights, -np.inf)
     top = weights.max(-1, keepdims=True)
     most = weights >= top - 1e-5*np.abs(top) # float32 may round equal weights differently
@@ -183,7 +183,7 @@ def _rule_scores(row, candidates) -> dict: # {rule: score}
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #023b
 def _with_kinds(scores, data) -> dict: # {'accuracy', kind: …}
-    "Return the mean of `scores` [sentences, ...] over all sentences and over those of each type"
+    "Return the mean of `scores` [sentences, ...] over all sentences, and over the sentences with each type of mention"
     scores, kinds = np.asarray(scores), np.full(len(data), 'all')
     if 'kind' in data.column_names: kinds = np.asarray(data['kind'])
     means, names = dict(accuracy=scores.mean(0)), sorted(set(kinds))
@@ -205,7 +205,7 @@ def _antecedent_baselines(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
-    "Return the attention [..., n, n] from the mention of `row` to each word, and its sums by direction"
+    "Return the attention from the mention of `row` to each word in the maps `A` [..., n, n], and its sums by direction"
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
@@ -220,7 +220,7 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027b
 def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
-    "Split the sentences into random halves with equal types of mentions and places of antecedents"
+    "Split the sentences into random halves with equal numbers of each type of mention and place of the antecedent"
     strata = [str((row.get('kind'), row.get('place'))) for row in data]
     order = np.random.default_rng(seed).permutation(len(data))
     order = order[np.argsort([strata[i] for i in order], kind='stable')]
@@ -230,7 +230,7 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #029
 def _looked(model, tokenizer, data, layers, batch_size, progress):
-    "Yield the index of each sentence, grouped by length, with ([layers, heads, words], roles, directions)"
+    "Run `model` on the sentences, grouped by length; yield the index of each with the result of `_mention_weights`"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
     (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]
@@ -295,7 +295,7 @@ def antecedent_report(
     candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
-    "Compare the best head of `model` with the mean of its heads and the trivial rules"
+    "Compare the best head of `model` with the mean over its heads and with the trivial rules"
     if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]

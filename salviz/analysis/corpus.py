@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column `name`; `needs` says in words what `function` needs"
+    "Raise a `ValueError` if `data` has no column `name`; `needs` describes in words what `function` needs"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data has the columns {", ".join(data.column_names)}')
 
@@ -54,7 +54,7 @@ def _row_choice(
     batch:dict,      # from `Collator`
     rows='ordinary', # 'ordinary', 'all' (including special tokens) or 'pooled'
 ) -> torch.Tensor: # bool [batch, n]
-    "Return the query rows to average over; never padding"
+    "Return a flag for each query row: whether statistics average over it; always False for padding"
     real = batch['attention_mask'].bool()
     if rows == 'pooled': return torch.zeros_like(real).scatter(1, pooled_rows(model, batch)[:, None], True)
     check_choice('rows', rows, ('ordinary', 'all', 'pooled'))
@@ -65,7 +65,7 @@ def _row_choice(
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
-    "Return which keys are special, previous, next, self and neighbours of each query"
+    "Return flags for each query and key: whether the key is special, previous, next, the query itself, or a neighbour"
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
@@ -78,7 +78,7 @@ def _row_mean(
     x,      # [batch, heads, query]
     counts, # bool [batch, query]
 ) -> torch.Tensor: # float64 [batch, heads] on the CPU; NaN for an example without counted rows
-    "Return the mean of `x` over the query rows that count"
+    "Return the mean of `x` over the query rows whose flag in `counts` is True"
     counts = counts[:, None, :]
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
@@ -106,11 +106,11 @@ def _entropies(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #016
 class RunningMean:
-    "Means over examples that arrive in batches; stores only one number per head"
+    "Means over examples that arrive in batches, with one number stored per head"
     def __init__(self): self.total, self.count = 0., 0
 
     def add(self, values): # [batch, ...]
-        "Add `values`; NaN is ignored"
+        "Add `values` of a batch; NaNs are ignored"
         values = np.asarray(values, dtype=np.float64)
         finite = ~np.isnan(values)
         self.total, self.count = self.total + np.where(finite, values, 0).sum(0), self.count + finite.sum(0)
@@ -122,7 +122,7 @@ class RunningMean:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
-    "Return the attention that each token receives: in the pooled row, or averaged over the rows of ordinary tokens"
+    "Return the attention that each token receives in the pooled row, or else on average in the rows of ordinary tokens"
     try: row = pooled_rows(model, batch)
     except ValueError: row = None
     if row is not None: return A[torch.arange(len(A), device=A.device), :, row].cpu().double().numpy()
@@ -131,7 +131,7 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021b
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
-    "Return the saliency of `batch`, by the name of a method or a function"
+    "Compute the saliency of `batch` with a function or the attribution method called `saliency`"
     if callable(saliency): values = saliency(model, batch)
     else: values = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
     shape = type(values).__name__
@@ -166,7 +166,7 @@ def _pattern_columns(patterns) -> dict:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #026
 def _add_statistics(model, batch, layers, means, rows, patterns, salient):
-    "Run one pass and add the statistics [batch, heads] of each of `layers` to `means`, {column: {layer: mean}}"
+    "Run one forward pass and add the statistics [batch, heads] of each layer to `means` {column: {layer: mean}}"
     at, kinds = _row_choice(model, batch, rows), _key_kinds(batch)
     counts = (batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy()[:, None]
     with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
@@ -233,7 +233,7 @@ def head_table(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #038
 def _sizes(model, batch, target, size, scaled):
-    "Yield the gradients of each example of `batch` as an array of its ordinary tokens, pixels or cells"
+    "Yield for each example of `batch` an array with the gradient of each ordinary token, pixel or cell"
     text = what_is_read(batch) == 'input_ids'
     method = {True: 'gradient_norm', False: 'gradient'}[text]
     saliency = input_saliency(model, batch, method, score_target(model, batch, target)).cpu().double().numpy()
@@ -259,7 +259,7 @@ def gradient_sizes(
     max_length:int|None=None,
     progress:bool=True,
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row per token, pixel or cell
-    "Return the gradients with respect to all inputs of `models` in `data` (Ismail et al. 2021, figure 2)"
+    "Return the gradients of `models` with respect to all inputs in `data` (Ismail et al. 2021, figure 2)"
     check_choice('size', size, ('magnitude', 'signed'))
     parts, named = [], models
     if not isinstance(models, dict): named = {type(unwrapped(models)).__name__: models}

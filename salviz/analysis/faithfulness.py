@@ -53,7 +53,7 @@ def _one_by_one(values, count):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
-    "Return the values of the units of example `i` and the unit of each of `positions`; `real` marks its tokens"
+    "Return the values of the units in example `i`, and the unit of each of `positions`; `real` marks its tokens"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
         of_words = f', or for each of its {words.max() + 1} words'*(unit == 'word')
@@ -107,7 +107,7 @@ def _unit_ranks(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #010
 def _check_fractions(name, fractions, zero=True):
-    "Raise a `ValueError` unless `fractions`, the argument `name`, lists numbers up to 1, from 0 or above 0"
+    "Raise a `ValueError` unless `fractions`, the argument `name`, are between 0 and 1; `zero`: whether 0 is allowed"
     x = np.asarray(fractions, dtype=np.float64)
     is_inside = (0 < x) & (x <= 1) | zero & (x == 0)
     if x.ndim != 1 or not x.size or not is_inside.all():
@@ -118,7 +118,7 @@ def _fraction_counts(
     units,  # number of units of each example, int [batch]
     fractions, # above 0 and up to 1
 ) -> np.ndarray: # int64 [batch, fractions]
-    "Return the numbers of units for `fractions`, rounded up, at least one"
+    "Convert `fractions` to numbers of units, rounded up and at least one"
     fractions = np.asarray(fractions, dtype=np.float64)
     _check_fractions('fractions', fractions, zero=False)
     return np.maximum(1, np.ceil(np.asarray(units)[:, None] * fractions - 1e-9).astype(np.int64))
@@ -132,7 +132,7 @@ def _compacted(
     remaining:torch.Tensor, # bool [rows, n]
     pad_token_id:int,  # fills the rest of a shorter row
 ) -> dict: # the same, [rows, longest row]
-    "Return `inputs` at the positions `remaining` only, moved up and padded on the right"
+    "Delete all positions of `inputs` except `remaining`, move the rest up and pad it on the right"
     if not remaining.any(1).all():
         raise ValueError("an example without special tokens would be empty; use replacement='mask' or "
                          "'mean_embedding'")
@@ -167,7 +167,7 @@ def _class_probabilities(model, inputs):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
-    "Return the id of the token, or the embedding, that `replacement` uses"
+    "Return the token id or the embedding that replaces tokens"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
         whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
@@ -240,7 +240,7 @@ def _perturbed(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024
 def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
           target='predicted'):
-    "Return the batch, the ranks, the numbers of units, and a function that runs `model` without some of them"
+    "Return the batch, the ranks, the numbers of units, and a function that runs `model` without some of the units"
     batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = _unit_ranks(batch, values, unit, ranking)
@@ -248,7 +248,7 @@ def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_tok
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024b
 def _of_one_class(model, target):
-    "Raise an error unless `target` is one class of `model` for each example"
+    "Raise a `ValueError` unless `target` is one class of `model` for each example"
     name, problem = isinstance(target, str) and target in ('predicted', 'gold'), ''
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
@@ -378,29 +378,29 @@ def _named(methods, target) -> dict: # {name: name of an attribution, its option
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036b
 def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
-    "Return the values of one method, one array per example"
+    "Compute the values of one method, one array per example"
     if isinstance(how, str): how = dict(method=how)
     if not isinstance(how, dict): return _one_by_one(how, len(data))
     return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
                         **dict(seed=seed, progress=False) | how)
 
 def _attributed(model, data, methods, target, tokenizer, batch_size, seed) -> dict:
-    "Return {method: one array per example} for `methods` and 'random'"
+    "Compute {method: one array per example} for `methods` and 'random'"
     return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed)
             for name, how in _named(methods, target).items()}
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
-    "Arrays of each method; `about` names the model and the data, for captions"
+    "Measured arrays of each method; `about` names the model and the data, for captions"
     about = ''
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036r
 def _recorded_settings(settings) -> dict:
-    "Return `settings` under their recorded names: `fractions` was called shares"
+    "Rename `settings` as in recorded results, where `fractions` is called shares"
     return {dict(fractions='shares').get(name, name): value for name, value in settings.items()}
 
 def _renamed_settings(settings) -> dict:
-    "Return `settings` with `fractions` instead of its old name"
+    "Rename `shares`, the old name of `fractions`, in `settings`, with a DeprecationWarning"
     if 'shares' not in settings: return settings
     warnings.warn('shares= is now called fractions=; the old name works until salviz 0.4', DeprecationWarning,
                   stacklevel=3)
@@ -408,7 +408,7 @@ def _renamed_settings(settings) -> dict:
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036d
 def _requested(named, count, target, **question) -> tuple: # ({name: its request}, settings that all parts share)
-    "Return what the results depend on, in a form for JSON; raise an error for arrays of a length other than `count`"
+    "Return all arguments that results depend on, in a form for JSON; raise an error for arrays of a wrong length"
     def request(how):
         if isinstance(how, (str, dict)): return how
         return list(map(digest, _one_by_one(how, count)))
@@ -505,7 +505,7 @@ def faithfulness_table(
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
 ) -> pd.DataFrame:
-    "Return one row per method, and one for random attributions, as a paper's table reports them"
+    "Return a table with one row per method, and one for random attributions, as in a paper"
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
     measured = faithfulness_data(model, data, methods, tokenizer, **settings)
@@ -518,7 +518,7 @@ def faithfulness_table(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #041
 def background_of(data) -> np.ndarray: # broadcastable to an example
-    "Return the value of black (0 in the source) after the normalisation of `data`; 0 if this is unknown"
+    "Return the value of black (0 in the source) after the normalisation of `data`; 0 if the normalisation is unknown"
     try: info = signal_info(data)
     except (ValueError, AttributeError): return np.zeros(())
     return (0 - np.asarray(info['centre'], np.float32))/np.asarray(info['scale'], np.float32)
@@ -548,7 +548,7 @@ def replace_top(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #043
 def _signals(model, data):
-    "Return a split of images or series, encoded, and a function that makes a batch of its rows"
+    "Encode a split of images or series; return it with a function that collates its rows to a batch"
     problem = ''
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         problem = 'images or series; for texts, use faithfulness_table'
@@ -677,7 +677,7 @@ def informative_table(
     seed=0,
     **settings,      # settings of `aup_aur`
 ) -> pd.DataFrame: # index method; aup, aur, aup_difference, aur_difference
-    "Return how much better than random each method finds the informative cells"
+    "Measure how much better than random each method finds the informative cells"
     encoded, _ = _signals(model, data)
     check_column(encoded, 'informative', 'informative_table', 'data from synthetic_series or vanishing_series')
     truth = np.stack([row['informative'] for row in encoded])

@@ -18,12 +18,12 @@ from ..models.loading import longest_input, undisturbed
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6
 def _most_tokens(model, tokenizer, rows) -> int:
-    "Return the default for the maximum number of tokens in a translation"
+    "Return the default maximum number of tokens in a translation"
     longest = max(map(len, rows['labels' if 'labels' in rows.column_names else 'input_ids']))
     return min(2*longest, longest_input(model, tokenizer) - 1)
 
 def _written(ids, end, start) -> list:
-    "Return the generated tokens in the row `ids`: without the start token, up to the end token, if present"
+    "Return the generated tokens in the row `ids`, without the start token and up to the end token if there is one"
     ids = ids.tolist()
     if ids[0] == start: ids = ids[1:]
     if end in ids: return ids[:ids.index(end) + 1]
@@ -31,7 +31,7 @@ def _written(ids, end, start) -> list:
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6b
 def _generated(model, rows, collate, end, batch_size, options) -> dict: # {example_id: list of tokens}
-    "Generate the tokens of `model` for each of the `rows`"
+    "Generate a translation of each of the `rows` with `model`"
     start, written = model.config.decoder_start_token_id, {}
     for batch in batches(model, rows, collate, batch_size, 'translations'):
         with undisturbed(model), torch.no_grad():
@@ -91,7 +91,7 @@ def bleu(
     references=None, # list of texts; None: the column target_text
     **options,       # options of sacrebleu's BLEU: lowercase, tokenize, smooth_method, ...
 ) -> dict: # bleu (0 to 100), precisions (of 1 to 4 words), brevity_penalty, signature, texts
-    "Compute the BLEU of a whole set of texts with sacrebleu"
+    "Compute the BLEU score of a whole set of texts with sacrebleu"
     if isinstance(translations, pd.DataFrame):
         if references is None: references = translations.get('target_text')
         translations = translations['translation']
@@ -121,7 +121,7 @@ def translation_scores(
     with_bleu=True,  # also compute BLEU, which needs sacrebleu
     **settings,      # settings of `translations`: beams, max_new_tokens, batch_size, max_length
 ) -> dict: # exact_match (fraction), ended (fraction), bleu (0 to 100)
-    "Score the translations of `model`; returns numbers only, so that it can be a metric of a `Study`"
+    "Score the translations of `model`; the result contains only numbers, so the function can be a metric of a `Study`"
     frame = translations(model, tokenizer, data, **settings)
     if 'exact' not in frame: raise ValueError('data must have targets; use a split of load_pairs')
     scores = dict(exact_match=float(frame.exact.mean()), ended=float(frame.ended.mean()))

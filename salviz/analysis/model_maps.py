@@ -40,7 +40,7 @@ from ..models.tasks import best_span, class_probabilities, head_of, is_multi_lab
 def _read_texts(
     texts, # a text, a list of texts, or a list of pairs of texts
 ) -> tuple: # (list of texts, list of second texts or None)
-    "Return `texts` as two lists"
+    "Split `texts` into a list of texts and a list of second texts"
     if isinstance(texts, str): texts = [texts]
     def is_text(x): return isinstance(x, str)
     def is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2 and all(map(is_text, x))
@@ -54,7 +54,7 @@ def _read_texts(
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014
 @dataclass
 class Answer:
-    "The answer of a model's head for one text, and the part of it that is explained"
+    "Answer of a model's head for one text, and the part of it that is explained"
     score:object=None                             # function of (outputs, rows); None: there is nothing to explain
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
@@ -63,7 +63,7 @@ class Answer:
     token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where it cannot lie
 
 def _names_of(model, count, classes=None):
-    "Return the names of the `count` classes of `model`: `classes`, or those in its config"
+    "Return the names of the `count` classes of `model`: `classes`, or by default those in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
@@ -88,7 +88,7 @@ def _token(tokenizer, target, count):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
-    "Return tokens as readable text; in the tokenizer's form if this is empty or not unique"
+    "Convert token ids to readable text, or to the tokenizer's form where the text is empty or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
     seen = Counter(names)
     for i, name in enumerate(names):
@@ -96,7 +96,7 @@ def _written(tokenizer, ids) -> list:
     return raw
 
 def _place(position, n):
-    "Return `position` among `n` tokens, counted from 0"
+    "Convert `position`, which may be negative, to an index among `n` tokens"
     if isinstance(position, int) and not isinstance(position, bool) and -n <= position < n: return position % n
     raise ValueError(f'position must be the index of a token, from 0 to {n - 1}, or negative to count from the end '
                      f'(-1 is the last), got {position!r}')
@@ -174,7 +174,7 @@ def _answer(
     position=None,        # token whose output is explained, if a head has an output for each token
     classes=None,         # for images: names of the classes; None: those in the model's config
 ) -> Answer:
-    "Return what is explained in `model`'s `outputs` for one text or image"
+    "Return the `Answer` of `model` for one text or image with these `outputs`"
     head, name = head_of(model), type(model).__name__
     if callable(target):
         return Answer(target, f'the result of the function {getattr(target, "__qualname__", type(target).__name__)}')
@@ -199,7 +199,7 @@ def _class_names(
     most=8,       # number of tokens of a language model for one text; fewer for each of several, at least 3
     classes=None, # names of the classes; None: those in the model's config
 ) -> tuple: # (names [C], their indices among the logits)
-    "Return the classes from which the head of `model` chooses, with a name for each"
+    "Return the names and indices of the classes from which the head of `model` chooses"
     logits = [a.logits for a in answers if a.logits is not None]
     if not logits: return [], []
     if head_of(model) in ('sequence', 'token', 'image'):
@@ -215,12 +215,12 @@ def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
 
 def _of_several(names, p) -> dict:
-    "Return the entries of `info` for the classes `names` of a multi-label model with probabilities `p`"
+    "Return the `info` of a snapshot of a multi-label model: its task, and the classes in `names` with `p` above .5"
     return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026
 def _inputs(model, row):
-    "Return the arguments of the forward of `model` for an encoded text, as a batch of one on its device"
+    "Return the arguments of the model's forward method for an encoded text, as a batch of one on the model's device"
     return {k: torch.tensor([v], device=device_of(model)) for k, v in model_inputs(row, model).items()}
 
 def _baseline_token(model, tokenizer):
@@ -241,7 +241,7 @@ def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: 
     return {name: values[0].float().cpu().numpy()}, {}
 
 def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
-    "Return the `maps` of one text by layer as an array, and release each map in turn"
+    "Stack the `maps` {layer: map} of one text to an array, and release each map in turn"
     layers = list(maps)
     stacked = np.empty((len(layers), *maps[layers[0]].shape[1:]), np.float32)
     for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()
@@ -300,7 +300,7 @@ def _capture(model, inputs, is_read=None):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032
 @dataclass(frozen=True)
 class _Requested:
-    "What is computed for each text in addition to its attention"
+    "Request for computations in addition to the attention of each text"
     saliency:str=None     # name of an attribution
     steps:int=20
     attribution:bool=True
@@ -309,7 +309,7 @@ class _Requested:
     generated:bool=False  # whether each generated token is explained
 
     def parts(self) -> dict: # {description: function of (model, inputs, score, start)}
-        "Return what is computed, in this order"
+        "Return the requested computations in the order in which they are performed"
         def salient(*question): return _saliency(*question, self.saliency, self.steps, self.baseline)
         def of_each(*question): return _saliency_of_each(*question, self.saliency, self.steps, self.baseline)
         every = {'attention attribution': self.attribution and _attribution, 'saliency': self.saliency and salient,
@@ -340,7 +340,7 @@ def _extended(snapshot, arrays, layers, wanted) -> Snapshot:
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322
 @dataclass
 class Capture:
-    "The forward passes of some texts or images, and what else is `requested`"
+    "Results of the forward passes over some texts or images, and the computations that are still `requested`"
     model:object       # model whose attention was observed
     snapshots:list     # one per text or image
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
@@ -356,7 +356,7 @@ def _check_targets(captured, targets):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
-    "Return the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` entries of its info"
+    "Create the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` are entries of its info"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
@@ -369,7 +369,7 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322d
 def _read_first(model, tokens:int, target, position, start):
-    "Return the positions [1, tokens] whose logits the first pass over a text needs; None: all"
+    "Return flags [1, tokens] for the positions whose logits the first pass over a text needs; None: all positions"
     if head_of(model) != 'causal' or callable(target): return None
     if position is None: position = -1
     at = torch.arange(tokens, device=device_of(model))
@@ -427,7 +427,7 @@ def _token_facts(
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers})
-    "Compute the saliency of all tokens for the logit of each token from position `start` on"
+    "Compute the saliency of all tokens for the logit of each token, starting at position `start`"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
     with undisturbed(model):
@@ -503,7 +503,7 @@ def _explain_texts(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323b
 def _explained(capture) -> list: # of `Snapshot`
-    "Compute all that `capture` requests and return its snapshots"
+    "Perform all computations that `capture` requests and return its snapshots"
     snapshots, requested = [], capture.requested
     with undisturbed(capture.model):
         for snapshot, question in zip(capture.snapshots, capture.questions):
@@ -515,7 +515,7 @@ def _explained(capture) -> list: # of `Snapshot`
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2
 def _check_whole(model, tokenizer, texts):
-    "Raise an error for texts without a word, or longer than `model` accepts"
+    "Raise a `ValueError` if a text is empty or longer than `model` accepts"
     longest = longest_input(unwrapped(model), tokenizer)
     for text in texts:
         if isinstance(text, str): text = [text]
@@ -567,7 +567,7 @@ _most_of_pixel = 100. # larger numbers are not normalised
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
-    "Return the columns of rows of a data set; anything else is treated as images without labels"
+    "Split rows of a data set into columns; anything else is returned as images without labels"
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
         if len(images) > _most_images: return range(len(images)), None, None # `_read_images` counts them
@@ -593,9 +593,10 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Return why a model of images with so many `channels` cannot read the array `x`, '' if it can"
+    "Explain why a model of images with this number of `channels` cannot read the array `x`; '' if it can"
     if x.ndim != 4 or not len(x):
-        return f'images must be [n, channels, height, width], or one image [channels, height, width], got {list(x.shape)}'
+        return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
+                f'{list(x.shape)}')
     how = "load_images normalises them, and so does a model's AutoImageProcessor"
     if x.dtype.kind != 'f':
         return f'images must be normalised numbers, as in the training of the model, got {x.dtype}; {how}'
@@ -612,7 +613,7 @@ def _read_images(
     model,
     images, # array, tensor or list of them, or rows of a data set
 ) -> tuple: # (float32 [n, channels, height, width], labels or None, names of the classes or None)
-    "Return `images` in the form that `model` reads; raise an error that says what is wrong with them"
+    "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
         raise ValueError(f'{len(x)} images at once are too many, since each has the maps of all heads; pass at most '
@@ -640,7 +641,7 @@ def _classes_of(model, classes, of_data):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5b
 def _class_number(label):
-    "Return the `label` of the data, as an int if it is a whole number; None if it is missing or -1"
+    "Convert a `label` of the data to an int if it is a whole number, and to None if it is missing or -1"
     if label is None or isinstance(label, (int, float)) and (label == -1 or label != label): return None
     if isinstance(label, float) and label.is_integer(): return int(label)
     return label
@@ -652,7 +653,7 @@ def _labels_of(
     labels,  # labels of the data: numbers, or None
     of_data, # names of these labels, or None
 ) -> tuple: # (a class index or None for each of `count` images, notes)
-    "Return the classes of images by the class names of the model"
+    "Convert the labels of images to class indices of the model, by class name"
     if named is not None:
         if hasattr(named, 'shape'): named = _array(named).tolist()
         each = _each(named, count, 'labels', 'image')
@@ -732,7 +733,7 @@ _turn = threading.Lock() # held by the computation that is running
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
-    "A computation in a separate thread, `self._work`, with progress and subscribers"
+    "Computation in a separate thread (`self._work`), with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`
     def __init__(self, model):
         self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
@@ -742,31 +743,31 @@ class _BackgroundThread:
 
     @property
     def state(self) -> str:
-        "'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
+        "State of the computation: 'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
         if self._stop.is_set() and self._status in ('waiting', 'running'): return 'stopping'
         return self._status
 
     def start(self):
-        "Start the computation; returns at once"
+        "Start the computation and return immediately"
         self._twin, self._version = twin(self._model), weights_version(self._model)
         atexit.register(self._stop_and_join)
         self._thread.start()
         return self
 
     def stop(self):
-        "Stop after the current pass; results so far are kept"
+        "Stop after the current pass; existing results remain"
         self._stop.set()
 
     def wait(self,
         timeout=None, # seconds; None: no limit
     ):
-        "Wait until everything is computed; raise the error of the thread, or a `TimeoutError` after `timeout`"
+        "Wait until the computation has ended; raise its error, or a `TimeoutError` after `timeout`"
         if not self._left.wait(timeout):
             raise TimeoutError(f'wait: {self.stage or "an earlier computation"} is still running after {timeout} s')
         if self.error is not None: raise self.error
 
     def subscribe(self, fn): # returns a function that unsubscribes
-        "Call `fn` with this object in the thread after each step; its errors are added to `subscriber_errors`"
+        "Call `fn` with this object after each step, in the thread; errors of `fn` are added to `subscriber_errors`"
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
@@ -783,7 +784,7 @@ class _BackgroundThread:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0394
 class _CapturePasses(_BackgroundThread):
-    "The parts that `capture` requests, the passes that each needs, and what the snapshots of `run` still lack"
+    "Background computation of the parts that `capture` requests, with the number of passes that each part needs"
     def __init__(self, run, capture):
         super().__init__(capture.model)
         self.run, self._capture = run, capture
@@ -800,7 +801,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Set `awaited` of the snapshot of `probe` to what is missing, with the reason `how`"
+        "Record in the snapshot of `probe`, in `awaited`, which parts are missing and why (`how`)"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',
@@ -813,7 +814,7 @@ class _CapturePasses(_BackgroundThread):
         self.run.put(replace(snapshot, info=info))
 
     def _before_pass(self, module, args):
-        "Count the passes of the twin, and stop between two of them if necessary"
+        "Count the passes of the copied model; stop before a pass if the computation was cancelled"
         self._check()
         self.step = min(self._begun, self._most)
         self._begun += 1
@@ -829,7 +830,7 @@ class _CapturePasses(_BackgroundThread):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #03941
 class BackgroundAttribution(_CapturePasses):
-    "Compute attribution and saliency of texts or images in a separate thread, while their attention is shown"
+    "Background computation of attribution and saliency, while the attention of the texts or images is shown"
     def __init__(self,
         run,             # object with `snapshot(step, probe)` and `put(snapshot)`
         capture:Capture, # result of `capture_texts` or `capture_images`
@@ -837,7 +838,7 @@ class BackgroundAttribution(_CapturePasses):
         super().__init__(run, capture)
 
     def _compute(self):
-        "Compute all parts, one after the other"
+        "Compute all parts one after the other"
         parts, several = self._capture.requested.parts(), len(self._capture.snapshots) > 1
         self._status, self._since = 'running', time.monotonic()
         for probe, name, number in self._parts:
@@ -852,7 +853,7 @@ class BackgroundAttribution(_CapturePasses):
             self._await(probe, 'being computed')
 
     def _work(self):
-        "Wait for earlier computations, compute, and record how it ended"
+        "Wait for earlier computations, run this one, and record how it ended"
         end, how = 'failed', 'not available'
         try:
             while not _turn.acquire(timeout=.1): self._check()

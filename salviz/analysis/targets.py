@@ -27,7 +27,7 @@ from ..models.tasks import task_of
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
-    "Return the model that explains, after checking that it has the same tokens and classes as `model`"
+    "Load the model that explains; raise a `ValueError` unless its tokens and classes are those of `model`"
     if teacher is None: return unwrapped(model)
     if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
@@ -53,13 +53,13 @@ _sallm_settings = ('saliency target target_positions steps top_fraction binarise
                    'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the divergence of uniform attention over the tokens that count from `target` [batch, tokens]"
+    "Return the KL divergence of uniform attention, over the tokens that count, from `target` [batch, tokens]"
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9b
 def _method(settings) -> SalLM:
-    "Return the SalLM object with `settings`"
+    "Create the SalLM object with `settings`; raise a `ValueError` for unknown settings"
     settings = renamed_settings('SalLM', settings)
     unknown = [k for k in settings if k not in _sallm_settings]
     if unknown:
@@ -124,7 +124,7 @@ def target_kl(
 def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run
-    "Return the teacher of `run`: the one that SalLM was given or has trained; else the run itself"
+    "Return the path of the teacher of `run`: the teacher that SalLM used, or else the run itself"
     if not isinstance(run, Run): run = Run(run)
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'

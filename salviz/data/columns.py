@@ -35,17 +35,17 @@ def further_columns(
 
 # %% ../../nbs/02_data/03_columns.ipynb #009
 def _numeric(feature):
-    "Return whether `feature` is a number, a class or a Boolean"
+    "Return whether the values of `feature` are numbers, classes or Booleans"
     kind = str(getattr(feature, 'dtype', ''))
     return isinstance(feature, (Value, ClassLabel)) and kind.startswith(('int', 'uint', 'float', 'bool'))
 
 def _inner(feature):
-    "Return the feature of the entries of a list, None for anything else"
+    "Return the feature of the items of a list feature, None for other features"
     if isinstance(feature, list): return feature[0]
     return getattr(feature, 'feature', None)
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
-    "Return the texts of the split `part` that are tokenised"
+    "Return the columns of the split `part` that will be tokenised"
     columns = {name: list(part[name][:]) for name in ('text', 'words', 'text_pair') if name in part.column_names}
     return columns.get('words', columns.get('text')), columns.get('text_pair')
 
@@ -58,7 +58,7 @@ def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Return the first row in which the list of column `name` does not match the words of its text; '' if all match"
+    "Describe the first row whose list in column `name` does not match the words of its text; '' if all rows match"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -94,7 +94,7 @@ def _column_kind(
 
 # %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
-    "Return the kinds of the further columns of `data` {split: Dataset}"
+    "Return the kind of each further column of `data` {split: Dataset}"
     def having(name): return {split: part for split, part in data.items() if name in part.column_names and len(part)}
     return {name: _column_kind(having(name), name, of_text) for name in further_columns(data, used) if having(name)}
 
@@ -111,16 +111,15 @@ def token_rationales(
         if r is None: return None
         expected = (f'{where}: the rationale of row {i} must be a list with 0 or 1 for each word (or a fraction '
                     'between), or of character spans [start, end]')
-        if not isinstance(r, (list, tuple)):
-            raise ValueError(f'{expected}, got {r!r}; rename the column if it is not a rationale')
-        form = 'words'
-        if all(isinstance(span, (list, tuple)) for span in r): form = 'spans'
-        if any(isinstance(x, float) and 0 < x < 1 for x in r):
-            are_fractions = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
-            if not are_fractions: raise ValueError(f'{expected}; got {r!r:.80}')
+        form, is_list = 'words', isinstance(r, (list, tuple))
+        if is_list and all(isinstance(span, (list, tuple)) for span in r): form = 'spans'
+        is_soft = is_list and any(isinstance(x, float) and 0 < x < 1 for x in r)
+        if is_soft and all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r):
             return token_values([t], [r], 'rationale', where, np.max)[0]
-        try: return rationale_flags(t, **{form: r}).tolist()
-        except (ValueError, TypeError) as e: problem = f': {e}'
+        problem = f', got {r!r:.80}; rename the column if it is not a rationale'
+        if is_list and not is_soft:
+            try: return rationale_flags(t, **{form: r}).tolist()
+            except (ValueError, TypeError) as e: problem = f': {e}'
         raise ValueError(f'{expected}{problem}')
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
@@ -132,7 +131,7 @@ def token_values(
     where,  # source of the rows, for errors
     over_several=np.mean, # function that combines the numbers of several words that one token covers
 ) -> list: # of lists, one number per token; 0 for tokens without a word
-    "Return the number of each token's word; `over_several` combines those of several words"
+    "Assign to each token the number of its word; `over_several` combines the numbers of several words"
     out = []
     for i, (t, numbers) in enumerate(zip(texts, values)):
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
@@ -161,7 +160,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Return `encoded` with the further columns of `part`"
+    "Add the further columns of `part` to `encoded` and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -223,12 +222,12 @@ def _padded(lists, n):
     return out
 
 def _single_precision(tensor):
-    "Return `tensor` in float32 if it has numbers with a fraction, else unchanged"
+    "Convert a floating-point `tensor` to float32; return other tensors unchanged"
     if tensor.is_floating_point(): return tensor.float()
     return tensor
 
 def _plain_value(x):
-    "Return a NumPy scalar as a Python value, anything else unchanged"
+    "Convert a NumPy scalar to a Python value; return anything else unchanged"
     if isinstance(x, np.generic): return x.item()
     return x
 

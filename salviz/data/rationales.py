@@ -37,7 +37,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return the largest of the `fractions` of the `pieces` that each word of `text` overlaps; 0 if it overlaps none"
+    "Return for each word of `text` the largest fraction of the `pieces` that it overlaps, 0 if it overlaps none"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -112,7 +112,7 @@ def _flags_as_sides(texts, flags):
 _hate = 'hatespeech', 'normal', 'offensive' # in the order of the class numbers on the Hub
 
 def _mean_flags(lists):
-    "Return the fraction of the `lists` that set each flag"
+    "Return for each position the fraction of the `lists` in which the flag is set"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012b
@@ -134,7 +134,7 @@ def _hatexplain(row, annotators):
 _star = re.compile(r'\*[^*]+\*')
 
 def _esnli_side(row, number):
-    "Return (text, pieces, fraction of annotators who marked each) of a sentence; None if its marks do not fit"
+    "Return (text, pieces, fraction of annotators who marked each piece); None if the marks do not match the words"
     text, marked = row[f'Sentence{number}'], [row.get(f'Sentence{number}_marked_{person}') for person in (1, 2, 3)]
     pieces = spaced_words(text)
     def flags(marks): return [bool(_star.search(word)) for word in marks.split()]
@@ -149,7 +149,7 @@ def _esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015b
 def _runs(tokens, spans):
-    "Return (text, character spans) of `tokens` for their token spans [start, end)"
+    "Join `tokens` to a text and convert their token spans [start, end) to character spans; return both"
     text, pieces = joined(tokens)
     flags = np.zeros(len(pieces), bool)
     for start, end in spans:
@@ -188,7 +188,7 @@ def _multirc(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021
 def _documents(folder):
-    "Return a function from a document's name to its tokens, or None if it is missing"
+    "Return a function that returns the tokens of a document by name, or None if the document is missing"
     if (folder/'docs.jsonl').is_file():
         texts = {d.get('docid'): d.get('document') for d in read_jsonl(folder/'docs.jsonl')}
     else: texts = {path.name: path for path in folder.glob('docs/*')}
@@ -201,7 +201,7 @@ def _documents(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021b
 def _needed(row, tokens):
-    "Return the names of the documents of an annotation, one list per text"
+    "Return the names of the documents that an annotation refers to, one list per text"
     named = (list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group))
              or list(row.get('docids') or [row['annotation_id']]))
     stems = {re.sub('_(premise|hypothesis)$', '', name) for name in named}
@@ -230,7 +230,7 @@ def _eraser(row, tokens, query):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021d
 def _eraser_folder(folder, annotators='any'):
-    "Return {split: examples} of an ERASER folder"
+    "Read {split: examples} from an ERASER folder"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
               for split, name in dict(train='train', validation='val', test='test').items()
               if (folder/f'{name}.jsonl').is_file()}
@@ -249,7 +249,7 @@ def _in_the_form(example, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023b
 def _examples(rows, read, annotators, split):
-    "Return the examples that `read` creates from `rows`, without rows that it skips"
+    "Convert each of `rows` to an example with the function `read`; leave out rows that it skips"
     read_rows = []
     for i, row in enumerate(rows):
         try: read_rows.append(_in_the_form(read(row, annotators), annotators))
@@ -277,7 +277,7 @@ _shapes = { # columns that identify a published format: its reader
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028
 def _rows(part, label):
-    "Return (rows as dictionaries, {column: class names}) of a table; `label` is the column of classes"
+    "Convert a table to (rows as dictionaries, {column: class names}); `label` is the column with the classes"
     part = one_table(part, readers)
     if isinstance(part, pd.DataFrame):
         checked_header('the table', list(part.columns))
@@ -292,12 +292,12 @@ def _rows(part, label):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028b
 def _object_in(path):
-    "Return the object in a JSON file"
+    "Read the object in a JSON file; raise an error with the file's name if there is none"
     try: return read_object(path)
     except ValueError as e: raise ValueError(f'{path} {e}') from None
 
 def _hatexplain_folder(folder):
-    "Return {split: rows} of the authors' folder"
+    "Read {split: rows} from the folder of HateXplain's authors"
     posts, divisions = (_object_in(folder/f'{name}.json') for name in ('dataset', 'post_id_divisions'))
     splits = dict(train='train', validation='val', test='test')
     rows = {}
@@ -309,7 +309,7 @@ def _hatexplain_folder(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a reader of rows with the columns that the user names"
+    "Return a function that reads rows with the columns that the user named"
     def read(row, annotators):
         marks = row[rationale]
         if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')
@@ -322,7 +322,7 @@ def _generic(text, text_pair, label, rationale):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return the reader of a published format, or of the user's columns"
+    "Return the function that reads rows in their published format, or with the user's columns"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]
@@ -334,7 +334,7 @@ def _shape_of(rows, columns, split):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators):
-    "Return ({split: examples}, class names or None) of `source`"
+    "Load ({split: examples}, class names or None) from any `source`"
     kinds = str, Path, dict, pd.DataFrame, Dataset
     if not isinstance(source, kinds) or isinstance(source, (str, dict)) and not source:
         raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} '

@@ -77,14 +77,14 @@ def _class_names(y, names):
 
 # %% ../../nbs/02_data/01_signals.ipynb #009b
 def _label_ids(y, names, are_named, split):
-    "Return the labels `y` as indices into `names`; if `are_named`, integers already are indices"
+    "Convert the labels `y` to indices into `names`; if `are_named`, integers already are indices"
     y = np.asarray(y)
     ids = {name: i for i, name in enumerate(names)}
     if are_named and y.dtype.kind in 'iub': ids = {i: i for i in range(len(names))}
-    keys = [next((key for key in (c, str(c)) if key in ids), None) for c in y.tolist()]
-    bad = [i for i, c in enumerate(keys) if c is None]
+    numbers = [ids.get(c, ids.get(str(c))) for c in y.tolist()]
+    bad = [i for i, number in enumerate(numbers) if number is None]
     if bad: refuse_rows(bad, split, f'label {y.tolist()[bad[0]]!r} is not one of the classes ({", ".join(names)})')
-    return [ids[c] for c in keys]
+    return numbers
 
 # %% ../../nbs/02_data/01_signals.ipynb #012
 _published = {'digits': (.1307, .3081), 'digits-as-series': (.1307, .3081), 'fashion': (.2860, .3530)}
@@ -95,7 +95,7 @@ def _statistics(
     how,       # 'z-score', 'min-max', 'published' or 'none'
     source='', # name of the data set, for published constants
 ): # (centre, scale), broadcastable to one example
-    "Return the centre to subtract from values and the scale to divide by"
+    "Return the centre that is subtracted from the values and the scale by which they are divided"
     if how == 'published' and source in _published: return tuple(np.float32(c) for c in _published[source])
     if how == 'none': return np.float32(0), np.float32(1)
     if how == 'min-max': centre, scale = x.min(0), x.max(0) - x.min(0)
@@ -111,7 +111,7 @@ def _statistics(
 
 # %% ../../nbs/02_data/01_signals.ipynb #015
 def _cut(parts, fractions, seed):
-    "Return `parts` {split: (x, label ids)} with missing splits cut from train, stratified"
+    "Add missing splits to `parts` {split: (x, label ids)} by cutting them from train, stratified by class"
     of, (x, y) = checked_fractions(fractions), parts['train']
     wanted = ['train', *(name for name in three_splits if name not in parts)]
     sizes = [of[name] for name in wanted]
@@ -124,7 +124,7 @@ def _cut(parts, fractions, seed):
 def _feature(shape, dtype='float32'): return {2: Array2D, 3: Array3D}[len(shape)](shape, dtype)
 
 def _dataset(x, y, kind, names, source, info, informative=None):
-    "Return one split as a Dataset with its name and `info`"
+    "Convert one split to a Dataset with a name and a description"
     content = {_columns[kind]: x, 'label': list(map(int, y))}
     features = {_columns[kind]: _feature(x.shape[1:]), 'label': ClassLabel(names=names)}
     if informative is not None:
@@ -134,7 +134,7 @@ def _dataset(x, y, kind, names, source, info, informative=None):
 
 # %% ../../nbs/02_data/01_signals.ipynb #018
 def _split_problem(parts, xs, kind, feature_names) -> str:
-    "Return what does not fit together in the splits, their checked values `xs` and the channel names, '' if all fits"
+    "Describe the first mismatch between the splits, their checked values `xs` and the channel names; '' if none"
     shape = list(xs['train'].shape[1:])
     for name, (_, y) in parts.items():
         if name not in three_splits: return f'splits must be named train, validation and test, got {name}'
@@ -146,7 +146,7 @@ def _split_problem(parts, xs, kind, feature_names) -> str:
     return ''
 
 def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_last=False, feature_names=None):
-    "Return the DatasetDict of `parts` {split: (x, y)} after checks, splitting and normalisation"
+    "Check, split and normalise `parts` {split: (x, y)}; return them as a DatasetDict"
     parts = {other_splits.get(name, name): part for name, part in parts.items()}
     check_splits({name: x for name, (x, _) in parts.items()})
     xs = {name: _checked(x, name, kind, channels_last) for name, (x, _) in parts.items()}
@@ -181,7 +181,7 @@ def _restore(
     values, # normalised values, broadcastable to an example, or a batch of them
     info,   # from `signal_info`
 ): # same shape, in the units of the source
-    "Undo the normalisation"
+    "Undo the normalisation of `values`"
     return values*np.asarray(info['scale'], np.float32) + np.asarray(info['centre'], np.float32)
 
 # %% ../../nbs/02_data/01_signals.ipynb #023
@@ -189,7 +189,7 @@ _idx_types = {8: '>u1', 9: '>i1', 11: '>i2', 12: '>i4', 13: '>f4', 14: '>f8'}
 
 # %% ../../nbs/02_data/01_signals.ipynb #023b
 def _read_idx(path) -> np.ndarray:
-    "Return the array in an idx file, which may be compressed (.gz)"
+    "Read the array in an idx file, which may be compressed (.gz)"
     path = checked_file(path)
     with {'.gz': gzip.open}.get(path.suffix, open)(path, 'rb') as f: content = f.read()
     if len(content) < 4 or content[:2] != b'\0\0' or content[2] not in _idx_types:
@@ -207,7 +207,7 @@ _fashion_folder = Path('/usr/share/datasets/fashion-mnist')
 _fashion_classes = 'T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot'.split(',')
 
 def _idx_folder(folder):
-    "Return {split: (x, y)} from the idx files in `folder`, named as in MNIST"
+    "Read {split: (x, y)} from the idx files in `folder`, which are named as in MNIST"
     def file(stem):
         candidates = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
         if candidates: return _read_idx(candidates[0])
@@ -219,7 +219,7 @@ def _idx_folder(folder):
 
 # %% ../../nbs/02_data/01_signals.ipynb #026b
 def _npz(path):
-    "Return {split: (x, y)} from the arrays x_train, y_train, … of an .npz file"
+    "Read {split: (x, y)} from the arrays x_train, y_train, … in an .npz file"
     with np.load(checked_file(path)) as arrays:
         complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
         splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
@@ -235,7 +235,7 @@ def _digits():
     return dict(train=(table[:, :-1].reshape(-1, 28, 28), table[:, -1]))
 
 def _fashion():
-    "Return Fashion-MNIST from its Debian package as {'train': (x, y), 'test': (x, y)}"
+    "Read Fashion-MNIST from its Debian package as {'train': (x, y), 'test': (x, y)}"
     if not _fashion_folder.is_dir():
         raise FileNotFoundError(f'the fashion images are not installed (looked in {_fashion_folder}): '
                                 "install the Debian package dataset-fashion-mnist, "
@@ -244,7 +244,7 @@ def _fashion():
 
 # %% ../../nbs/02_data/01_signals.ipynb #029
 def _table(part, column, label, split):
-    "Return (x, y, class names or None) of a Dataset"
+    "Convert a Dataset to (x, y, class names or None)"
     check_column(part, column, split, 'column')
     check_column(part, label, split, 'label')
     x = [np.asarray(row) for row in part[column]]
@@ -252,7 +252,7 @@ def _table(part, column, label, split):
 
 # %% ../../nbs/02_data/01_signals.ipynb #029b
 def _handed(source, column, label):
-    "Return ({split: (x, y)}, class names or None) from the arrays or Datasets that the user passed"
+    "Convert the user's arrays or Datasets to ({split: (x, y)}, class names or None)"
     if not isinstance(source, dict): source = dict(train=source)
     parts, names = {}, None
     for split, part in source.items():
@@ -297,7 +297,7 @@ def load_images(
 
 # %% ../../nbs/02_data/01_signals.ipynb #035
 def _ts_header(lines, path):
-    "Return ({name: words} of the header, number of the first data line) of a .ts file"
+    "Parse the header of a .ts file; return ({name: words}, number of the first data line)"
     header = {}
     for number, line in enumerate(lines):
         if line.lower() == '@data': break
@@ -308,7 +308,7 @@ def _ts_header(lines, path):
     return header, number + 1
 
 def _header_problem(header) -> str:
-    "Return what is not supported about the `header` of a .ts file, '' if nothing"
+    "Describe what is unsupported in the `header` of a .ts file; '' if everything is supported"
     if header.get('timestamps', ['false'])[0].lower() == 'true':
         return ' has time stamps; only evenly sampled series without time stamps are supported'
     if header.get('classlabel', ['false'])[0].lower() != 'true':
@@ -316,12 +316,12 @@ def _header_problem(header) -> str:
     return ''
 
 def _values_problem(values) -> str:
-    "Return why series, [rows][channels] of arrays, do not form one array, '' if they do"
+    "Explain why the series, [rows][channels] of arrays, do not form one array; '' if they do"
     if not values: return ' has no series'
     lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
     if len(lengths) > 1:
-        return (f' has series of unequal length ({min(lengths)} to {max(lengths)} steps); use a version of the data set '
-                'with equal lengths')
+        return (f' has series of unequal length ({min(lengths)} to {max(lengths)} steps); '
+                'use a version of the data set with equal lengths')
     if len(widths) > 1 or widths == {0}:
         return f': each line must have the same number of channels and a class, got {sorted(widths)} channels'
     return ''
@@ -354,7 +354,7 @@ _packaged_series = {
     'japanese-vowels': ('JapaneseVowels_eq', [f'coefficient {i}' for i in range(1, 13)])}
 
 def _ts_parts(paths):
-    "Return ({split: (x, y)}, class names) from {split: .ts file}"
+    "Read ({split: (x, y)}, class names) from {split: .ts file}"
     read = {split: _read_ts(path) for split, path in paths.items()}
     classes = list(dict.fromkeys(name for *_, names in read.values() for name in names))
     return {split: (x, y) for split, (x, y, _) in read.items()}, classes
@@ -438,7 +438,7 @@ def _informative_boxes(
 
 # %% ../../nbs/02_data/01_signals.ipynb #050
 def _sample_times(rng, n, steps, sampling='irregular', stop=20.):
-    "Return the sampling times [n, steps]"
+    "Draw the sampling times [n, steps] of `n` examples"
     check_choice('sampling', sampling, ('irregular', 'regular'))
     if sampling == 'regular': return np.broadcast_to(np.linspace(0, stop, steps), (n, steps))
     chosen = rng.random((n, 2*steps)).argsort(1)[:, :steps]
@@ -485,7 +485,7 @@ _processes = {'gaussian': _gaussian, 'harmonic': _harmonic, 'pseudo-periodic': _
 
 # %% ../../nbs/02_data/01_signals.ipynb #055
 def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
-    "Return (values, labels, informative entries) of `n` examples"
+    "Draw `n` examples; return (values, labels, informative entries)"
     label = rng.permutation(np.arange(n) % 2)
     x = _processes[process](rng, _sample_times(rng, n, steps, sampling), features)
     if process != 'gaussian': x = x + rng.normal(0, noise, x.shape)
@@ -496,7 +496,7 @@ def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
 
 # %% ../../nbs/02_data/01_signals.ipynb #056
 def _layout(layout, positional):
-    "Return the Layout named `layout`, and its class names"
+    "Return the Layout that `layout` names, and its class names"
     if isinstance(layout, str):
         if layout not in _layouts:
             raise ValueError(f'layout must be one of {", ".join(_layouts)}, or a Layout, got {layout!r}')
@@ -548,7 +548,7 @@ def vanishing_series(
 def encode_signals(
     data, # a DatasetDict or Dataset from this module, or a part of one
 ): # same type, with pixel_values or values, labels, example_id and, where known, informative
-    "Number the examples of `data` for `SignalCollator`"
+    "Number the examples of `data` and rename its columns for `SignalCollator`"
     parts, first, splits = {}, 0, data
     if not isinstance(data, dict): splits = {'': data}
     for split, part in splits.items():
@@ -571,8 +571,8 @@ def encode_signals(
 
 # %% ../../nbs/02_data/01_signals.ipynb #065
 class SignalCollator:
-    """Convert rows of encoded signals to one batch of tensors: pixel_values [B, C, H, W] or values [B, T, F], labels
-    and example_id [B]"""
+    """Data collator that converts rows of encoded signals to a batch of tensors: pixel_values [B, C, H, W]
+    or values [B, T, F], labels and example_id [B]"""
     def __call__(self, rows:list) -> dict:
         "Return `rows` as tensors, with `informative` [B, T, F] where it is known"
         types = dict(pixel_values=torch.float32, values=torch.float32, labels=torch.long, example_id=torch.long,

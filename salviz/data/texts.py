@@ -69,7 +69,7 @@ def _packaged(name):
 
 # %% ../../nbs/02_data/00_texts.ipynb #009
 def _sts_b():
-    "Return the three splits of STS-B"
+    "Read the three splits of STS-B"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
         scores, first, second = zip(*(line.split('\t')[4:7] for line in lines))
@@ -81,7 +81,7 @@ def _sts_b():
 def _frame(rows): return pd.DataFrame(rows, dtype=object)
 
 def _txt(path):
-    "Return the lines of a file that are not blank"
+    "Read the lines of a text file that are not blank"
     return _frame(dict(text=[line.strip() for line in read_lines(path) if line.strip()]))
 
 readers = {'.csv': read_csv, '.jsonl': lambda path: _frame(read_jsonl(path)), '.parquet': read_parquet}
@@ -102,7 +102,7 @@ def one_table(
     part,         # one split, as passed by the user
     readers:dict, # {extension: function that reads the file at a path as a data frame}
 ): # a Dataset or data frame
-    "Return one split as a table"
+    "Convert one split to a table, reading it from its file if `part` is a path"
     if isinstance(part, (str, Path)): part = read_by_ending(part, readers)
     if isinstance(part, (pd.DataFrame, Dataset)): return part
     raise ValueError('a split must be a Dataset, a pandas DataFrame or the path of a file '
@@ -115,7 +115,7 @@ def from_hub(
     here='',                    # the packaged alternatives, for error messages
     repository=None,            # its name on the Hub; None: `name`
 ):
-    "Load the data set `name` from the Hub; raise an error with the reason and the packaged alternatives otherwise"
+    "Load the data set `name` from the Hub; if this fails, raise an error with the reason and the packaged alternatives"
     repository = repository or name
     named = repr(name)
     if repository != name: named += f' ({repository})'
@@ -156,7 +156,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if there are `bad` row numbers in `split`; `what` describes the error"
+    "Raise a `ValueError` if the list `bad` of row numbers of `split` is not empty; `what` describes what is wrong"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -223,7 +223,7 @@ def written_labels(
     scores=False, # whether they are known to be scores
     names=False,  # whether they are known to be class names, so that no number has a fraction
 ) -> list: # of int, of float, or of the same str
-    "Convert `fields` to numbers if all fields that are not blank are written as numbers; else return them unchanged"
+    "Convert `fields` to numbers if all of them, except blank ones, are written as numbers; else return them unchanged"
     written = [x.strip() for x in fields]
     filled = {*written} - {''}
     numbers = {}
@@ -248,13 +248,13 @@ def _as_seen(name):
     return ' '.join(seen.split())
 
 def _pairs_alike(names, key):
-    "Return [(name, earlier name)] for the names that `key` makes equal"
+    "Return [(name, earlier name)] for each name whose `key` equals that of an earlier name"
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5b
 def _alike_problem(names) -> str:
-    "Return what is wrong with `names` of classes of which two look the same, '' if no two do"
+    "Describe the first two class `names` that look the same; '' if all look different"
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         return f'the classes mix numbers and texts: {twice} occurs as both; convert the column to one type'
@@ -264,14 +264,14 @@ def _alike_problem(names) -> str:
     return ''
 
 def _warn_case(names):
-    "Warn about `names` of classes that differ only in case"
+    "Warn about class `names` that differ only in case"
     for name, other in _pairs_alike(names, lambda name: _as_seen(name).casefold()):
         warnings.warn(f'the classes {other!r} and {name!r} differ only in case; they are treated as two classes',
                       stacklevel=5)
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
-    "Return a label as a plain string or integer, None if it is missing; numbers with a fraction stay floats"
+    "Convert a label to a plain string or integer, None if it is missing; numbers with a fraction stay floats"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
@@ -290,7 +290,7 @@ def _plain_labels(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
 def _names_problem(names, wanted, stored, labels) -> str:
-    "Return what is wrong with the class `names`, '' if nothing; the other arguments are their possible sources"
+    "Describe what is wrong with the class `names`, '' if nothing is; the other arguments are their possible sources"
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
         return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
     if wanted is None and (problem := _alike_problem(names)): return problem
@@ -320,7 +320,7 @@ def _are_numbers(labels, feature, names):
 
 # %% ../../nbs/02_data/00_texts.ipynb #026b
 def _ids_of_names(names, numbered) -> dict:
-    "Return {label: class index} for the classes `names`; `numbered` labels are the indices"
+    "Map the labels of the classes `names` to indices; if `numbered`, the labels are the indices"
     if numbered: return {i: i for i in range(len(names))}
     return {name: i for i, name in enumerate(names)}
 
@@ -340,12 +340,12 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
 
 # %% ../../nbs/02_data/00_texts.ipynb #026c
 def _label_ids(labels, names, split, numbered=False):
-    "Return `_class_ids` for one label per row"
+    "Convert `labels`, one per row, to class indices as in `_class_ids`"
     ids, distinct = _ids_of_names(names, numbered), [*{*labels}]
     keys = distinct
     if not numbered: keys = map(str, distinct)
     of = dict(zip(distinct, map(ids.get, keys)))
-    if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
+    if None in of.values(): _class_ids([*zip(labels)], names, split, numbered) # raises the error
     return [of[x] for x in labels]
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
@@ -360,7 +360,7 @@ def _as_list(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
-    "Return whether the rows of train have lists of labels in column `label`; raise an error if only some do"
+    "Return whether column `label` of train contains lists of labels; raise an error if only some rows do"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
     if any(are_lists):
         refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
@@ -369,7 +369,7 @@ def _has_lists(table, label) -> bool:
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02c
 def _are_flags(rows, feature) -> bool:
-    "Return whether the lists `rows` have a 0 or 1 per class, rather than class numbers"
+    "Return whether the lists in `rows` are flags (0 or 1 per class) rather than class numbers"
     sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
     numbers = (bool, np.bool_, int, float, np.integer, np.floating)
     if isinstance(feature, ClassLabel) or len(sizes) != 1 or min(sizes) < 2: return False
@@ -393,16 +393,17 @@ def _flag_ids(rows, names, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03b
 def _several_columns(rows, feature, labels):
-    "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
+    "Convert lists of labels to their type and {split: class numbers of each row}; `feature` is the type of one label"
     ids = {}
     if _are_flags(rows['train'], feature):
         if labels is None: labels = range(len(rows['train'][0]))
         names = list(map(str, labels))
         for split, split_rows in rows.items(): ids[split] = _flag_ids(split_rows, names, split)
         return Sequence(ClassLabel(names=names)), ids
-    plain = {split: [list(map(_plain, row)) for row in split_rows] for split, split_rows in rows.items()}
-    for split, split_rows in plain.items():
-        refuse_rows([i for i, row in enumerate(split_rows) if None in row], split, 'a label is missing')
+    plain = {}
+    for split, split_rows in rows.items():
+        plain[split] = [list(map(_plain, row)) for row in split_rows]
+        refuse_rows([i for i, row in enumerate(plain[split]) if None in row], split, 'a label is missing')
     train_labels = [*chain(*plain['train'])]
     names = _class_names(train_labels, feature, labels)
     numbered = _are_numbers(train_labels, feature, names)
@@ -412,7 +413,7 @@ def _several_columns(rows, feature, labels):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03c
 def _list_columns(tables, label, labels):
-    "Return `_several_columns` for the lists in column `label`, or for the columns of flags that `label` lists"
+    "Apply `_several_columns` to the lists in column `label`, or to the columns of flags that `label` lists"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -452,7 +453,8 @@ def _as_in_train(tables, column, rows) -> dict:
         places = names
         if of_train: places = class_places(names, of_train)
         place = dict(enumerate(places)) # other values stay as they are
-        renumbered[split] = [[place.get(x, x) for x in row] for row in rows[split]]
+        def renumber(row): return [place.get(x, x) for x in row]
+        renumbered[split] = list(map(renumber, rows[split]))
         refuse_rows([i for i, row in enumerate(renumbered[split]) if None in row], split,
                     f'the split has the classes {", ".join(names)}, train has {", ".join(of_train or ())}, and a label '
                     'is of a class that train lacks')
@@ -470,7 +472,7 @@ def _scores(labels, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #029b
 def _label_columns(tables, label, labels, task):
-    "Return the feature of column `label`, and `{split: its values}`"
+    "Convert the labels of all splits; return their type and {split: values}"
     if task == 'multi_label_classification' or not isinstance(label, str) or _has_lists(tables['train'], label):
         if task not in (None, 'multi_label_classification'):
             raise ValueError(f'task={task!r} needs one label per row, but column {label!r} has lists of '
@@ -548,11 +550,12 @@ def cut_rows(
 def check_splits(parts):
     "Raise a `ValueError` if `parts` {split: rows} has no train split or an empty split"
     problems = [f'the {name} split is empty' for name in three_splits if name in parts and not len(parts[name])]
-    if 'train' not in parts: problems = [f'the source has no train split; it has {", ".join(map(str, parts)) or "nothing"}']
+    listed = ', '.join(map(str, parts)) or 'nothing'
+    if 'train' not in parts: problems = [f'the source has no train split; it has {listed}']
     if problems: raise ValueError(problems[0])
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
-    "Return three splits: those in `parts`, and missing ones cut from its train split with the fractions `splits`"
+    "Complete `parts` to three splits by cutting missing ones from train, with the fractions `splits`"
     fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
     if not missing: return DatasetDict({name: parts[name] for name in three_splits})
     train = parts['train']
@@ -664,7 +667,7 @@ def _columns(line):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2b
 def _tag_lines(path):
-    "Return [[(line number, columns)]] of each sentence in the file at `path`, with equal numbers of columns"
+    "Read a file of tagged words as [[(line number, columns)]], one list per sentence; check the number of columns"
     lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
     plain = [(i, _columns(line)) for i, line in lines if line.strip() and line[0] != '#' and line[:10] != '-DOCSTART-']
     if not plain: raise ValueError(f'{path} has no line with a word and its tag')
@@ -730,7 +733,7 @@ _token_sources = Sources({'ner-tweets': lambda: dict(train=_bio(asset('ner-tweet
                         {'.conll': _bio, '.txt': _bio, '.jsonl': readers['.jsonl'], '.parquet': readers['.parquet']})
 
 def _numbered_columns(words, tags):
-    "Return `_token_sources` for files whose columns are given by number"
+    "Return a copy of `_token_sources` whose readers take the columns of words and tags by number"
     if not isinstance(words, int): words = None
     if not isinstance(tags, int): tags = None
     def read(path): return _bio(path, words, tags)
@@ -760,7 +763,7 @@ def _tagged(table, words, tags, split):
 def _tag_order(tag): return tag != 'O', re.sub('^.-', '', tag), tag # by type, then by prefix
 
 def _tag_columns(rows, feature, labels):
-    """Return the tag names, and `{split: lists of their numbers}` for `rows` {split: lists of tags}; `feature` is the
+    """Return the tag names, and `{split: lists of tag numbers}` for `rows` {split: lists of tags}; `feature` is the
     stored type of train's column"""
     train = [t for row in rows['train'] for t in row]
     names = _class_names(train, feature, labels)
@@ -807,7 +810,7 @@ _lexicon = dict(article='a the this every some no'.split(),
 
 # %% ../../nbs/02_data/00_texts.ipynb #066b
 def _phrase(pick, chance):
-    "Return a random noun phrase as lists of source and target words"
+    "Draw a random noun phrase; return its source words and its target words"
     if chance() < .3:
         name = ''.join(pick('syllable') for _ in range(2 + (chance() < .5))).capitalize()
         return [name], [name]
@@ -819,7 +822,7 @@ def copy_reorder(
     size:int, # number of pairs, all with different sources
     seed=0,   # of the random choice
 ) -> Dataset: # columns text and target_text
-    "Return pairs of sentences of the copy-and-reorder language"
+    "Generate pairs of sentences in the copy-and-reorder language"
     rng, pairs = np.random.default_rng(seed), {}
     def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
     while len(pairs) < size:
@@ -899,7 +902,7 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "Return a random sentence with `verb`, and {question: start and end of its answer}"
+    "Draw a random sentence with `verb`; return it with {question: start and end of the answer}"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
     # positions are counted, because subject and object may be the same phrase
@@ -915,7 +918,7 @@ def _synthetic_questions(
     seed=0,      # of the random choice
     sentences=2, # per context, 1 to 7; they have different verbs
 ) -> Dataset: # columns question, context and answer, [start, end] in characters
-    "Return synthetic questions that ask who does what where"
+    "Generate synthetic questions about who does what where"
     rng, rows = np.random.default_rng(seed), {}
     def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
     while len(rows) < size:
@@ -954,7 +957,7 @@ def _is_place(x): return isinstance(x, (int, np.integer)) and not isinstance(x, 
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04c
 def _answer_span(answer, context) -> tuple: # (start, end); None: no answer; (): not in the context
-    "Return the character span of the first `answer` in `context`"
+    "Return the character span of the (first) `answer` in `context`"
     if isinstance(answer, dict): # SQuAD's
         texts, starts = (_listed(answer.get(k)) for k in ('text', 'answer_start'))
         if not texts: return None
@@ -1032,7 +1035,7 @@ def subset(
 
 # %% ../../nbs/02_data/00_texts.ipynb #fin1
 def _beyond_json(x):
-    "Return a JSON form of a value that JSON cannot represent: its type and content"
+    "Convert a value that JSON cannot represent to its type and content"
     if isinstance(x, (datetime.datetime, datetime.date, datetime.time, pd.Timedelta)):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
@@ -1040,7 +1043,7 @@ def _beyond_json(x):
     raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with the raw, undecoded files in column `name` of images, audio or video"
+    "Return `part` with undecoded files in column `name`, if it contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
@@ -1083,7 +1086,7 @@ _types = dict(input_ids=Sequence(Value('int32')), attention_mask=Sequence(Value(
 
 # %% ../../nbs/02_data/00_texts.ipynb #084
 def _refuse_shared(aligned):
-    "Raise a `ValueError` for texts in which a token covers several tagged words"
+    "Raise a `ValueError` if a token of a text covers several tagged words"
     bad = next((t for t in aligned if len(t.words) < len(t.unmerged_spans)), None)
     if bad is None: return
     several = next(w for w, span in zip(bad.words, bad.word_spans) if span not in bad.unmerged_spans)
@@ -1092,7 +1095,7 @@ def _refuse_shared(aligned):
 
 # %% ../../nbs/02_data/00_texts.ipynb #084b
 def _token_labels(word_ids, tags):
-    "Return labels with the tag of each word at its first token, -100 elsewhere"
+    "Return the labels of the tokens: the tag of a word at its first token, -100 elsewhere"
     words, first = np.unique(word_ids, return_index=True)
     labels = np.full(len(word_ids), -100)
     labels[first[words >= 0]] = np.asarray(tags)[words[words >= 0]]
@@ -1111,7 +1114,7 @@ def _encode_targets(targets, tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2
 def _ended(t, tokenizer):
-    "Append the end token of `tokenizer` to `t`, unless it already ends with it"
+    "Append the end token of `tokenizer` to `t`, unless `t` already ends with it"
     end = tokenizer.eos_token_id
     if end is None or t.input_ids[-1] == end: return t
     def more(x, value): return np.append(x, value).astype(x.dtype)
@@ -1131,7 +1134,7 @@ def _between(t) -> slice:
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2c
 def _begun_once(t):
-    "Return `t` without a second begin token and the other special tokens between its two texts"
+    "Remove a second begin token, and the other special tokens next to it, from between the two texts of `t`"
     is_left = np.ones(len(t), bool)
     is_left[_between(t)] = False
     if is_left.all(): return t
@@ -1142,7 +1145,7 @@ def _begun_once(t):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2d
 def _pair_length(tokenizer, max_length):
-    "Return the maximum length for encoding a prompt and answer, so that the result fits `max_length` with an end token"
+    "Return the length to which a prompt and its answer are truncated, so that they fit `max_length` with an end token"
     if max_length is None: return None
     pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
     removed = _between(pair)
@@ -1195,7 +1198,7 @@ def _joined(text):
 
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Return the columns for some texts (str or lists of words), and the number of tokens cut from each"
+    "Encode some texts (str or lists of words); return their columns and the number of tokens cut from each"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
@@ -1233,7 +1236,7 @@ def _longest(tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #087b
 def _warn_cut(cut, max_length):
-    "Issue one warning about all texts from which tokens were `cut`"
+    "Issue one warning for all texts that were truncated; `cut` is the number of tokens cut from each"
     longer = [c for c in cut if c]
     warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were truncated (by at most '
             f'{max(longer, default=0)} tokens)')
@@ -1241,7 +1244,7 @@ def _warn_cut(cut, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #087c
 def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None, **columns):
-    "Return an encoded Dataset and the number of tokens cut from each text; `columns` as for `_encode_chunk`"
+    "Encode all texts in chunks as in `_encode_chunk`; return a Dataset and the number of tokens cut from each text"
     chunks, cut, n = [], [], len(columns['text'])
     types = _types | dict(labels=labels_type)
     for start in range(0, n, 2000):
@@ -1255,7 +1258,7 @@ def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm3
 def _refuse_unasked(encoded, split):
-    "Raise a `ValueError` for rows without a token to predict"
+    "Raise a `ValueError` if a row of `split` has no token to predict"
     bad = [i for i, labels in enumerate(encoded['labels'][:]) if {*labels} <= {-100}]
     refuse_rows(bad, split, 'there is no token to predict (the text has one token, or its answer was cut off; '
                             'answers_within removes questions whose answer is cut off)')
@@ -1288,15 +1291,15 @@ def _check_task(task, part):
     pretraining = [name for name in texts if tasks[name].self_supervised]
     if task in pretraining or task == intended: return task
     uses = intended or f'pre-training ({", ".join(pretraining)})'
-    problem = (f'task={task!r} does not support data with the columns {", ".join(part.column_names)}, which are for '
-               f'{uses}')
+    columns = ', '.join(part.column_names)
+    problem = f'task={task!r} does not support data with the columns {columns}, which are for {uses}'
     if task not in texts:
         problem = f'task must be one of {", ".join(texts)} or None (inferred from the columns), got {task!r}'
     raise ValueError(problem)
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
 def _columns_to_encode(task, part):
-    "Return {argument of `_encode_chunk`: column of `part`} for `task`, and what it predicts: 'answer', 'all' or None"
+    "Return {argument of `_encode_chunk`: values} for `task`, and which tokens are predicted: 'answer', 'all' or None"
     names, predicts = dict(text='text', text_pair='text_pair'), None
     if 'words' in part.column_names: names['text'] = 'words'
     if task: names |= {name: name for name in tasks[task].columns[1:]}
@@ -1341,7 +1344,7 @@ def _answers_within(
     tokenizer,        # a fast tokenizer of transformers
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
-    "Return `data` without the questions whose answer is cut off; warn with their number"
+    "Remove the questions whose answer would be cut off from `data`; a warning gives their number"
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
         raise ValueError('answers_within: data must be a DatasetDict of questions with contexts, '
@@ -1386,7 +1389,7 @@ def encode_texts(
 
 # %% ../../nbs/02_data/00_texts.ipynb #102
 class Collator:
-    "Convert rows of an encoded Dataset to one batch of tensors, padded on the right"
+    "Data collator that converts rows of an encoded Dataset to a batch of tensors, padded on the right"
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # defines the id of the padding token
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators
@@ -1411,7 +1414,7 @@ class Collator:
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 
     def _padded(self, lists, pad):
-        "Return `lists` of integers as one padded tensor"
+        "Pad `lists` of integers to one tensor"
         n = max(map(len, lists))
         if self.pad_to_multiple_of: n += -n % self.pad_to_multiple_of
         out = torch.full((len(lists), n), pad)
@@ -1451,7 +1454,7 @@ _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_inpu
 _types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())
 
 def _reads_types(model) -> bool:
-    "Return whether `model` uses token_type_ids as intended, as the sentence that each token belongs to"
+    "Return whether `model` reads token_type_ids as intended: as the number of the sentence that a token belongs to"
     inner = next((m for m in model.modules() if hasattr(type(m), 'main_input_name')), None)
     if inner is None: return True # neither a transformers model nor one of this library: assume that it does
     named = 'token_type_ids' in inspect.signature(inner.forward).parameters

@@ -27,7 +27,7 @@ measures = ('spearman', 'kl', 'top_overlap')
 def _measures(kendall): return measures + ('kendall',)*bool(kendall)
 
 def _tau(x, y):
-    "Return Kendall's tau-b, NaN if one side is constant"
+    "Return Kendall's tau-b of `x` and `y`, NaN if one of them is constant"
     from scipy.stats import kendalltau # imported here because it loads slowly
     if np.ptp(x) == 0 or np.ptp(y) == 0: return np.nan
     return float(kendalltau(x, y).statistic)
@@ -41,7 +41,7 @@ def _check_how(sign, top_fraction):
     check_fraction('top_fraction', top_fraction, whole=True)
 
 def _top_count(n:int, top_fraction:float) -> int:
-    "Return how many of `n` tokens `top_fraction` selects, at least one"
+    "Return the number of tokens, at least one, that `top_fraction` selects from `n`"
     return max(1, int(np.ceil(n*top_fraction - 1e-6)))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #010
@@ -100,7 +100,7 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the columns layer and head that `level` has, the maps [m, n, n], and bool [m, n, n]: keys with weight from
+    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and bool [m, n, n]: keys with weight from
     some head of the layer"""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
@@ -112,7 +112,7 @@ def _maps_of(snapshot, name, level):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021c
 def _table(rows_of, level):
-    "Return `rows_of(level)`; for 'all', the rows of every level with the level as a column"
+    "Return `rows_of(level)`; for 'all', concatenate the rows of all levels, with the level as a column"
     check_choice('level', level, (*_levels, 'all'))
     if level in _levels: return rows_of(level)
     whole = pd.concat([rows_of(l).assign(level=l) for l in _levels], ignore_index=True)
@@ -121,7 +121,7 @@ def _table(rows_of, level):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #023
 def _mean(x, axis):
-    "Return the mean of `x` over `axis` where it is defined, NaN where nothing is"
+    "Return the mean of `x` over `axis` without NaNs; NaN where all values are NaN"
     defined = ~np.isnan(x)
     n = defined.sum(axis)
     return np.divide(np.where(defined, x, 0).sum(axis), n, out=np.full(n.shape, np.nan), where=n > 0)
@@ -215,7 +215,7 @@ def compare_methods(
     counts=None, # tokens, pixels or entries that count
     **options,   # of `compare_attributions`
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
-    "Return the mean similarity of every two methods; KL is directed, of `method_a` from `method_b`"
+    "Return the mean similarity of each ordered pair of methods, because KL is that of `method_a` from `method_b`"
     if len(values) < 2:
         raise ValueError('compare_methods: values must have attributions of at least two methods, got '
                          f'{", ".join(values) or "none"}')
@@ -271,7 +271,7 @@ def compare_snapshots(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052
 def _paired(a, b):
-    "Return pairs of the snapshots `a` and `b` of the same sentence"
+    "Match each snapshot in `a` with the snapshot of the same sentence in `b`; return the pairs"
     rest, pairs, problem = list(b), [], ''
     advice = ('compare runs with the same probes and tokenizer (random probes depend on the seed: train both with '
               "the same ones, such as probes='test[:8]')")

@@ -20,7 +20,7 @@ from .statistics import paired_t
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-6
 @dataclass(frozen=True)
 class Estimate:
-    "A mean effect over the pairs of one or several tasks"
+    "Mean effect over the pairs of one or several tasks"
     mean:float     # of the task means
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
@@ -53,7 +53,7 @@ def _p(estimate, value, alternative):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7
 def _task_codes(tasks, n):
-    "Return the task index of each of `n` pairs"
+    "Return the index of the task of each of the `n` pairs"
     if tasks is None: return np.zeros(n, dtype=int)
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
@@ -109,7 +109,7 @@ def tost(
     tasks=None,      # the task of each pair, see `over_tasks`
     sides=2,         # 2: equivalence, neither worse nor better by the margin; 1: no harm, not worse by the margin
 ) -> float: # NaN without an interval
-    "Return the p-value of a mean difference as large as `margin`; a small p-value shows that it is smaller"
+    "Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that it is as large"
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
@@ -127,7 +127,7 @@ def detectable(
     power=.8,        # probability of detection
     confidence=.95,  # of the interval that must exclude 0
 ) -> float: # NaN with too few pairs
-    "Return the smallest true effect that so many pairs detect with probability `power`"
+    "Return the smallest true effect that `n` pairs detect with probability `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
@@ -144,7 +144,7 @@ def _quantiles(freedom, power=.8, confidence=.95):
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-23
 @dataclass(frozen=True)
 class Spread:
-    "The difference between the deviations of paired values: ln(deviation of the first / of the second)"
+    "Difference in variability of paired values: ln(deviation of the first values/deviation of the second)"
     mean:float     # that logarithm; positive: the first values vary more
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
@@ -162,7 +162,7 @@ def pitman_morgan(
     tasks=None,      # the task of each pair, whose mean is subtracted; None: one task
     confidence=.95,  # of the interval
 ) -> Spread: # without an interval if there are too few pairs, one side is constant, or both are proportional
-    "Test whether paired values have equal variances, with Pitman's and Morgan's test"
+    "Test whether paired values have equal variances (Pitman and Morgan 1939)"
     check_fraction('confidence', confidence)
     first, second = _a_list('first', first), _a_list('second', second)
     check_lengths(first=first, second=second)
@@ -188,7 +188,7 @@ def detectable_ratio(
     power=.8,        # probability of detection
     confidence=.95,  # of the interval
 ) -> float: # NaN with too few pairs
-    "Return the smallest true ln(deviation/deviation) that so many pairs detect with probability `power`"
+    "Return the smallest true log ratio of the deviations that `pairs` pairs detect with probability `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')

@@ -42,7 +42,7 @@ def _pymoo():
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
-    "Return the front of `costs`; equal rows are all included"
+    "Return the rows of `costs` on the front, including all of several equal rows"
     costs = np.asarray(costs, dtype=np.float64)
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]
@@ -83,14 +83,14 @@ def _renamed(name, old, new):
     return '_'.join(new if word == old else word for word in words)
 
 def _check_measures(frame, measures):
-    "Raise a `ValueError` for metrics that the table does not have"
+    "Raise a `ValueError` if `frame` lacks one of the metrics `measures`"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
         if m not in have: raise ValueError(f'front: unknown metric {m!r}; available: {", ".join(have) or "none"}')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013b
 def _choice_problem(measures, have) -> str:
-    "Return why the two `measures` must not select the front, '' if they may"
+    "Explain why the two `measures` must not select the front; '' if they may"
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
             hint = ' (add it to the measures of the study)'*(twin not in have)
@@ -101,7 +101,7 @@ def _choice_problem(measures, have) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
-    "Return {metric: 'higher' or 'lower'}"
+    "Return {metric: 'higher' or 'lower'}; raise a `ValueError` if the better direction of a metric is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
     if unknown: raise ValueError(f"front: the better direction of {unknown[0]} is unknown; pass "
@@ -110,7 +110,7 @@ def _directions(measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
 def _setting_problem(frame, names, setting, method) -> str:
-    """Return why the `frame`, the rows with a value of `setting`, does not determine a front of `method`, '' if it
+    """Explain why `frame`, the rows with a value of `setting`, does not determine a front of `method`; '' if it
     does; `names` are the settings of the study"""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
@@ -124,7 +124,7 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of `frame` with a value of `setting`, and their method"
+    "Return the rows of `frame` that have a value of `setting`, and their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     if 'run' not in frame and setting in frame: names.append(setting) # without a run, numbers count as metrics
     mine = frame[[]]
@@ -147,7 +147,7 @@ def seeds_interval(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015b
 def _summed(frame, setting, measures, reported, confidence):
-    "Return one row per value of `setting`: number of seeds; mean and interval of `measures` and `reported`"
+    "Return one row per value of `setting`: the number of seeds, and mean and interval of each metric"
     rows = []
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
@@ -165,7 +165,7 @@ def _summed(frame, setting, measures, reported, confidence):
 _signs = dict(higher=-1., lower=1.) # of a metric as a cost
 
 def _costs(frame, measures, better, end=''):
-    "Return `measures` as costs [values, 2], lower is better; `end`: '_low' or '_high' of an interval"
+    "Return `measures` as costs [values, 2], lower is better; `end`: '' (means), '_low' or '_high' (ends of intervals)"
     sign = [_signs[better[m]] for m in measures]
     return frame[[f'{m}{end}' for m in measures]].to_numpy(float) * sign
 
@@ -178,7 +178,7 @@ def _ends(frame, measures, better):
 _standings = 'front', 'dominated', 'not distinguished'
 
 def _standing(frame, measures, better):
-    "Return which of `_standings` applies to each row"
+    "Return the entry of `_standings` that applies to each row of `frame`"
     rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not distinguished', dtype=object)
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
@@ -201,7 +201,7 @@ def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
 # %% ../../nbs/08_metrics/06_front.ipynb #fr019
 @dataclass(frozen=True, eq=False)
 class Front:
-    "Two metrics over the values of a setting, and the values that no other one dominates"
+    "Pareto front of two metrics over the values of a setting"
     # one row per value, in order: the setting, seeds, mean and interval of each metric, standing, is_knee
     frame:pd.DataFrame
     setting:str
@@ -225,7 +225,7 @@ class Front:
 
     @property
     def sentences(self) -> list:
-        "Sentences that summarise the front and its limits"
+        "Sentences that summarise the front and its limitations"
         return [*_standing_sentences(self), _knee_sentence(self), *_area_sentences(self)]
 
     def _repr_html_(self):
@@ -237,12 +237,13 @@ class Front:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021
 def _reference_needed(measures) -> str:
-    return (f'pass the reference point of the hypervolume, reference=(x, y), a point that is worse than all values in '
-            f'{measures[0]} and {measures[1]}; the default (0, 0) is for metrics between 0 and 1 where higher is better')
+    return ('pass the reference point of the hypervolume, reference=(x, y), a point that is worse than all values in '
+            f'{measures[0]} and {measures[1]}; '
+            'the default (0, 0) is for metrics between 0 and 1 where higher is better')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    "Raise a `ValueError` for invalid arguments, whatever the runs; `have`: names of metrics"
+    "Check arguments without looking at the runs; return the better directions; `have` lists the available metrics"
     check_fraction('front: confidence', confidence)
     if problem := _choice_problem(measures, have): raise ValueError(f'front: {problem}')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})
@@ -255,7 +256,7 @@ def _check_arguments(measures, better, reference, confidence, have=()): # {measu
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021c
 def _reference(frame, measures, reference):
-    "Return the reference point (x, y): `reference`, or (0, 0) if that is the worst possible value"
+    "Return the reference point (x, y): `reference`, or by default (0, 0) if all values lie between 0 and 1"
     values = frame[list(measures)].to_numpy(float)
     if reference is None and not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f'front: {_reference_needed(measures)}')
@@ -263,7 +264,7 @@ def _reference(frame, measures, reference):
     return tuple(map(float, reference))
 
 def _area(frame, measures, better, reference):
-    "Return the hypervolume of the rows of `frame`"
+    "Return the hypervolume that the rows of `frame` dominate"
     signs = np.array([_signs[better[m]] for m in measures])
     return dominated_area(_costs(frame, measures, better), np.asarray(reference)*signs)
 
@@ -307,7 +308,7 @@ def front_of(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21bs
 def _front_from(table, runs, measures, reported, better, reference, more):
-    "Return the `Front` of `table`"
+    "Create the `Front` from the `table` with one row per value"
     table['standing'] = _standing(table, measures, better)
     at = _front_rows(_costs(table, measures, better))
     knee = knee_row(_costs(table, measures, better)[at])
@@ -334,7 +335,7 @@ def _valued(values): return listed([value_words(v) for v in values])
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023b
 def _standing_sentences(front) -> list:
-    "Return sentences on the numbers of values on the front, dominated and left out"
+    "Return sentences that count the values on the front, dominated values and excluded values"
     f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
     first, sure, unsure = (int(counts.get(name, 0)) for name in _standings)
@@ -389,7 +390,7 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    "Return the intervals in which the front is thin; for a front of one value, those on both sides of it"
+    "Return the intervals between neighbours on the front, the widest first; for one value, those on both sides of it"
     on = front.frame[front.frame['standing'] == 'front']
     at = _front_rows(_costs(on, front.measures, front.better))
     on, values = on.iloc[at], sorted(front.values)
@@ -405,7 +406,7 @@ def next_value(
     front:Front,
     scale='log', # scale of the setting; or 'linear'
 ): # None: there is no new value between the existing ones
-    "Return the value of the setting to train next, where the front is thinnest"
+    "Return the value of the setting to train next, in the widest gap of the front"
     values = sorted({*front.values, *front.left_out})
     def width(pair):
         a, b = pair

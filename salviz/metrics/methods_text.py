@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6
 class Written(str):
-    "Text with the BibTeX entries that it cites in `citations`"
+    "Text with the BibTeX entries that it cites, in the attribute `citations`"
     citations = ()
 
     def write(self,
         path, # .md or .tex; the entries are written to a .bib file with the same name
     ):
-        "Write the text and the entries that it cites"
+        "Write the text to `path`, and the entries that it cites to a .bib file"
         path = Path(path)
         write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
@@ -80,11 +80,11 @@ def _span(values):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9c
 class _Library:
-    "BibTeX entries that a text cites, collected while it is written"
+    "Collection of the BibTeX entries that a text cites"
     def __init__(self): self.entries = {}
 
     def of(self, *facts):
-        "Return a citation of the known papers of `facts`"
+        "Return a citation of the papers that `facts` are based on, and collect their entries"
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
@@ -96,7 +96,7 @@ def _splits_of(configs) -> list:
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _named_parts(facts, library):
-    "Return `facts` as a list, each with its citation"
+    "Return the words of `facts`, separated by commas, each followed by its citation"
     return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
 
 def _model_parts(configs, library):
@@ -191,7 +191,7 @@ def _grid_parts(design, seeds):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14
 def _selection_parts(configs):
-    "Return which checkpoints are scored"
+    "Describe which checkpoints are scored"
     last = [_part(config, 'settings', 'returns') == 'last' for config in configs]
     best = _all(configs, 'best_metric', 'name')
     if last and all(last): return ['Scores are those of the final weights.']
@@ -239,7 +239,7 @@ _reported_packages = 'python salviz torch transformers numpy'.split()
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15b
 def _hardware_parts(configs):
-    "Return the hardware that the runs have recorded"
+    "Describe the hardware that the runs have recorded"
     machines = []
     for hardware in _all(configs, 'hardware'):
         if not isinstance(hardware, dict): continue
@@ -269,7 +269,7 @@ def _version_parts(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15d
 def _minutes_parts(runs):
-    "Return the training time of the runs that have recorded it"
+    "Describe the training time of the runs that have recorded it"
     recorded = [run.summary.get('train_seconds') for run in runs]
     seconds = [x for x in recorded if isinstance(x, (int, float)) and math.isfinite(x)]
     if not seconds: return []
@@ -360,7 +360,7 @@ def _unknown_part(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22
 def _limits(runs):
-    "Return sentences on the limits of the numbers of a card"
+    "Return sentences on the limitations of the numbers on a card"
     out = []
     seeds = {run.config.get('seed') for run in runs}
     if len(seeds) == 1: out.append('The model was trained with one seed: another seed may give another score.')
@@ -413,7 +413,7 @@ def _result_rows(source, runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23
 def _fenced(entry):
-    "Return a code block around a BibTeX entry with any content"
+    "Put a BibTeX entry with any content into a code block"
     fence = '`'*max(3, 1 + max(map(len, re.findall('`+', entry)), default=0))
     return f'{fence}bibtex\n{entry}\n{fence}'
 

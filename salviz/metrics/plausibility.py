@@ -46,7 +46,7 @@ def _check_pairs(
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return which tokens of the `TokenText` `text` the `rationale` (character spans or flags per word) marks"
+    "Return a flag per token of the `TokenText` `text`: whether the `rationale` (spans, or flags per word) marks it"
     kind = 'words'
     if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})
@@ -61,7 +61,7 @@ def _aligned(
     unit='word', # or 'token'
     how='sum',   # how to pool the values of a word's tokens: 'sum', 'mean', 'max' or 'first'
 ) -> tuple: # (list of arrays of values, list of bool arrays or None)
-    "Return values and flags for the words (or tokens) of each text"
+    "Convert values per token and rationales to one value and one flag per word (or token) of each text"
     check_choice('unit', unit, ('word', 'token'))
     check_lengths(texts=texts, values=values, rationales=rationales)
     out = [], []
@@ -111,7 +111,7 @@ def rationale_size(
     # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of them (the paper)
     reading='share',
 ): # a fraction (float), or a number of tokens (int)
-    "Return the average size of human rationales, over the examples that have a mark"
+    "Return the average size of human rationales over the examples with at least one mark"
     check_choice('reading', reading, ('share', 'length'))
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
     if not marked: raise ValueError('no rationale marks anything, so there is no average size; pass k')
@@ -199,7 +199,7 @@ def plausibility(
     area='trapezoid', # of `auprc`
     average='macro',  # of `token_f1` and `iou_f1`
 ) -> dict: # auprc, token_f1, iou_f1, k, examples (in both F1), auprc_examples (those of them with a mark)
-    "Return metrics of the agreement of explanations with human rationales"
+    "Measure how well explanations agree with human rationales"
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     pairs = _check_pairs(values, rationales)
     values, marked = map(list, zip(*pairs))
@@ -219,7 +219,7 @@ def plausibility_table(
     rationales:Sequence,                # flags of each example, or None
     **settings,                         # of `plausibility`
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
-    "Return a table with the `plausibility` of each method"
+    "Return a table of the `plausibility` of several methods"
     rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}
     return pd.DataFrame.from_dict(rows, orient='index')[['auprc', 'token_f1', 'iou_f1']].rename_axis('method')
 

@@ -32,13 +32,13 @@ def check_lengths(least=0, **lists):
                          f'{listed(map(str, counts))}')
 
 def check_shapes(description, dimensions, **arrays):
-    "Raise a `ValueError` unless the `arrays` {argument: array} have one shape with so many `dimensions`"
+    "Raise a `ValueError` unless the `arrays` {argument: array} have the same shape, with this number of `dimensions`"
     shapes = [list(np.shape(x)) for x in arrays.values()]
     if shapes.count(shapes[0]) < len(shapes) or len(shapes[0]) != dimensions:
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
 
 def check_classes(name, x, where=''):
-    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where` says where it occurs"
+    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where` is its place"
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
         raise ValueError(f'{name} must be a list of classes (integers), got shape {list(x.shape)} of {x.dtype}{where}; '
                          'take argmax(-1) of logits')
@@ -81,7 +81,7 @@ def multi_label_metrics(
     labels,      # 0 or 1 [examples, classes]: which classes apply
     predictions, # 0 or 1 [examples, classes]: which are predicted; not logits
 ) -> dict: # {'micro_f1', 'macro_f1', 'subset_accuracy'}
-    "Return how well sets of `predictions` match sets of `labels`"
+    "Return micro-F1, macro-F1 and subset accuracy of sets of predicted classes"
     y, p = np.asarray(labels), np.asarray(predictions)
     check_shapes('arrays [examples, classes] of one shape', 2, labels=y, predictions=p)
     check_lengths(1, labels=y, predictions=p)
@@ -110,7 +110,7 @@ def regression_metrics(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #013
 def _labelled(labels, predictions) -> list: # of (labels, predictions), int arrays without -100, one pair per example
-    "Return the labelled positions of each example"
+    "Return labels and predictions of each example at its labelled positions"
     check_lengths(labels=labels, predictions=predictions)
     out = []
     for i, (y, p) in enumerate(zip(labels, predictions)):
@@ -146,7 +146,7 @@ def detection_metrics(
     labels,      # [examples, tokens]: 1 replaced, 0 original, -100 unlabelled
     predictions, # [examples, tokens]: 1 or 0
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
-    "Return the F1 of replaced tokens, and the accuracy over all labelled tokens"
+    "Return the F1 of the class 'replaced', and the accuracy over all labelled tokens"
     y, p = _side_by_side(_labelled(labels, predictions))
     if not len(y): return dict(f1=math.nan, accuracy=math.nan)
     return dict(f1=_f1(y == 1, p == 1), accuracy=_fraction_true(y == p))
@@ -202,7 +202,7 @@ def next_token_metrics(
     labels,      # int [examples, tokens]: the next token, -100 if unlabelled
     predictions, # float [examples, tokens, 2]: the predicted token, and -log p of the actual next token (nats)
 ) -> dict: # {'accuracy', 'perplexity'}, NaN if nothing is labelled
-    "Return the accuracy and perplexity of a causal language model's next tokens"
+    "Return the accuracy and the perplexity of a causal language model that predicts the next token"
     expected = [np.asarray(p)[..., 0] for p in predictions]
     surprise = [np.asarray(p)[..., 1] for p in predictions]
     y, p = _side_by_side(_labelled(labels, [x.astype(np.int64) for x in expected]))
@@ -215,7 +215,7 @@ def span_metrics(
     labels,      # int [examples, tokens]: 1 in the answer, 0 elsewhere in the context, -100 unlabelled
     predictions, # int [examples, tokens]: the same for the predicted answer
 ) -> dict: # {'exact_match', 'f1'}, means over the examples with an answer; NaN if there are none
-    "Return how well answers are found in their contexts (Rajpurkar et al. 2016, over tokens)"
+    "Return exact match and F1 of answers in their contexts (Rajpurkar et al. 2016, but over tokens)"
     pairs = [(y == 1, p == 1) for y, p in _labelled(labels, predictions) if (y == 1).any()]
     return dict(exact_match=_fraction_true([(y == p).all() for y, p in pairs]),
                 f1=_fraction_true([2*(y & p).sum()/(y.sum() + p.sum()) for y, p in pairs]))
@@ -226,7 +226,7 @@ def train_test_gap(
     # one of the run's `measures`, such as 'accuracy' or 'macro_f1'; None: the one that selects its checkpoint
     metric=None,
 ) -> float: # NaN if either score was not recorded
-    "Return the score of the best checkpoint on training examples minus that on the test split"
+    "Return the difference between the training score and the test score of the best checkpoint"
     best = run.best_metric[0]
     names = [k for k in run.measures if k != 'loss' or k == best]
     if metric is None: metric = best

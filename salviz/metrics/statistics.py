@@ -63,7 +63,7 @@ _scored = ('gap', 'train', 'validation', 'test')
 def measure_names(
     splits=(), # names of further splits of the data, such as 'ood'; None: not yet known
 ) -> list:
-    "Return the possible metric names of a run; SCORE stands for a score of the run"
+    "Return the names of metrics that a run can have; SCORE is a placeholder for a score of the run"
     first = dict.fromkeys([*_scored, *(splits or ())])
     return [*_of_run, *(f'{split}_SCORE' for split in first)]
 
@@ -78,7 +78,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if it is not such a metric
-    "Divide the metric `name` of `run` into its split and its score; both may contain '_'"
+    "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
 
@@ -143,7 +143,7 @@ def _runs_frame(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #018
 def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN if there are too few
-    "Return mean and standard deviation of `values`, one per seed; NaN and infinity do not count"
+    "Return mean and standard deviation of `values`, one per seed; NaN and infinity are excluded"
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
     mean, std = math.nan, math.nan
@@ -154,7 +154,7 @@ def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN if there are t
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021
 @dataclass(frozen=True)
 class Comparison:
-    "The difference between two paired lists of numbers"
+    "Difference between two paired lists of numbers, with a confidence interval and a p-value"
     test:str          # 't' or 'bootstrap'
     n:int             # number of pairs
     difference:float  # mean of first minus second
@@ -172,7 +172,7 @@ def _differences(a, b):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021s
 def _refuse_outside(confidence, resamples=1):
-    "Raise a `ValueError` for a `confidence` outside of 0 and 1, or a number of `resamples` that is not positive"
+    "Raise a `ValueError` unless `confidence` is between 0 and 1 and `resamples` is a positive integer"
     check_fraction('confidence', confidence)
     if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise ValueError(f'resamples must be a positive integer, got {resamples!r}')
@@ -188,7 +188,7 @@ def paired_t(
     a, b,           # numbers, `a[i]` paired with `b[i]`
     confidence=.95, # of the interval
 ) -> Comparison:
-    "Two-sided paired t-test; NaN for fewer than two pairs or if their differences do not vary"
+    "Perform a two-sided paired t-test; p is NaN for fewer than two pairs or if their differences do not vary"
     _refuse_outside(confidence)
     d = _differences(a, b)
     if _constant(d): return _untested('t', d)
@@ -199,7 +199,7 @@ def paired_t(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #025
 def _resampled_means(d, resamples, seed):
-    "Return means of `d` drawn with replacement: all draws for up to 6 elements, else `resamples` of them"
+    "Return means of samples drawn from `d` with replacement: all for up to 6 elements, else `resamples` of them"
     n = len(d)
     if n <= 6: return d[np.indices((n,)*n).reshape(n, -1)].mean(0)
     rng, at_once = np.random.default_rng(seed), max(1, 1_000_000 // n)
@@ -219,7 +219,7 @@ def paired_bootstrap(
     seed:int=0,          # for the draws
     confidence=.95,      # of the interval
 ) -> Comparison:
-    "Two-sided paired bootstrap test of the mean difference; NaN if the differences do not vary"
+    "Perform a two-sided paired bootstrap test of the mean difference; p is NaN if the differences do not vary"
     _refuse_outside(confidence, resamples)
     d = _differences(a, b)
     if _constant(d): return _untested('bootstrap', d)
@@ -237,7 +237,7 @@ def compare_predictions(
     seed:int=0,           # for the draws
     confidence=.95,       # of the interval
 ) -> Comparison:
-    "Two-sided paired bootstrap test over examples for the difference in `score` of two runs' predictions"
+    "Perform a two-sided paired bootstrap test over examples for the difference in `score` of two runs' predictions"
     _refuse_outside(confidence, resamples)
     labels, a, b = (np.asarray(values) for values in (labels, a, b))
     check_lengths(1, labels=labels, a=a, b=b)
@@ -317,7 +317,7 @@ def check_names(argument, names, allowed):
         raise ValueError(f'{argument} has {unknown[0]!r}, which is unknown; available: {available or "none"}')
 
 def value_text(x) -> str:
-    "Return a value of a setting as text, numbers with a fraction in the shortest form"
+    "Format a value of a setting; floats in their shortest form"
     if isinstance(x, float): return f'{x:g}'
     return str(x)
 
@@ -367,7 +367,7 @@ _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
 _fewest_pairs = dict(t=4, bootstrap=20) # required for a mark; see the false alarms above
 
 def _baseline_of(row, base, rows):
-    "Return the row of the baseline `base` to compare `row` with, None if `row` is a baseline or there is none"
+    "Return the row of the baseline `base` with which `row` is compared; None if `row` is a baseline or there is none"
     has_base = [base in values for values in zip(*rows)]
     if not any(has_base):
         raise ValueError(f'compare_to must be a row of the table: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
@@ -405,7 +405,7 @@ def _compare(cells, base, test, correction, across=False):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047
 @dataclass(frozen=True)
 class Cell:
-    "The printed content of one table cell"
+    "Printed content of a table cell"
     mean:str        # '' without runs
     std:str         # '' without a standard deviation
     mark:str        # '' without a mark
@@ -414,7 +414,7 @@ class Cell:
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047b
 @dataclass(eq=False, repr=False)
 class _TableFields:
-    "The data of a `ResultTable`"
+    "Data of a `ResultTable`"
     # one row per cell: names of row and column, mean, std, n, undefined (number of runs that do not count), infinite
     # (whether one of them is infinite), pairs, difference, low, high, p_value, p_adjusted, best, mark
     frame:pd.DataFrame
@@ -446,7 +446,7 @@ class ResultTable(_TableFields):
 
     @property
     def with_p(self) -> set:
-        "The columns that are followed by p-values"
+        "Columns that are followed by a column of p-values"
         tested = self.frame[self.frame['p_adjusted'].notna() & self.p_values]
         return {_plain_value(x) for x in tested[self.column]}
 
@@ -490,7 +490,7 @@ class ResultTable(_TableFields):
 _average = 'average' # name of the optional last column
 
 def _p_cell(p):
-    "Return the adjusted p-value `p` as a cell, empty if nothing was tested"
+    "Format the adjusted p-value `p` as a cell, which is empty if nothing was tested"
     if math.isnan(p): return Cell('', '', '')
     if p < .001: return Cell('<0.001', '', '')
     return Cell(f'{p:.3f}', '', '')
@@ -657,7 +657,7 @@ def _undefined_sentence(table, most=4):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sb
 def _few_sentence(pairs, test):
-    "Return a sentence on the limits of a test with so few pairs"
+    "Return a sentence on the limitations of the `test` with this number of `pairs`"
     if test == 'bootstrap':
         return f'with {pairs} differences, resampling finds p < .05 far too often where there is no difference.'
     from scipy.stats import t as student
@@ -666,7 +666,7 @@ def _few_sentence(pairs, test):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested):
-    "Return in words which comparisons are corrected together"
+    "Describe which comparisons are corrected together"
     if table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'
@@ -677,7 +677,7 @@ def _family(table, tested):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059t
 def _test_sentences(table, base, test, correction, levels, fewest):
-    "Return sentences on the comparisons, the marks and the p-values"
+    "Return sentences that explain the comparisons, the marks and the p-values"
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
     if not pairs: return [f'No comparison with {base} could be tested.']*bool(table.frame['n'].max() > 1)
@@ -713,7 +713,7 @@ def _filled(cells, rows, column, compared, levels, fewest):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062b
 def _mark_best(table):
-    "Set `best` for each mean that prints like the best one of its column"
+    "Set `best` for each mean whose printed form equals that of the best mean in its column"
     for c, way in table.better.items():
         here = [i for i, x in enumerate(table.frame[table.column]) if _plain_value(x) == c
                 and not math.isnan(table.frame['mean'].iloc[i])]
@@ -724,7 +724,7 @@ def _mark_best(table):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062s
 def _listed(names) -> list:
-    "Return one name, or several, as a list"
+    "Return one or several names as a list"
     if isinstance(names, str): return [names]
     return list(names)
 
@@ -756,7 +756,7 @@ def checked_better(better, names=None, who='') -> dict: # a copy
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
 def _score_problem(frame, columns, measure, ways) -> str:
-    "Return why a table cannot show the metrics `measure` {value of the setting `columns`: metric}, '' if it can"
+    "Explain why a table cannot show the metrics `measure` {value of the setting `columns`: metric}; '' if it can"
     if not isinstance(columns, str) or columns not in id_columns(frame):
         return 'measure={value: measure} needs a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
@@ -777,7 +777,7 @@ def _with_score(frame, columns, measure, better):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xs
 def _add_average(cells):
-    "Add a column with the mean over all columns for each row and seed; empty if one is missing"
+    "Add a column with the mean over all columns for each row and seed; the mean is missing if one of the values is"
     columns = list(dict.fromkeys(c for _, c in cells if c is not None))
     if _average in columns: raise ValueError(f'there already is a column named {_average!r}; rename that value')
     for row in dict.fromkeys(row for row, _ in cells):
@@ -790,7 +790,7 @@ def _add_average(cells):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xsb
 def _checked_format(frame, percent, titles, digits, levels, fewest):
-    "Check the format options; return the metrics to print in per cent"
+    "Check the format options; return the metrics that are printed in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
     if percent is True: percent = have
     percent = _listed(percent or ())
@@ -857,7 +857,6 @@ def result_table(
     "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
     check_choice('test', test, _tests)
     check_choice('correction', correction, _corrections)
-    check_choice('best', best, ['bold', None])
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)

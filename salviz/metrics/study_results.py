@@ -57,7 +57,7 @@ def read_study(folder) -> dict:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r010b
 class _StudyFolder:
-    "The runs of the study in `folder`, and the metrics of each"
+    "Runs of a study and the metrics of each run, read from its folder"
     live = False # whether the study can be run
 
     @classmethod
@@ -72,7 +72,7 @@ class _StudyFolder:
         return True
 
     def _record(self, name) -> dict:
-        "Return the record of the trial `name`"
+        "Read the record of the trial `name`; empty if there is none"
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
@@ -95,7 +95,7 @@ _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get',
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035b
 def _model_sentence(model, configs):
-    "Describe the `model` of a design with the information in the `configs` of its runs"
+    "Describe the `model` of a design in a sentence, with details from the `configs` of its runs"
     several = different(map(model_fact, configs))
     if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
     recorded = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
@@ -113,14 +113,14 @@ def _model_sentence(model, configs):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035c
 def _training_words(settings):
-    "Return the `settings` of training that a caption names"
+    "Describe the training `settings` for a caption"
     silent = {'snapshots', 'probes', 'keep'}
     shown = {name: x for name, x in settings.items() if name not in silent and not isinstance(x, (dict, list))}
     return ', '.join(f'{name.replace("_", " ")} {plain_value(x)}' for name, x in shown.items())
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035cb
 class _DescribedStudy(_StudyFolder):
-    "A study that lists its runs and describes itself in words"
+    "Study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
         "Return one row per trial: 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
         names, rows = list(self.manifest['design']['settings']), []
@@ -169,9 +169,9 @@ class _DescribedStudy(_StudyFolder):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #033
 class _MeasuredStudy(_DescribedStudy):
-    "A study with its metrics as tidy tables"
+    "Study with its metrics as tidy tables"
     def _values(self, cell:dict) -> dict:
-        "Return {column: number} of a trial, for the known metrics of the study"
+        "Return {column: number} of a trial, NaN for metrics that are not current"
         records, out = self._record(Path(cell['run']).name).get('measures', {}), {}
         for name in self.manifest['measures']:
             value = math.nan
@@ -195,6 +195,12 @@ class _MeasuredStudy(_DescribedStudy):
         facts = study_facts(self.folder, self.manifest)
         frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']),
                            origin={name: x for name, x in facts.items() if name != 'folder'}) # for the file of a figure
+        return frame
+
+    def _finished_results(self) -> pd.DataFrame:
+        "Return the `results` of the study; raise a `ValueError` if no run is finished"
+        frame = self.results()
+        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
         return frame
 
     def runs(
@@ -223,7 +229,7 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    "Return [(setting, {by, report: `over_seeds`})] of one method, for settings with the most runs, and their number"
+    "Return [(setting, {by, report: `over_seeds`})] for the settings with the most runs, and the number of all settings"
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:
@@ -237,7 +243,7 @@ def _means(frame, settings, by, report):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
-    "Return `report` and the signs of `by` and `report`, or raise an error that says which argument is invalid"
+    "Check the arguments of `best_settings`; return `report` and the signs of `by` and `report`, -1 if lower is better"
     ids, problem = id_columns(frame), ''
     measures = [c for c in frame if c not in ids]
     if report is None: report = 'test_' + by.removeprefix('validation_')
@@ -289,7 +295,7 @@ def best_settings(
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #mt1
 class StudyResults(_MeasuredStudy):
-    "The results of the study in `folder`"
+    "Results of a study, read from its folder"
     def table(self,
         # default: the method, and settings with several values that are not along the columns
         rows:str|Sequence[str]|None=None,
@@ -298,7 +304,7 @@ class StudyResults(_MeasuredStudy):
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
     ) -> 'ResultTable':
-        "Return a table of the study: means and deviations over seeds, the best values, comparisons with the baseline"
+        "Return a table of means and deviations over seeds, with the best values and comparisons with the baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
         check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
         frame, options = self._finished_results(), dict(options)
@@ -310,12 +316,6 @@ class StudyResults(_MeasuredStudy):
                              **(options.get('better') or {})}
         if rows is None: rows = ['method', *varied]
         return result_table(frame, rows, columns, measure, compare_to=compare_to, **options)
-
-    def _finished_results(self) -> pd.DataFrame:
-        "Return the `results` of the study; raise a `ValueError` if no run is finished"
-        frame = self.results()
-        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
-        return frame
 
     def methods_text(self,
         form:Literal['markdown', 'latex']='markdown',

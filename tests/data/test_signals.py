@@ -341,7 +341,8 @@ def test_min_max_uses_training_values_of_each_entry():
     assert array(data['train']).min() == 0 and array(data['train']).max() == 1
 
 @pytest.mark.parametrize('kwargs,message', [
-    (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), "process must be one of 'gaussian'"),
+    (dict(layout='corner'), 'layout must be one of middle'),
+    (dict(process='white'), "process must be one of 'gaussian'"),
     (dict(sampling='even'), 'sampling must be'),
     (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be an integer at least 2'),
     (dict(features=30), 'along feature it covers 10 to 40'),
