@@ -14,12 +14,13 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
+from annotated_types import Ge, Le
 
-from ..core.validation import check_choice, renamed_arguments
+from ..core.validation import check_choice, renamed_arguments, validated
 from ..core.words import latex_text
 from .scores import check_fraction, check_lengths, check_shapes, run_agreement, train_test_gap
 
@@ -789,7 +790,7 @@ def _add_average(cells):
         if whole: cells[row, _average] = whole
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xsb
-def _checked_format(frame, percent, titles, digits, levels, fewest):
+def _checked_format(frame, percent, titles, levels):
     "Check the format options; return the metrics that are printed in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
     if percent is True: percent = have
@@ -798,14 +799,8 @@ def _checked_format(frame, percent, titles, digits, levels, fewest):
     values = {_plain_value(x) for c in ids if c != 'run' for x in frame[c]}
     check_names('titles', [k for k in titles or () if k != 'measure' and k not in values], list(frame.columns))
     def is_level(k, x): return isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1
-    problem = ''
     if levels is not None and not all(is_level(*level) for level in dict(levels).items()):
-        problem = f'levels must be {{mark: p between 0 and 1}}, got {levels!r}'
-    if fewest is not None and (type(fewest) is not int or fewest < 2):
-        problem = f'fewest must be an integer of at least 2, got {fewest!r}'
-    if type(digits) is not int or not 0 <= digits <= 15:
-        problem = f'digits must be an integer from 0 to 15, got {digits!r}'
-    if problem: raise ValueError(problem)
+        raise ValueError(f'levels must be {{mark: p between 0 and 1}}, got {levels!r}')
     return percent
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #063w
@@ -830,6 +825,7 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #064
+@validated
 def result_table(
     # tidy table, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
     frame:pd.DataFrame,
@@ -845,22 +841,20 @@ def result_table(
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
     best:Literal['bold']|None='bold',   # how to print the best mean of a column: 'bold', or None for no emphasis
-    digits:int=3,                       # after the decimal point
+    digits:Annotated[int, Ge(0), Le(15)]=3, # after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all
     titles:dict|None=None,              # {name: printed title}
     levels:dict|None=None,              # {mark: threshold for the adjusted p-value}; None: {'†': .05, '‡': .01}
-    fewest:int|None=None,               # pairs required for a mark; None: see `_fewest_pairs`
+    fewest:Annotated[int, Ge(2)]|None=None, # pairs required for a mark; None: see `_fewest_pairs`
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
     "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
-    check_choice('test', test, _tests)
-    check_choice('correction', correction, _corrections)
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)
-    percent = _checked_format(frame, percent, titles, digits, levels, fewest)
+    percent = _checked_format(frame, percent, titles, levels)
     stated_ways = checked_better(better, _measures_in(frame))
     names = tuple(frame.attrs.get('names', ()))
     if about is None: about = frame.attrs.get('about', '')
