@@ -6,7 +6,6 @@
 __all__ = ['translations', 'bleu', 'translation_scores']
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-3
-import numpy as np
 import pandas as pd
 import torch
 

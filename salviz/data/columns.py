@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Sequence, Value
 
-from ..core.text import align_batch, find_words, rationale_flags, spaced_words, touched_words
+from ..core.text import find_words, rationale_flags, spaced_words, touched_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
 _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',

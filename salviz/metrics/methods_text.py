@@ -20,7 +20,7 @@ from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.validation import check_choice
 from ..core.words import digits_of, for_file, latex_text
-from .statistics import _correction_names, _fewest_pairs, _test_names, better_of, over_seeds
+from .statistics import _correction_names, _fewest_pairs, _test_names, over_seeds
 
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults

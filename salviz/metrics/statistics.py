@@ -448,7 +448,8 @@ class ResultTable(_TableFields):
     @property
     def with_p(self) -> set:
         "Columns that are followed by a column of p-values"
-        tested = self.frame[self.frame['p_adjusted'].notna() & self.p_values]
+        if not self.p_values: return set()
+        tested = self.frame[self.frame['p_adjusted'].notna()]
         return {_plain_value(x) for x in tested[self.column]}
 
     def title(self, x) -> str:

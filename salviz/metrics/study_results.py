@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-import numpy as np
 import pandas as pd
 
 from ..core.description import different, model_fact, plain_value
