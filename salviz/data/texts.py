@@ -412,6 +412,12 @@ def _several_columns(rows, feature, labels):
     return Sequence(ClassLabel(names=names)), ids
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03c
+def _item_feature(table, column): # None for a data frame
+    "Return the type of the values in `column` of a Dataset, or of their items if they are lists"
+    if not isinstance(table, Dataset): return None
+    feature = table.features.get(column)
+    return getattr(feature, 'feature', feature)
+
 def _list_columns(tables, label, labels):
     "Apply `_several_columns` to the lists in column `label`, or to the columns of flags that `label` lists"
     if not isinstance(label, str):
@@ -433,12 +439,6 @@ def _list_columns(tables, label, labels):
     return _several_columns(rows, _item_feature(tables['train'], label), labels)
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03
-def _item_feature(table, column): # None for a data frame
-    "Return the type of the values in `column` of a Dataset, or of their items if they are lists"
-    if not isinstance(table, Dataset): return None
-    feature = table.features.get(column)
-    return getattr(feature, 'feature', feature)
-
 def _stored_names(table, column): # None if no names are stored
     "Return the class names that a Dataset stores for its `column`"
     return getattr(_item_feature(table, column), 'names', None)

@@ -518,7 +518,8 @@ def _grid(table) -> list:
     for r in table.frame.to_dict('records'):
         row, c = tuple(_plain_value(r[k]) for k in table.rows), _plain_value(r[table.column])
         cell = Cell(table.number(r['mean'], c), table.number(r['std'], c), r['mark'], bool(r['best']))
-        out.setdefault(row, {})[c] = [cell] + [_p_cell(r['p_adjusted'])]*(c in with_p)
+        out.setdefault(row, {})[c] = [cell]
+        if c in with_p: out[row][c].append(_p_cell(r['p_adjusted']))
     empty = {c: [Cell('', '', '')]*(1 + (c in with_p)) for c in table.columns}
     def titled(row): return [table.title(x) for x in row]
     def in_order(cells): return [cell for column in table.columns for cell in cells.get(column, empty[column])]
