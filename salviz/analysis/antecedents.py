@@ -18,7 +18,7 @@ import torch
 from .corpus import batches
 from ..attribution.questions import encoded_for
 from ..core.text import align_batch, find_words, pool_words
-from ..core.validation import PositiveInt, Seed
+from ..core.validation import PositiveInt, Seed, check_choice
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, check_observable, head_count, observe
 from ..models.loading import longest_input, undisturbed
@@ -55,10 +55,11 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    "Return four noun phrases; the one at `place` has `gender` and, for a pronoun, is the only one with it"
+    "Draw four noun phrases; the phrase at `place` has `gender` and, for a pronoun, is the only one that has it"
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
-        others = [str(n) for n in rng.permutation([n for g in _names.values() for n in g if n != chosen[0]])[:3]]
+        rest = [n for g in _names.values() for n in g if n != chosen[0]]
+        others = [str(n) for n in rng.permutation(rest)[:3]]
     else:
         rest = [g for g in _nouns if g != gender]
         groups = [str(g) for g in rng.permutation([*rest, str(rng.choice(rest))])]
@@ -68,17 +69,18 @@ def _phrases(rng, kind, gender, place) -> list: # of 4 str
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009b
 def _sentence(rng, kind, gender, role, place) -> dict:
-    "Return a sentence with the spans of its mention, antecedent and candidates, in characters"
+    "Generate a sentence with the character spans of its mention, antecedent and candidates"
     phrases = _phrases(rng, kind, gender, place)
-    mention = _pronouns[gender][role] if kind == 'pronominal' else phrases[place]
+    mention = phrases[place]
+    if kind == 'pronominal': mention = _pronouns[gender][role]
     clause = str(rng.choice(_clauses[role]))
     pieces = [phrases[0], f' {rng.choice(_verbs)} ', phrases[1], f' {rng.choice(_joints)} ', phrases[2],
               ', ' + clause[:clause.index('{')],
               mention, clause[clause.index('}') + 1:] + '. ', phrases[3], f' {rng.choice(_endings)}.']
-    pieces = [p[0].upper() + p[1:] if i in (0, 8) else p for i, p in enumerate(pieces)]
+    for i in (0, 8): pieces[i] = pieces[i][0].upper() + pieces[i][1:]
     ends = np.cumsum([len(p) for p in pieces]).tolist()
     spans = [[end - len(p), end] for p, end in zip(pieces, ends)]
-    word = [spans[6][0] + (4 if kind == 'nominal' else 0), spans[6][1]] # of "the queen", only the noun counts
+    word = [spans[6][0] + len('the ')*(kind == 'nominal'), spans[6][1]] # of "the queen", only the noun counts
     return dict(text=''.join(pieces), mention=word, antecedent=[spans[2*place]],
                 candidates=[spans[i] for i in (0, 2, 4, 8)],
                 kind=kind, role=role, gender=gender, place=place)
@@ -92,10 +94,12 @@ def antecedent_sentences(
 ) -> datasets.Dataset:
     """Generate different synthetic sentences for the antecedent test; the antecedent is equally often the first, second
     and third noun phrase"""
+    problem = ''
+    if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
+        problem = f'n must be a multiple of {3*len(kinds)} (three places for each type of mention), got {n!r}'
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
-        raise ValueError(f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}')
-    if type(n) is not int or n < 1 or n % (3*len(kinds)):
-        raise ValueError(f'n must be a multiple of {3*len(kinds)} (three places for each type of mention), got {n!r}')
+        problem = f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}'
+    if problem: raise ValueError(problem)
     rng, seen, rows = np.random.default_rng(seed), set(), []
     turns = {(k, place): cycle(product(_names if k == 'proper' else _nouns, _mention_kinds[k])) for k in kinds
              for place in range(3)}
@@ -108,37 +112,44 @@ def antecedent_sentences(
     return datasets.Dataset.from_list([rows[i] for i in rng.permutation(n)])
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
-def _check_antecedents(data):
-    "Raise an error if `data` lacks columns or valid spans for the test"
+def _data_problem(data) -> str:
+    "Explain why `data` cannot be used for the test (missing columns, invalid spans); '' if it can"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):
-        raise ValueError(f'data must be a Dataset as returned by antecedent_sentences(), got {type(data).__name__}')
+        return f'data must be a Dataset as returned by antecedent_sentences(), got {type(data).__name__}'
     missing = [c for c in needed if c not in columns]
     if missing:
-        raise ValueError(f'data needs the columns {", ".join(needed)}; missing: {", ".join(missing)}; got '
-                         f'{", ".join(columns)}')
-    if not len(data): raise ValueError('data is empty; pass at least one sentence')
+        return f'data needs the columns {", ".join(needed)}; missing: {", ".join(missing)}; got {", ".join(columns)}'
+    if not len(data): return 'data is empty; pass at least one sentence'
     for i, row in enumerate(data):
         spans = [row['mention'], *row['antecedent'], *row['candidates']]
         if any(len(s) != 2 or not 0 <= s[0] < s[1] <= len(row['text']) for s in spans):
-            raise ValueError(f'row {i}: a span lies outside its text of {len(row["text"])} characters')
+            return f'row {i}: a span lies outside its text of {len(row["text"])} characters'
         if not row['antecedent'] or any(s not in row['candidates'] for s in row['antecedent']):
-            raise ValueError(f'row {i}: the antecedent must be among the candidates, got {row["antecedent"]} and '
-                             f'{row["candidates"]}')
+            return (f'row {i}: the antecedent must be among the candidates, got {row["antecedent"]} and '
+                    f'{row["candidates"]}')
         if any(s[0] < row['mention'][1] and row['mention'][0] < s[1] for s in row['candidates']):
-            raise ValueError(f'row {i}: the mention {row["mention"]} overlaps a candidate')
+            return f'row {i}: the mention {row["mention"]} overlaps a candidate'
+    return ''
+
+def _check_antecedents(data, candidates='words'):
+    "Raise a `ValueError` if `data` cannot be used for the test, or if `candidates` is invalid"
+    check_choice('candidates', candidates, ('words', 'mentions'))
+    if problem := _data_problem(data): raise ValueError(problem)
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #018
 def _inside(word_spans, spans) -> np.ndarray: # bool [words]
-    "Return which words overlap one of `spans`"
-    return np.array([any(a < e and s < b for s, e in spans) for a, b in word_spans], bool)
+    "Return for each word whether it overlaps one of `spans`"
+    starts, ends = np.reshape(spans, (-1, 2)).T
+    first, last = np.reshape(word_spans, (-1, 2, 1)).swapaxes(0, 1)
+    return ((first < ends) & (starts < last)).any(1)
 
 def _word_roles(
     row,        # row of `data`
     word_spans, # [(start, end)] of the words of its text
 ) -> dict: # {'mention', 'right', 'words', 'mentions'}: bool [words] each
-    "Return which words are the mention, the antecedent, and the candidates of both types"
+    "Return flags for each word: whether it belongs to the mention, the antecedent, and each set of candidates"
     mention, nominal = _inside(word_spans, [row['mention']]), _inside(word_spans, row['candidates'])
     return dict(mention=mention, right=_inside(word_spans, row['antecedent']), words=~mention, mentions=nominal)
 
@@ -148,7 +159,7 @@ def _selected(
     right,       # bool [words]: the antecedent
     candidates,  # bool [words]: words to compare
 ) -> np.ndarray: # [...] 1 or 0; a fraction if several candidates have the same largest weight; NaN for NaN weights
-    "Return whether the largest of `weights` among the `candidates` is on a word of the antecedent"
+    "Return 1 where the candidate with the largest of `weights` is a word of the antecedent, else 0"
     weights = np.where(candidates, weights, -np.inf)
     top = weights.max(-1, keepdims=True)
     most = weights >= top - 1e-5*np.abs(top) # float32 may round equal weights differently
@@ -172,15 +183,14 @@ def _rule_scores(row, candidates) -> dict: # {rule: score}
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #023b
 def _with_kinds(scores, data) -> dict: # {'accuracy', kind: …}
-    "Return the mean of `scores` [sentences, ...] over all sentences and over those of each type"
-    kinds = np.asarray(data['kind']) if 'kind' in data.column_names else np.full(len(data), 'all')
-    split = {str(k): np.asarray(scores)[kinds == k].mean(0) for k in sorted(set(kinds))}
-    return dict(accuracy=np.asarray(scores).mean(0), **(split if len(split) > 1 else {}))
+    "Return the mean of `scores` [sentences, ...] over all sentences, and over the sentences with each type of mention"
+    scores, kinds = np.asarray(scores), np.full(len(data), 'all')
+    if 'kind' in data.column_names: kinds = np.asarray(data['kind'])
+    means, names = dict(accuracy=scores.mean(0)), sorted(set(kinds))
+    if len(names) > 1: means |= {str(k): scores[kinds == k].mean(0) for k in names}
+    return means
 
-def _check_candidates(candidates):
-    "Raise an error for an unknown value of `candidates`"
-    if candidates not in ('words', 'mentions'):
-        raise ValueError(f"candidates must be 'words' or 'mentions', got {candidates!r}")
+
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #023c
 def _antecedent_baselines(
@@ -189,13 +199,13 @@ def _antecedent_baselines(
 ) -> pd.DataFrame: # rule, accuracy, and one column per type of mention
     "Return the antecedent selection accuracy of rules that do not use coreference"
     if data is None: data = antecedent_sentences()
-    _check_antecedents(data); _check_candidates(candidates)
-    scores = [_rule_scores(row, candidates) for row in data]
-    return pd.DataFrame([dict(rule=r, **_with_kinds([float(s[r]) for s in scores], data)) for r in scores[0]])
+    _check_antecedents(data, candidates)
+    scores = pd.DataFrame([_rule_scores(row, candidates) for row in data])
+    return pd.DataFrame([dict(rule=r, **_with_kinds(scores[r], data)) for r in scores])
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
-    "Return the attention [..., n, n] from the mention of `row` to each word, and its sums by direction"
+    "Return the attention from the mention of `row` to each word in the maps `A` [..., n, n], and its sums by direction"
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
@@ -210,8 +220,8 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027b
 def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
-    "Split the sentences into random halves with equal types of mentions and places of antecedents"
-    strata = [str([row.get(c) for c in ('kind', 'place')]) for row in data]
+    "Split the sentences into random halves with equal numbers of each type of mention and place of the antecedent"
+    strata = [str((row.get('kind'), row.get('place'))) for row in data]
     order = np.random.default_rng(seed).permutation(len(data))
     order = order[np.argsort([strata[i] for i in order], kind='stable')]
     first = np.zeros(len(data), bool)
@@ -220,7 +230,7 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #029
 def _looked(model, tokenizer, data, layers, batch_size, progress):
-    "Yield the index of each sentence, grouped by length, with ([layers, heads, words], roles, directions)"
+    "Run `model` on the sentences, grouped by length; yield the index of each with the result of `_mention_weights`"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
     (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]
@@ -248,9 +258,9 @@ def antecedent_accuracy(
     # direction
 ) -> pd.DataFrame:
     "Measure the antecedent selection accuracy of each head (Clark et al. 2019; Deshpande & Narasimhan 2020, 5.6)"
-    check_observable(model); _check_candidates(candidates)
+    check_observable(model)
     if data is None: data = antecedent_sentences()
-    _check_antecedents(data)
+    _check_antecedents(data, candidates)
     if len(data) < 2: raise ValueError('data must have at least two sentences, one for each half')
     layers, heads = check_layers(model, layers), head_count(model)
     scores, parts = np.full((len(data), len(layers), heads), np.nan), []
@@ -285,7 +295,7 @@ def antecedent_report(
     candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
-    "Compare the best head of `model` with the mean of its heads and the trivial rules"
+    "Compare the best head of `model` with the mean over its heads and with the trivial rules"
     if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]

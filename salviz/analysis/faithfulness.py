@@ -7,6 +7,7 @@ __all__ = ['faithfulness', 'decision_flip', 'Measured', 'faithfulness_data', 'pe
            'background_of', 'replace_top', 'accuracy_drop', 'weighted_precision_recall', 'aup_aur', 'informative_table']
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #003
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -16,14 +17,16 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
+from .corpus import check_column
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
 from ..core.names import measured_words
 from ..core.part_cache import PartCache, digest
-from ..core.validation import PositiveInt, Seed
+from ..core.validation import PositiveInt, Seed, check_choice
 from ..data.signals import signal_info
 from ..data.texts import fingerprint, model_inputs
+from ..metrics.scores import check_finite, check_flags, check_shapes
 from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
 from ..models.tasks import class_probabilities, is_multi_label
@@ -35,37 +38,35 @@ if TYPE_CHECKING:
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006
 def _one_by_one(values, count):
     "Return `values` as one float array per example"
-    if isinstance(values, Explanation):
-        if isinstance(values.target, str):
-            raise ValueError('values must be for one class per example, got an explanation with '
-                             f'target={values.target!r}')
-        values = values.examples()
+    problem = ''
+    if isinstance(values, Explanation) and isinstance(values.target, str):
+        problem = f'be for one class per example, got an explanation with target={values.target!r}'
+    elif isinstance(values, Explanation): values = values.examples()
     if isinstance(values, torch.Tensor): values = as_array(values)
-    if len(values) != count:
-        raise ValueError(f'values must contain one array for each of the {count} examples, got {len(values)}')
-    return [np.asarray(as_array(v) if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
+    if not problem and len(values) != count:
+        problem = f'contain one array for each of the {count} examples, got {len(values)}'
+    if problem: raise ValueError(f'values must {problem}')
+    def array(v):
+        if isinstance(v, torch.Tensor): v = as_array(v)
+        return np.asarray(v, dtype=np.float64)
+    return list(map(array, values))
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
-    "Return the values of the units of example `i` and the unit of each of `positions`; `real` marks its tokens"
+    "Return the values of the units in example `i`, and the unit of each of `positions`; `real` marks its tokens"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
+        of_words = f', or for each of its {words.max() + 1} words'*(unit == 'word')
         raise ValueError(f'values of example {i} must be one number for each of its {real.sum()} tokens, special ones '
-                         f'included, or for each of the {len(real)} '
-                         'positions of the batch' + (f', or for each of its {words.max() + 1} words' if unit == 'word'
-                                                     else '') + f', got shape {list(v.shape)}')
+                         f'included, or for each of the {len(real)} positions of the batch{of_words}, got shape '
+                         f'{list(v.shape)}')
     if not per_word:
         if len(v) != len(real): v = np.bincount(np.flatnonzero(real), weights=v, minlength=len(real))
         v = v[positions]
     if unit == 'token': return v, np.arange(len(positions))
     present, unit_of = np.unique(words, return_inverse=True)
-    return v[present] if per_word else np.bincount(unit_of, weights=v), unit_of
-
-# %% ../../nbs/09_analysis/00_faithfulness.ipynb #006c
-def _check_ranking(ranking):
-    "Raise an error for an unknown `ranking`"
-    if ranking not in ('signed', 'magnitude'):
-        raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
+    if per_word: return v[present], unit_of
+    return np.bincount(unit_of, weights=v), unit_of
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006x
 def _unit_ranks(
@@ -76,25 +77,27 @@ def _unit_ranks(
     ranking='signed', # highest values first, or 'magnitude'
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
     "Return the rank of each position's unit when units are sorted by `values`, highest first"
-    if unit not in ('token', 'word'): raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
-    _check_ranking(ranking)
-    if what_is_read(batch) != 'input_ids':
-        raise ValueError('faithfulness removes tokens from texts, but this batch has no texts; '
-                         'use accuracy_drop for images and series')
-    lacking = {'is_special', *(['word_ids'] if unit == 'word' else [])} - {*batch}
+    check_choice('unit', unit, ('token', 'word'))
+    check_choice('ranking', ranking, ('signed', 'magnitude'))
+    lacking, problem = {*dict(token=['is_special'], word=['is_special', 'word_ids'])[unit]} - {*batch}, ''
     if lacking:
-        raise ValueError(f'the batch has no {" and no ".join(sorted(lacking))}, which unit={unit!r} needs; create the '
-                         'batch with Collator')
+        problem = (f'the batch has no {" and no ".join(sorted(lacking))}, which unit={unit!r} needs; create the batch '
+                   'with Collator')
+    if what_is_read(batch) != 'input_ids':
+        problem = ('faithfulness removes tokens from texts, but this batch has no texts; use accuracy_drop for images '
+                   'and series')
+    if problem: raise ValueError(problem)
     real = real_tokens(batch)
-    counts = real & ~batch['is_special'] & (batch['word_ids'] >= 0 if unit == 'word' else True)
+    counts = real & ~batch['is_special']
+    if unit == 'word': counts = counts & (batch['word_ids'] >= 0)
     ranks, units = torch.full(batch['input_ids'].shape, -1), []
     for i, v in enumerate(_one_by_one(values, len(ranks))):
         positions = counts[i].nonzero().squeeze(1).cpu().numpy()
         if not len(positions): raise ValueError(f'example {i} has no {unit} to remove; leave it out')
-        words = batch['word_ids'][i].cpu().numpy()[positions] if unit == 'word' else positions
+        words = positions
+        if unit == 'word': words = batch['word_ids'][i].cpu().numpy()[positions]
         v, unit_of = _unit_values(v, real[i].cpu().numpy(), positions, words, unit, i)
-        if not np.isfinite(v).all():
-            raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
+        check_finite(f'values of example {i}', v)
         if ranking == 'magnitude': v = np.abs(v)
         rank = np.empty(len(v), np.int64)
         rank[np.argsort(-v, kind='stable')] = np.arange(len(v))
@@ -103,14 +106,21 @@ def _unit_ranks(
     return ranks, torch.tensor(units)
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #010
+def _check_fractions(name, fractions, zero=True):
+    "Raise a `ValueError` unless `fractions`, the argument `name`, are between 0 and 1; `zero`: whether 0 is allowed"
+    x = np.asarray(fractions, dtype=np.float64)
+    is_inside = (0 < x) & (x <= 1) | zero & (x == 0)
+    if x.ndim != 1 or not x.size or not is_inside.all():
+        ends = {True: 'between 0 and 1', False: 'above 0 and up to 1'}[zero]
+        raise ValueError(f'{name} must be {ends}, got {x.tolist()}')
+
 def _fraction_counts(
     units,  # number of units of each example, int [batch]
     fractions, # above 0 and up to 1
 ) -> np.ndarray: # int64 [batch, fractions]
-    "Return the numbers of units for `fractions`, rounded up, at least one"
+    "Convert `fractions` to numbers of units, rounded up and at least one"
     fractions = np.asarray(fractions, dtype=np.float64)
-    if fractions.ndim != 1 or not len(fractions) or not ((0 < fractions) & (fractions <= 1)).all():
-        raise ValueError(f'fractions must be numbers above 0 and up to 1, got {fractions.tolist()}')
+    _check_fractions('fractions', fractions, zero=False)
     return np.maximum(1, np.ceil(np.asarray(units)[:, None] * fractions - 1e-9).astype(np.int64))
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #013
@@ -122,7 +132,7 @@ def _compacted(
     remaining:torch.Tensor, # bool [rows, n]
     pad_token_id:int,  # fills the rest of a shorter row
 ) -> dict: # the same, [rows, longest row]
-    "Return `inputs` at the positions `remaining` only, moved up and padded on the right"
+    "Delete all positions of `inputs` except `remaining`, move the rest up and pad it on the right"
     if not remaining.any(1).all():
         raise ValueError("an example without special tokens would be empty; use replacement='mask' or "
                          "'mean_embedding'")
@@ -150,21 +160,23 @@ def _class_probabilities(model, inputs):
     "Return the class probabilities of `model` for `inputs`, float64 [rows, classes]"
     logits = getattr(model(**inputs), 'logits', None)
     if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
-        got = 'no logits' if logits is None else f'logits of shape {list(logits.shape)}'
+        got = 'no logits'
+        if logits is not None: got = f'logits of shape {list(logits.shape)}'
         raise ValueError(f'{type(model).__name__} has {got}; faithfulness needs a model with class probabilities')
     return class_probabilities(model, logits.double())
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
-    "Return the id of the token, or the embedding, that `replacement` uses"
+    "Return the token id or the embedding that replaces tokens"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
-        if isinstance(mask_token_id, bool) or not isinstance(mask_token_id,
-                                                             (int, np.integer)) or not 0 <= mask_token_id < size:
+        whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
+        if not whole or not 0 <= mask_token_id < size:
             raise ValueError(f'mask_token_id must be one of the {size} tokens of the model (0 to {size - 1}), got '
                              f'{mask_token_id!r}')
         return int(mask_token_id), None
-    mean = _mean_embedding(model) if mean is None else torch.as_tensor(mean)
+    if mean is None: mean = _mean_embedding(model)
+    mean = torch.as_tensor(mean)
     if mean.shape != (dim,):
         raise ValueError(f'mean must be one embedding of {dim} numbers, got shape {list(mean.shape)}')
     return None, mean
@@ -181,23 +193,23 @@ def _perturbed(
     # nothing
 ):
     "Return a function that runs `model` on selected positions of examples of `batch`"
-    if replacement not in _replacements:
-        raise ValueError(f'replacement must be one of {", ".join(map(repr, _replacements))}, got {replacement!r}')
+    check_choice('replacement', replacement, _replacements)
     check_counts(batch_size=batch_size)
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
     inputs = {k: v.to(device) for k, v in model_inputs(batch, model).items()}
-    if 'decoder_input_ids' in inputs:
-        raise ValueError(f'{type(model).__name__} reads a target as well as a source; '
-                         'faithfulness supports classifiers only')
-    if replacement == 'removal' and pad is None:
-        raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; "
-                         "load it with load_classifier")
-    for name, value, reader in (('mask_token_id', mask_token_id, 'mask'), ('mean', mean, 'mean_embedding')):
-        if value is not None and replacement != reader:
-            raise ValueError(f'{name} applies to replacement={reader!r} only, got replacement={replacement!r}')
+    problem = ''
     if replacement == 'mask' and mask_token_id is None:
-        raise ValueError("replacement='mask' needs a mask token, but there is none: pass a tokenizer that has one, or "
-                         "mask_token_id, or use 'removal' or 'mean_embedding'")
+        problem = ("replacement='mask' needs a mask token, but there is none: pass a tokenizer that has one, or "
+                   "mask_token_id, or use 'removal' or 'mean_embedding'")
+    for name, value, reader in (('mean', mean, 'mean_embedding'), ('mask_token_id', mask_token_id, 'mask')):
+        if value is not None and replacement != reader:
+            problem = f'{name} applies to replacement={reader!r} only, got replacement={replacement!r}'
+    if replacement == 'removal' and pad is None:
+        problem = (f"{type(model).__name__} has no pad token, which replacement='removal' needs; load it with "
+                   'load_classifier')
+    if 'decoder_input_ids' in inputs:
+        problem = f'{type(model).__name__} reads a target as well as a source; faithfulness supports classifiers only'
+    if problem: raise ValueError(problem)
     real = real_tokens(inputs)
     if replacement != 'removal': mask_token_id, mean = _fill(model, replacement, mask_token_id, mean)
 
@@ -228,7 +240,7 @@ def _perturbed(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024
 def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
           target='predicted'):
-    "Return the batch, the ranks, the numbers of units, and a function that runs `model` without some of them"
+    "Return the batch, the ranks, the numbers of units, and a function that runs `model` without some of the units"
     batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = _unit_ranks(batch, values, unit, ranking)
@@ -236,16 +248,16 @@ def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_tok
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024b
 def _of_one_class(model, target):
-    "Raise an error unless `target` is one class of `model` for each example"
-    if is_multi_label(model) and isinstance(target, str) and target == 'gold':
-        raise ValueError("faithfulness: target='gold' needs one class per example, but a multi-label model has "
-                         "several; pass a class, or use 'predicted' (the most probable one)")
-    name = isinstance(target, str) and target in ('predicted', 'gold')
+    "Raise a `ValueError` unless `target` is one class of `model` for each example"
+    name, problem = isinstance(target, str) and target in ('predicted', 'gold'), ''
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
-        raise ValueError("faithfulness measures the probability of one class for each example: target must be "
-                         "'predicted', 'gold', a class, or an int64 tensor "
-                         f'with a class for each, got {target!r:.80}')
+        problem = (" measures the probability of one class for each example: target must be 'predicted', 'gold', a "
+                   f'class, or an int64 tensor with a class for each, got {target!r:.80}')
+    if is_multi_label(model) and name and target == 'gold':
+        problem = (": target='gold' needs one class per example, but a multi-label model has several; pass a class, or "
+                   "use 'predicted' (the most probable one)")
+    if problem: raise ValueError(f'faithfulness{problem}')
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024c
 def _decisions(model, p, y):
@@ -270,7 +282,7 @@ def _counted(run, ranks, counts, only):
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)
     top = ranks[rows] < k[:, None]
-    probabilities = run(rows, (ranks[rows] < 0) | (top if only else ~top))
+    probabilities = run(rows, (ranks[rows] < 0) | (top == only))
     return probabilities[torch.from_numpy(back.reshape(-1))].unflatten(0, counts.shape)
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #025
@@ -295,7 +307,7 @@ def faithfulness(
     # probability, target [B]; shares [K]
 ) -> dict:
     "Compute comprehensiveness and sufficiency (DeYoung et al. 2020, section 4.2) of `values` for each example"
-    if aopc not in ('bins', 'paper'): raise ValueError(f"aopc must be 'bins' or 'paper', got {aopc!r}")
+    check_choice('aopc', aopc, ('bins', 'paper'))
     _of_one_class(model, target)
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size, target)
@@ -307,8 +319,8 @@ def faithfulness(
                                                        y[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)).numpy()
     without = _counted(run, ranks, counts, only=False)
     drops = dict(comprehensiveness=drop(without), sufficiency=drop(_counted(run, ranks, counts, only=True)))
-    empty = (drop(_counted(run, ranks, np.zeros_like(counts[:, :1]), only=True)) if aopc == 'paper'
-             else np.empty((len(ranks), 0)))
+    empty = np.empty((len(ranks), 0))
+    if aopc == 'paper': empty = drop(_counted(run, ranks, np.zeros_like(counts[:, :1]), only=True))
     zero = np.zeros_like(empty)
     return {**drops, 'aopc_comprehensiveness': np.concatenate([zero, drops['comprehensiveness']], 1).mean(1),
             'aopc_sufficiency': np.concatenate([empty, drops['sufficiency']], 1).mean(1), 'removed': counts,
@@ -337,7 +349,8 @@ def decision_flip(
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size)
     whole = _whole(run, ranks)
-    y = target_rows(target if is_multi_label(model) else 'predicted', batch, whole)[0]
+    if not is_multi_label(model): target = 'predicted'
+    y = target_rows(target, batch, whole)[0]
     before = _decisions(model, whole, y)
     removed, flipped = units.clone(), torch.zeros(len(ranks), dtype=torch.bool)
     untouched = (real_tokens(batch).cpu() & (ranks < 0)).any(1)  # something is left without all units
@@ -354,8 +367,9 @@ def decision_flip(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036
 def _named(methods, target) -> dict: # {name: name of an attribution, its options, or arrays}
     "Return `methods` (names, or a dictionary with names, options or arrays) as a dictionary that includes 'random'"
-    named = (dict(methods) if isinstance(methods, dict)
-             else {m: m for m in ([methods] if isinstance(methods, str) else methods)})
+    if isinstance(methods, str): methods = [methods]
+    if not isinstance(methods, dict): methods = {m: m for m in methods}
+    named = dict(methods)
     named.setdefault('random', 'random')
     if isinstance(target, str) and target == 'each':
         raise ValueError("target='each' gives one attribution per class, but faithfulness needs one per example: pass "
@@ -364,29 +378,29 @@ def _named(methods, target) -> dict: # {name: name of an attribution, its option
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036b
 def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
-    "Return the values of one method, one array per example"
+    "Compute the values of one method, one array per example"
     if isinstance(how, str): how = dict(method=how)
     if not isinstance(how, dict): return _one_by_one(how, len(data))
     return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
                         **dict(seed=seed, progress=False) | how)
 
 def _attributed(model, data, methods, target, tokenizer, batch_size, seed) -> dict:
-    "Return {method: one array per example} for `methods` and 'random'"
+    "Compute {method: one array per example} for `methods` and 'random'"
     return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed)
             for name, how in _named(methods, target).items()}
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
-    "Arrays of each method; `about` names the model and the data, for captions"
+    "Measured arrays of each method; `about` names the model and the data, for captions"
     about = ''
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036r
 def _recorded_settings(settings) -> dict:
-    "Return `settings` under their recorded names: `fractions` was called shares"
+    "Rename `settings` as in recorded results, where `fractions` is called shares"
     return {dict(fractions='shares').get(name, name): value for name, value in settings.items()}
 
 def _renamed_settings(settings) -> dict:
-    "Return `settings` with `fractions` instead of its old name"
+    "Rename `shares`, the old name of `fractions`, in `settings`, with a DeprecationWarning"
     if 'shares' not in settings: return settings
     warnings.warn('shares= is now called fractions=; the old name works until salviz 0.4', DeprecationWarning,
                   stacklevel=3)
@@ -394,10 +408,12 @@ def _renamed_settings(settings) -> dict:
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036d
 def _requested(named, count, target, **question) -> tuple: # ({name: its request}, settings that all parts share)
-    "Return what the results depend on, in a form for JSON; raise an error for arrays of a length other than `count`"
-    requested = {name: how if isinstance(how, (str, dict)) else [digest(x) for x in _one_by_one(how, count)]
-             for name, how in named.items()}
-    return requested, dict(target=target.tolist() if isinstance(target, torch.Tensor) else target, **question)
+    "Return all arguments that results depend on, in a form for JSON; raise an error for arrays of a wrong length"
+    def request(how):
+        if isinstance(how, (str, dict)): return how
+        return list(map(digest, _one_by_one(how, count)))
+    if isinstance(target, torch.Tensor): target = target.tolist()
+    return {name: request(how) for name, how in named.items()}, dict(target=target, **question)
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036db
 def faithfulness_data(
@@ -423,12 +439,13 @@ def faithfulness_data(
     measured.about = measured_words(model, source, len(data))
     requested, question = _requested(named, len(data), target, weights=weights_checksum(model), data=fingerprint(data),
                              mask_token=getattr(tokenizer, 'mask_token_id', None), flips=flips, batch_size=batch_size,
-                             seed=seed, settings=_recorded_settings(settings),
-                             **(dict(probabilities='sigmoid') if is_multi_label(model) else {}))
+                             seed=seed, settings=_recorded_settings(settings))
+    if is_multi_label(model): question['probabilities'] = 'sigmoid'
     cache = PartCache(folder, question)
     def measure(how, rows):
         subset = data.select(rows)
-        batch, y = collate(subset.to_list()), target[rows] if isinstance(target, torch.Tensor) else target
+        batch, y = collate(subset.to_list()), target
+        if isinstance(target, torch.Tensor): y = target[rows]
         if not isinstance(how, (str, dict)): how = [how[i] for i in rows]
         values = _values_of(how, model, subset, y, tokenizer, batch_size, seed)
         one = faithfulness(model, batch, values, y, tokenizer=tokenizer, batch_size=batch_size, **settings)
@@ -444,9 +461,9 @@ def faithfulness_data(
             for rows in parts:
                 parts_measured.append(cache.part(dict(method=requested[name], rows=rows), lambda: measure(how, rows)))
                 bar.update(len(rows))
-            measured[name] = {k: parts_measured[0][k] if k == 'shares'
-                              else np.concatenate([p[k] for p in parts_measured])[np.argsort(order)]
-                              for k in parts_measured[0]}
+            def whole(k): return np.concatenate([p[k] for p in parts_measured])[np.argsort(order)]
+            first = parts_measured[0]
+            measured[name] = {k: whole(k) for k in first if k != 'shares'} | dict(shares=first['shares'])
     return measured
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
@@ -454,7 +471,7 @@ def _means(measured, names):
     "Return {method: {name: mean over the examples that have a value}}; a warning lists the others"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
-        rows = ', '.join(map(str, gone[:10])) + (', …' if len(gone) > 10 else '')
+        rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)
         warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from means '
                       'that are not defined for them, because '
                       f"removal would leave nothing to read (rows {rows}); replacement='mask' "
@@ -463,7 +480,9 @@ def _means(measured, names):
         finite = ~np.isnan(x)
         n = finite.sum(0)
         return np.divide(np.where(finite, x, 0).sum(0), n, out=np.full(np.shape(n), np.nan), where=n > 0)
-    return {method: {n: mean(f[n]) for n in names} for method, f in measured.items()}
+    means = {}
+    for method, f in measured.items(): means[method] = {n: mean(f[n]) for n in names}
+    return means
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037b
 def perturbation_frame(
@@ -486,7 +505,7 @@ def faithfulness_table(
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
 ) -> pd.DataFrame:
-    "Return one row per method, and one for random attributions, as a paper's table reports them"
+    "Return a table with one row per method, and one for random attributions, as in a paper"
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
     measured = faithfulness_data(model, data, methods, tokenizer, **settings)
@@ -499,7 +518,7 @@ def faithfulness_table(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #041
 def background_of(data) -> np.ndarray: # broadcastable to an example
-    "Return the value of black (0 in the source) after the normalisation of `data`; 0 if this is unknown"
+    "Return the value of black (0 in the source) after the normalisation of `data`; 0 if the normalisation is unknown"
     try: info = signal_info(data)
     except (ValueError, AttributeError): return np.zeros(())
     return (0 - np.asarray(info['centre'], np.float32))/np.asarray(info['scale'], np.float32)
@@ -513,24 +532,28 @@ def replace_top(
 ) -> torch.Tensor: # like `x`
     """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; for equal values the
     earlier goes first"""
-    if not 0 <= fraction <= 1: raise ValueError(f'fraction must be between 0 and 1, got {fraction!r}')
+    _check_fractions('fraction', [fraction])
     saliency = np.asarray(saliency, dtype=np.float64).reshape(len(x), -1)
-    cells = x[0, 0].numel() if x.dim() == 4 else x[0].numel()
+    shape = x.shape[1:]
+    if x.dim() == 4: shape = (1, *x.shape[2:]) # all channels of a pixel
+    cells = math.prod(shape)
     if saliency.shape[1] != cells:
         raise ValueError(f'saliency must contain one number for each of the {cells} pixels or cells, got '
                          f'{saliency.shape[1]}')
     gone = np.zeros(saliency.shape, bool)
     count = int(np.ceil(fraction*cells - 1e-9))
     np.put_along_axis(gone, np.argsort(-saliency, axis=1, kind='stable')[:, :count], True, 1)
-    gone = torch.from_numpy(gone).to(x.device).view(len(x), *([1, *x.shape[2:]] if x.dim() == 4 else x.shape[1:]))
+    gone = torch.from_numpy(gone).to(x.device).view(len(x), *shape)
     return torch.where(gone, torch.as_tensor(background, dtype=x.dtype, device=x.device), x)
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #043
 def _signals(model, data):
-    "Return a split of images or series, encoded, and a function that makes a batch of its rows"
-    if isinstance(data, dict): raise ValueError(f"data must be one split, got {', '.join(data)}; pass data['test']")
+    "Encode a split of images or series; return it with a function that collates its rows to a batch"
+    problem = ''
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
-        raise ValueError('data must be images or series; for texts, use faithfulness_table')
+        problem = 'images or series; for texts, use faithfulness_table'
+    if isinstance(data, dict): problem = f"one split, got {', '.join(data)}; pass data['test']"
+    if problem: raise ValueError(f'data must be {problem}')
     return encoded_for(model, data, target='gold')[:2]
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #043b
@@ -550,14 +573,12 @@ def accuracy_drop(
 ) -> pd.DataFrame: # method, share, accuracy
     """Measure the accuracy of `model` when the most salient fraction of every example is replaced by background (Ismail
     et al. 2021, figure 3)"""
-    _check_ranking(ranking)
+    check_choice('ranking', ranking, ('signed', 'magnitude'))
     if shares is not None: fractions = _renamed_settings(dict(shares=shares))['fractions']
-    if not len(fractions) or not all(0 <= s <= 1 for s in fractions):
-        raise ValueError(f'fractions must be numbers between 0 and 1, got {list(fractions)}')
+    _check_fractions('fractions', fractions)
     encoded, collate = _signals(model, data)
     if background is None: background = background_of(data)
-    if 'labels' not in encoded.column_names:
-        raise ValueError('accuracy_drop needs labels, but data has no column label; add one')
+    check_column(encoded, 'labels', 'accuracy_drop', 'labels')
     attributed = _attributed(model, encoded, methods, target, None, batch_size, seed)
     right = {(method, fraction): 0 for method in attributed for fraction in fractions}
     for start in range(0, len(encoded), batch_size):
@@ -565,7 +586,8 @@ def accuracy_drop(
         name = what_is_read(batch)
         for method, fraction in right:
             values = np.stack(attributed[method][start:start + batch_size])
-            x = replace_top(batch[name], values if ranking == 'signed' else np.abs(values), fraction, background)
+            if ranking == 'magnitude': values = np.abs(values)
+            x = replace_top(batch[name], values, fraction, background)
             with undisturbed(model), torch.no_grad():
                 predicted = model(**{name: x.to(device_of(model))}).logits.argmax(-1).cpu()
             right[method, fraction] += int((predicted == batch['labels']).sum())
@@ -578,14 +600,11 @@ def accuracy_drop(
 def _scaled(saliency, informative, absolute):
     "Scale the saliency [samples, cells] to [0, 1] within each sample; return it with the informative cells"
     s, truth = np.asarray(saliency, dtype=np.float64), np.asarray(informative)
-    if s.ndim < 2 or s.shape != truth.shape:
-        raise ValueError('saliency and informative must have the same shape [samples, time, features], got '
-                         f'{list(s.shape)} '
-                         f'and {list(truth.shape)}')
-    if not np.isfinite(s).all(): raise ValueError(f'saliency must be finite, got {s[~np.isfinite(s)][0]}')
-    if not np.isin(truth, (0, 1)).all():
-        raise ValueError('informative must be flags, True for cells that determine the class')
-    s, truth = (np.abs(s) if absolute else s).reshape(len(s), -1), truth.reshape(len(s), -1).astype(bool)
+    check_shapes('arrays [samples, time, features] of one shape', max(2, s.ndim), saliency=s, informative=truth)
+    check_finite('saliency', s)
+    check_flags('informative', truth, '; pass True for cells that determine the class')
+    if absolute: s = np.abs(s)
+    s, truth = s.reshape(len(s), -1), truth.reshape(len(s), -1).astype(bool)
     low, high = s.min(1, keepdims=True), s.max(1, keepdims=True)
     return (s - low)/np.where(high > low, high - low, 1), truth
 
@@ -599,8 +618,7 @@ def weighted_precision_recall(
     absolute=True,     # use absolute values, as in the authors' code
 ) -> tuple: # (precision [fractions], recall [fractions]); NaN if no sample has any saliency
     "Compute saliency-weighted precision and recall at each fraction, averaged over samples (Ismail et al. 2020)"
-    if positives not in ('cells', 'saliency'):
-        raise ValueError(f"positives must be 'cells' or 'saliency', got {positives!r}")
+    check_choice('positives', positives, ('cells', 'saliency'))
     fractions = np.asarray(fractions, dtype=np.float64)
     s, truth = _scaled(saliency, informative, absolute)
     order = np.argsort(-s, axis=1, kind='stable')
@@ -637,14 +655,13 @@ def aup_aur(
     seed=0,
 ) -> dict: # aup, aur, aup_random, aur_random, aup_difference, aur_difference
     "Compute the areas under weighted precision and recall, and their differences from those of random saliency"
-    if baseline not in ('uniform', 'shuffled'):
-        raise ValueError(f"baseline must be 'uniform' or 'shuffled', got {baseline!r}")
+    check_choice('baseline', baseline, ('uniform', 'shuffled'))
     check_counts(draws=draws)
     rng, saliency = np.random.default_rng(seed), np.asarray(saliency, dtype=np.float64)
     flat = saliency.reshape(len(saliency), -1)
     def draw():
-        return (rng.random(saliency.shape) if baseline == 'uniform'
-                else rng.permuted(flat, axis=1).reshape(saliency.shape))
+        if baseline == 'uniform': return rng.random(saliency.shape)
+        return rng.permuted(flat, axis=1).reshape(saliency.shape)
     aup, aur = _areas(saliency, informative, fractions, positives, absolute)
     chance = np.mean([_areas(draw(), informative, fractions, positives, absolute) for _ in range(draws)], axis=0)
     return dict(aup=aup, aur=aur, aup_random=chance[0], aur_random=chance[1], aup_difference=aup - chance[0],
@@ -660,10 +677,9 @@ def informative_table(
     seed=0,
     **settings,      # settings of `aup_aur`
 ) -> pd.DataFrame: # index method; aup, aur, aup_difference, aur_difference
-    "Return how much better than random each method finds the informative cells"
+    "Measure how much better than random each method finds the informative cells"
     encoded, _ = _signals(model, data)
-    if 'informative' not in encoded.column_names:
-        raise ValueError('data has no column informative; use data from synthetic_series or vanishing_series')
+    check_column(encoded, 'informative', 'informative_table', 'data from synthetic_series or vanishing_series')
     truth = np.stack([row['informative'] for row in encoded])
     rows = {name: aup_aur(np.stack(values), truth, seed=seed + 1, **settings)
             for name, values in _attributed(model, encoded, methods, target, None, batch_size, seed).items()}

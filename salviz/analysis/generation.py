@@ -6,7 +6,6 @@
 __all__ = ['translations', 'bleu', 'translation_scores']
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-3
-import numpy as np
 import pandas as pd
 import torch
 
@@ -18,19 +17,20 @@ from ..models.loading import longest_input, undisturbed
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6
 def _most_tokens(model, tokenizer, rows) -> int:
-    "Return the default for the maximum number of tokens in a translation"
+    "Return the default maximum number of tokens in a translation"
     longest = max(map(len, rows['labels' if 'labels' in rows.column_names else 'input_ids']))
     return min(2*longest, longest_input(model, tokenizer) - 1)
 
 def _written(ids, end, start) -> list:
-    "Return the generated tokens in the row `ids`: without the start token, up to the end token, if present"
-    ids = ids.tolist()[1:] if ids[0] == start else ids.tolist()
+    "Return the generated tokens in the row `ids`, without the start token and up to the end token if there is one"
+    ids = ids.tolist()
+    if ids[0] == start: ids = ids[1:]
     if end in ids: return ids[:ids.index(end) + 1]
     return ids
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6b
 def _generated(model, rows, collate, end, batch_size, options) -> dict: # {example_id: list of tokens}
-    "Generate the tokens of `model` for each of the `rows`"
+    "Generate a translation of each of the `rows` with `model`"
     start, written = model.config.decoder_start_token_id, {}
     for batch in batches(model, rows, collate, batch_size, 'translations'):
         with undisturbed(model), torch.no_grad():
@@ -71,7 +71,7 @@ def translations(
     frame['translation'] = texts(ids)
     if 'labels' in rows.column_names: frame['exact'] = [a == list(b) for a, b in zip(ids, rows['labels'])]
     frame['ended'] = [t[-1:] == [end] for t in ids]
-    how = 'greedy' if beams == 1 else f'{beams} beams'
+    how = {1: 'greedy'}.get(beams, f'{beams} beams')
     frame.attrs = dict(about=f'{measured_words(model, source, len(rows))}, {how}')
     return frame
 
@@ -90,17 +90,17 @@ def bleu(
     references=None, # list of texts; None: the column target_text
     **options,       # options of sacrebleu's BLEU: lowercase, tokenize, smooth_method, ...
 ) -> dict: # bleu (0 to 100), precisions (of 1 to 4 words), brevity_penalty, signature, texts
-    "Compute the BLEU of a whole set of texts with sacrebleu"
+    "Compute the BLEU score of a whole set of texts with sacrebleu"
     if isinstance(translations, pd.DataFrame):
-        if references is None and 'target_text' not in translations:
-            raise ValueError('bleu needs references, but these translations have no targets; pass references=')
-        if references is None: references = list(translations['target_text'])
-        translations = list(translations['translation'])
-    if references is None or isinstance(references, str) or len(references) != len(translations):
-        count = 'none' if references is None else len(references)
-        raise ValueError(f'references must contain one text for each of the {len(translations)} '
-                         f'translations, got {count}')
-    if not len(translations): raise ValueError('bleu needs at least one translation')
+        if references is None: references = translations.get('target_text')
+        translations = translations['translation']
+    problem = ''
+    if not len(translations): problem = 'bleu needs at least one translation'
+    elif references is None: problem = 'bleu needs references, but these translations have no targets; pass references='
+    elif isinstance(references, str) or len(references) != len(translations):
+        problem = (f'references must contain one text for each of the {len(translations)} translations, got '
+                   f'{len(references)}')
+    if problem: raise ValueError(problem)
     metric = _sacrebleu().metrics.BLEU(**options)
     score = metric.corpus_score(list(translations), [list(references)])
     return dict(bleu=score.score, precisions=list(score.precisions), brevity_penalty=score.bp,
@@ -120,7 +120,7 @@ def translation_scores(
     with_bleu=True,  # also compute BLEU, which needs sacrebleu
     **settings,      # settings of `translations`: beams, max_new_tokens, batch_size, max_length
 ) -> dict: # exact_match (fraction), ended (fraction), bleu (0 to 100)
-    "Score the translations of `model`; returns numbers only, so that it can be a metric of a `Study`"
+    "Score the translations of `model`; the result contains only numbers, so the function can be a metric of a `Study`"
     frame = translations(model, tokenizer, data, **settings)
     if 'exact' not in frame: raise ValueError('data must have targets; use a split of load_pairs')
     scores = dict(exact_match=float(frame.exact.mean()), ended=float(frame.ended.mean()))

@@ -40,19 +40,21 @@ from ..models.tasks import best_span, class_probabilities, head_of, is_multi_lab
 def _read_texts(
     texts, # a text, a list of texts, or a list of pairs of texts
 ) -> tuple: # (list of texts, list of second texts or None)
-    "Return `texts` as two lists"
+    "Split `texts` into a list of texts and a list of second texts"
     if isinstance(texts, str): texts = [texts]
+    def is_text(x): return isinstance(x, str)
+    def is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2 and all(map(is_text, x))
+    problem = 'either all single texts or all pairs of texts, not a mixture'
     if not isinstance(texts, (list, tuple)) or not texts:
-        raise ValueError(f'texts must be a text, a list of texts or a list of pairs of texts, got {texts!r:.80}')
-    if all(isinstance(t, str) for t in texts): return list(texts), None
-    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(part, str) for part in t) for t in texts):
-        return [list(part) for part in zip(*texts)]
-    raise ValueError('texts must be either all single texts or all pairs of texts, not a mixture')
+        problem = f'a text, a list of texts or a list of pairs of texts, got {texts!r:.80}'
+    elif all(map(is_text, texts)): return list(texts), None
+    elif all(map(is_pair, texts)): return list(map(list, zip(*texts)))
+    raise ValueError(f'texts must be {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014
 @dataclass
 class Answer:
-    "The answer of a model's head for one text, and the part of it that is explained"
+    "Answer of a model's head for one text, and the part of it that is explained"
     score:object=None                             # function of (outputs, rows); None: there is nothing to explain
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
@@ -61,7 +63,7 @@ class Answer:
     token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where it cannot lie
 
 def _names_of(model, count, classes=None):
-    "Return the names of the `count` classes of `model`: `classes`, or those in its config"
+    "Return the names of the `count` classes of `model`: `classes`, or by default those in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
@@ -77,23 +79,24 @@ def _class(model, target, count, classes=None, what='target'):
 def _token(tokenizer, target, count):
     "Return the token id of `target`, a text of one token or an id, among `count` tokens"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
-    if not isinstance(target, str):
-        raise ValueError(f'target must be a token, as text or as an id from 0 to {count - 1}, got {target!r}')
-    ids = tokenizer(target, add_special_tokens=False)['input_ids']
-    if len(ids) != 1:
-        raise ValueError(f'target must be one token, but {target!r} has {len(ids)}: '
-                         f'{tokenizer.convert_ids_to_tokens(ids)}')
-    return ids[0]
+    problem = f'a token, as text or as an id from 0 to {count - 1}, got {target!r}'
+    if isinstance(target, str):
+        ids = tokenizer(target, add_special_tokens=False)['input_ids']
+        if len(ids) == 1: return ids[0]
+        problem = f'one token, but {target!r} has {len(ids)}: {tokenizer.convert_ids_to_tokens(ids)}'
+    raise ValueError(f'target must be {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
-    "Return tokens as readable text; in the tokenizer's form if this is empty or not unique"
+    "Convert token ids to readable text, or to the tokenizer's form where the text is empty or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
     seen = Counter(names)
-    return [r if seen[n] > 1 or not n or not n.isprintable() else n for n, r in zip(names, raw)]
+    for i, name in enumerate(names):
+        if seen[name] == 1 and name and name.isprintable(): raw[i] = name
+    return raw
 
 def _place(position, n):
-    "Return `position` among `n` tokens, counted from 0"
+    "Convert `position`, which may be negative, to an index among `n` tokens"
     if isinstance(position, int) and not isinstance(position, bool) and -n <= position < n: return position % n
     raise ValueError(f'position must be the index of a token, from 0 to {n - 1}, or negative to count from the end '
                      f'(-1 is the last), got {position!r}')
@@ -101,18 +104,21 @@ def _place(position, n):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #017
 def _by_example(model, outputs, inputs, target, classes=None):
     "Return the `Answer` of a classifier of texts or images"
-    logits, kind = outputs.logits[0], 'image' if 'pixel_values' in inputs else 'text'
+    logits, kind = outputs.logits[0], 'text'
+    if 'pixel_values' in inputs: kind = 'image'
     if logits.dim() != 1:
         return Answer(notes=[f'{type(model).__name__} returns logits of shape {list(logits.shape)} for one {kind}, so '
                              'only attention is shown'])
-    c = int(logits.argmax()) if target is None else _class(model, target, len(logits), classes)
-    several = is_multi_label(model)
-    single, name = len(logits) == 1 and not several, _names_of(model, len(logits), classes)[c]
-    why = 'given as target' if target is not None else 'the most probable one' if several else 'predicted'
+    several, why = is_multi_label(model), 'predicted'
+    if several: why = 'the most probable one'
+    if target is not None: c, why = _class(model, target, len(logits), classes), 'given as target'
+    else: c = int(logits.argmax())
     def score(outputs, rows): return outputs.logits[:, c]
     score.is_of_example = True
-    answer = Answer(score, 'the output of the regression' if single else
-                  f'the logit of class {name!r} ({why})', logits=None if single else logits)
+    answer = Answer(score, 'the output of the regression')
+    if len(logits) > 1 or several:
+        name = _names_of(model, len(logits), classes)[c]
+        answer = Answer(score, f'the logit of class {name!r} ({why})', logits=logits)
     try: answer.row = int(pooled_rows(model, inputs)[0])
     except ValueError as e: answer.notes.append(f'{e}; no pooled row is marked'.replace('.;', ';'))
     return answer
@@ -123,23 +129,23 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
     name = type(model).__name__
     if head == 'causal' and position is None: position = -1
     if head == 'masked' and position is None:
-        at = ((inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None
-              else [])
-        if not len(at):
+        at = [i for i, token in enumerate(inputs['input_ids'][0].tolist()) if token == tokenizer.mask_token_id]
+        if not at:
             return Answer(notes=[f'{name} fills in mask tokens, but this text has none, so there is no score to '
                                  'explain and only attention is shown. '
                                  f'Write {tokenizer.mask_token or "a mask token"} into the text, or pass position='])
-        position = int(at[0])
+        position = at[0]
     if position is None:
         return Answer(notes=[f'{name} labels every token, so no single score is explained and only attention is shown. '
                              'Choose a token with position='])
     at = _place(position, len(labels))
     row = logits_between(outputs, at, at + 1)[0]
-    choose = ((lambda: _class(model, target, len(row))) if head == 'token'
-              else (lambda: _token(tokenizer, target, len(row))))
-    c, why = (int(row.argmax()), 'predicted') if target is None else (choose(), 'given as target')
-    what = f'token {_written(tokenizer, [c])[0]!r} {"after" if head == "causal" else "at"}'
+    why = 'given as target'
+    if target is None: c, why = int(row.argmax()), 'predicted'
+    elif head == 'token': c = _class(model, target, len(row))
+    else: c = _token(tokenizer, target, len(row))
     if head == 'token': what = f'label {model.config.id2label.get(c, c)!r} for'
+    else: what = f'token {_written(tokenizer, [c])[0]!r} {dict(causal="after").get(head, "at")}'
     return Answer(token_logit(at, c, len(labels)),
                   f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
 
@@ -152,7 +158,8 @@ def _by_span(model, outputs, text):
     if not allowed.any():
         return Answer(notes=['The text was truncated before its second part; only attention is shown.'])
     a, b = map(int, best_span(start, end, allowed[None]))
-    shown = [None if not may else 'answer' if a <= i <= b else 'outside' for i, may in enumerate(allowed.tolist())]
+    shown = [None]*len(labels)
+    for i in allowed.nonzero()[:, 0].tolist(): shown[i] = {True: 'answer'}.get(a <= i <= b, 'outside')
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
                   f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
                   'end of the answer (predicted)', a, token_predictions=shown)
@@ -167,18 +174,21 @@ def _answer(
     position=None,        # token whose output is explained, if a head has an output for each token
     classes=None,         # for images: names of the classes; None: those in the model's config
 ) -> Answer:
-    "Return what is explained in `model`'s `outputs` for one text or image"
+    "Return the `Answer` of `model` for one text or image with these `outputs`"
     head, name = head_of(model), type(model).__name__
     if callable(target):
         return Answer(target, f'the result of the function {getattr(target, "__qualname__", type(target).__name__)}')
-    if head in ('', 'span') and target is not None:
-        raise ValueError(f'{name} has no classes to choose a target from; pass a function of (outputs, rows) as target')
+    problem = ''
     if head in ('', 'span', 'sequence', 'image') and position is not None:
-        raise ValueError(f'{name} has no output for each token, so position must be None, got {position!r}')
+        problem = f'no output for each token, so position must be None, got {position!r}'
+    if head in ('', 'span') and target is not None:
+        problem = 'no classes to choose a target from; pass a function of (outputs, rows) as target'
+    if problem: raise ValueError(f'{name} has {problem}')
     if head in ('sequence', 'image'): return _by_example(model, outputs, inputs, target, classes)
     if head == 'span': return _by_span(model, outputs, text)
     if head: return _by_token(model, outputs, inputs, tokenizer, text.labels, head, target, position)
-    why = 'has no head' if not hasattr(outputs, 'logits') else 'has an unknown type of head'
+    why = 'has no head'
+    if hasattr(outputs, 'logits'): why = 'has an unknown type of head'
     return Answer(notes=[f'{name} {why}, so there is no score to explain and only attention is shown. '
                          'Load it with a head, or define the score with target=function of (outputs, rows)'])
 
@@ -189,7 +199,7 @@ def _class_names(
     most=8,       # number of tokens of a language model for one text; fewer for each of several, at least 3
     classes=None, # names of the classes; None: those in the model's config
 ) -> tuple: # (names [C], their indices among the logits)
-    "Return the classes from which the head of `model` chooses, with a name for each"
+    "Return the names and indices of the classes from which the head of `model` chooses"
     logits = [a.logits for a in answers if a.logits is not None]
     if not logits: return [], []
     if head_of(model) in ('sequence', 'token', 'image'):
@@ -205,12 +215,12 @@ def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
 
 def _of_several(names, p) -> dict:
-    "Return the entries of `info` for the classes `names` of a multi-label model with probabilities `p`"
+    "Return the `info` of a snapshot of a multi-label model: its task, and the classes in `names` with `p` above .5"
     return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026
 def _inputs(model, row):
-    "Return the arguments of the forward of `model` for an encoded text, as a batch of one on its device"
+    "Return the arguments of the model's forward method for an encoded text, as a batch of one on the model's device"
     return {k: torch.tensor([v], device=device_of(model)) for k, v in model_inputs(row, model).items()}
 
 def _baseline_token(model, tokenizer):
@@ -225,12 +235,13 @@ def _baseline_token(model, tokenizer):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026b
 def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
     "Compute the saliency of each token or pixel for `score`"
-    name = 'saliency_map' if 'pixel_values' in inputs else 'saliency'
+    name = 'saliency'
+    if 'pixel_values' in inputs: name = 'saliency_map'
     values = input_saliency(model, inputs, saliency, score, steps, baseline=baseline)
     return {name: values[0].float().cpu().numpy()}, {}
 
 def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
-    "Return the `maps` of one text by layer as an array, and release each map in turn"
+    "Stack the `maps` {layer: map} of one text to an array, and release each map in turn"
     layers = list(maps)
     stacked = np.empty((len(layers), *maps[layers[0]].shape[1:]), np.float32)
     for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()
@@ -242,24 +253,28 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
     maps, allowed = attention_attribution(model, inputs, score)
     layers = list(maps)
     # head by head: ranking needs several times the memory of its input
-    ranks = np.stack([np.stack([row_ranks(b[:, h, None], is_allowed[:, h, None])[0, 0].numpy()
-                                for h in range(b.shape[1])])
-                      for b, is_allowed in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
+    def ranks_of(b, is_allowed):
+        heads = zip(b.unbind(1), is_allowed.expand_as(b).unbind(1))
+        return np.stack([row_ranks(x[:, None], may[:, None])[0, 0].numpy() for x, may in heads])
+    ranks = np.stack([ranks_of(b, allowed[l]) for l, b in maps.items()])
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
     return arrays, dict.fromkeys(arrays, layers)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
+def _not_a_model(model) -> str:
+    return f'model must be a transformers model, got {type(model).__name__}; pass the model inside it'
+
 def _check_model(model, tokenizer, saliency):
     "Raise an error if `_explain_texts` does not support a model, tokenizer or method; return the part that it explains"
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f'model must be a transformers model, got {type(model).__name__}; pass the model inside it')
+    name, problem = type(model).__name__, ''
+    if not getattr(tokenizer, 'is_fast', False):
+        problem = (f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it with '
+                   'AutoTokenizer')
+    if name.endswith('ForMultipleChoice'): problem = f'{name} reads several texts at once; use a sequence classifier'
+    if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
+    if problem: raise ValueError(problem)
     part = attention_parts(model).get('encoder', model)
     check_observable(part)
-    if type(model).__name__.endswith('ForMultipleChoice'):
-        raise ValueError(f'{type(model).__name__} reads several texts at once; use a sequence classifier')
-    if not getattr(tokenizer, 'is_fast', False):
-        raise ValueError(f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it '
-                         'with AutoTokenizer')
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
@@ -285,7 +300,7 @@ def _capture(model, inputs, is_read=None):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032
 @dataclass(frozen=True)
 class _Requested:
-    "What is computed for each text in addition to its attention"
+    "Request for computations in addition to the attention of each text"
     saliency:str=None     # name of an attribution
     steps:int=20
     attribution:bool=True
@@ -294,7 +309,7 @@ class _Requested:
     generated:bool=False  # whether each generated token is explained
 
     def parts(self) -> dict: # {description: function of (model, inputs, score, start)}
-        "Return what is computed, in this order"
+        "Return the requested computations in the order in which they are performed"
         def salient(*question): return _saliency(*question, self.saliency, self.steps, self.baseline)
         def of_each(*question): return _saliency_of_each(*question, self.saliency, self.steps, self.baseline)
         every = {'attention attribution': self.attribution and _attribution, 'saliency': self.saliency and salient,
@@ -305,8 +320,9 @@ class _Requested:
         """Return how often `model` runs for a text or image of `n` tokens; unknown numbers count as 1; `places`: see
         `rows_at_once`"""
         groups = math.ceil(self.steps / rows_at_once(model, n, places))
-        of_saliency = groups if self.saliency == 'integrated_gradients' else 1
-        return {name: of_saliency if name.startswith('saliency') else 1 for name in self.parts()}
+        passes = dict.fromkeys(self.parts(), 1)
+        if self.saliency != 'integrated_gradients': return passes
+        return passes | {name: groups for name in passes if name.startswith('saliency')}
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032b
 _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuation_saliency', 'attention_attribution',
@@ -324,7 +340,7 @@ def _extended(snapshot, arrays, layers, wanted) -> Snapshot:
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322
 @dataclass
 class Capture:
-    "The forward passes of some texts or images, and what else is `requested`"
+    "Results of the forward passes over some texts or images, and the computations that are still `requested`"
     model:object       # model whose attention was observed
     snapshots:list     # one per text or image
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
@@ -340,24 +356,26 @@ def _check_targets(captured, targets):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
-    "Return the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` entries of its info"
+    "Create the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` are entries of its info"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
     if reply.row is not None: info['pooled_row'] = reply.row
-    predicted = {} if probabilities is None else dict(probabilities=probabilities)
     layers, maps = attention
-    arrays = dict(read.pop('arrays', {}), attention=maps, **predicted)
+    arrays = dict(read.pop('arrays', {}), attention=maps)
+    if probabilities is not None: arrays['probabilities'] = probabilities
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=layers), **read)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322d
 def _read_first(model, tokens:int, target, position, start):
-    "Return the positions [1, tokens] whose logits the first pass over a text needs; None: all"
+    "Return flags [1, tokens] for the positions whose logits the first pass over a text needs; None: all positions"
     if head_of(model) != 'causal' or callable(target): return None
+    if position is None: position = -1
     at = torch.arange(tokens, device=device_of(model))
-    is_read = at == _place(-1 if position is None else position, tokens)
-    return (is_read if start is None else is_read | (start - 1 <= at) & (at < tokens - 1))[None]
+    is_read = at == _place(position, tokens)
+    if start is not None: is_read |= (start - 1 <= at) & (at < tokens - 1)
+    return is_read[None]
 
 _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 
@@ -366,13 +384,15 @@ def _continuations(
     model, tokenizer, aligned, generate, longest,
 ) -> tuple: # (encoded rows, `TokenText`s, positions where the continuations start)
     "Generate the continuation of each of the texts `aligned` with `model`"
-    if head_of(model) != 'causal':
-        raise ValueError(f'generate: {type(model).__name__} cannot generate text; use a causal language model')
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
+    problem = ''
     if not whole and not isinstance(generate, dict):
-        raise ValueError('generate must be the number of tokens to generate, or a dict of arguments of '
-                         f'model.generate, got {generate!r}')
-    settings = dict(max_new_tokens=generate, do_sample=False) if whole else dict(generate)
+        problem = f'pass the number of tokens to generate, or a dict of arguments of model.generate, got {generate!r}'
+    if head_of(model) != 'causal':
+        problem = f'{type(model).__name__} cannot generate text; use a causal language model'
+    if problem: raise ValueError(f'generate: {problem}')
+    settings = generate
+    if whole: settings = dict(max_new_tokens=generate, do_sample=False)
     rows, texts, starts = [], [], []
     for text in aligned:
         prompt = continued(tokenizer, text, [])
@@ -400,14 +420,14 @@ def _token_facts(
     ids = torch.as_tensor(text.input_ids[start:], device=p.device)
     rest = p.scatter(1, ids[:, None], 0.).topk(min(others, p.shape[1] - 1))
     return dict(start=start, tokens=text.labels[start:], probability=p.gather(1, ids[:, None])[:, 0].tolist(),
-                others=[[[name, q] for name, q in zip(_written(tokenizer, i.tolist()), values.tolist())]
-                        for i, values in zip(rest.indices, rest.values)])
+                others=[list(map(list, zip(_written(tokenizer, i), values)))
+                        for i, values in zip(rest.indices.tolist(), rest.values.tolist())])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #clm2c
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers})
-    "Compute the saliency of all tokens for the logit of each token from position `start` on"
+    "Compute the saliency of all tokens for the logit of each token, starting at position `start`"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
     with undisturbed(model):
@@ -449,12 +469,12 @@ def capture_texts(
     snapshots = []
     for i, ((outputs, attention, _), reply, text) in enumerate(zip(captured, answers, aligned)):
         read = {k: getattr(text, k) for k in _of_text}
-        more = {} if generate is None else dict(
-            continuation=_token_facts(tokenizer, text, starts[i], outputs))
-        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
+        more, p = {}, None
+        if generate is not None: more['continuation'] = _token_facts(tokenizer, text, starts[i], outputs)
+        if reply.logits is not None: p = _class_probabilities(model, reply.logits, ids)
         if p is not None and is_multi_label(model): more |= _of_several(names, p)
         snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **more))
-    questions = [(inputs, reply.score, start) if reply.score else None
+    questions = [reply.score and (inputs, reply.score, start)
                  for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
                    _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
@@ -483,25 +503,26 @@ def _explain_texts(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323b
 def _explained(capture) -> list: # of `Snapshot`
-    "Compute all that `capture` requests and return its snapshots"
+    "Perform all computations that `capture` requests and return its snapshots"
     snapshots, requested = [], capture.requested
     with undisturbed(capture.model):
         for snapshot, question in zip(capture.snapshots, capture.questions):
-            for part in requested.parts().values() if question else ():
-                snapshot = _extended(snapshot, *part(capture.model, *question), requested)
+            if question:
+                for part in requested.parts().values():
+                    snapshot = _extended(snapshot, *part(capture.model, *question), requested)
             snapshots.append(snapshot)
     return snapshots
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2
 def _check_whole(model, tokenizer, texts):
-    "Raise an error for texts without a word, or longer than `model` accepts"
+    "Raise a `ValueError` if a text is empty or longer than `model` accepts"
     longest = longest_input(unwrapped(model), tokenizer)
     for text in texts:
-        parts = [text] if isinstance(text, str) else list(text)
-        if not all(part.strip() for part in parts): raise ValueError('the text is empty; type at least one word')
-        count = len(tokenizer(*parts, truncation=False, verbose=False)['input_ids'])
-        if count > longest:
-            raise ValueError(f'the text has {count} tokens, but the model takes at most {longest}; shorten it')
+        if isinstance(text, str): text = [text]
+        count, problem = len(tokenizer(*text, truncation=False, verbose=False)['input_ids']), ''
+        if count > longest: problem = f'has {count} tokens, but the model takes at most {longest}; shorten it'
+        if not all(part.strip() for part in text): problem = 'is empty; type at least one word'
+        if problem: raise ValueError(f'the text {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
 def explain_alike(
@@ -546,16 +567,17 @@ _most_of_pixel = 100. # larger numbers are not normalised
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
-    "Return the columns of rows of a data set; anything else is treated as images without labels"
+    "Split rows of a data set into columns; anything else is returned as images without labels"
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
         if len(images) > _most_images: return range(len(images)), None, None # `_read_images` counts them
-        names = getattr(images.features[label], 'names', None) if label else None
+        names = label and getattr(images.features[label], 'names', None)
         return (*_columns_of(images.with_format('numpy')[:])[:2], names)
     if isinstance(images, (list, tuple)) and images and all(isinstance(row, dict) for row in images):
         parts = [_columns_of(row) for row in images]
         labels = [label for _, label, _ in parts]
-        return [x for x, *_ in parts], None if None in labels else labels, None
+        if None in labels: labels = None
+        return [x for x, *_ in parts], labels, None
     if not isinstance(images, dict): return images, None, None
     if 'pixel_values' not in images:
         raise ValueError(f'images must contain pixel_values, got a dictionary of {", ".join(map(str, images))}; pass '
@@ -570,33 +592,40 @@ def _array(x):
     return np.asarray(x)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
+def _image_problem(x, channels) -> str:
+    "Explain why a model of images with this number of `channels` cannot read the array `x`; '' if it can"
+    if x.ndim != 4 or not len(x):
+        return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
+                f'{list(x.shape)}')
+    how = "load_images normalises them, and so does a model's AutoImageProcessor"
+    if x.dtype.kind != 'f':
+        return f'images must be normalised numbers, as in the training of the model, got {x.dtype}; {how}'
+    if x.shape[-1] == channels != x.shape[1]:
+        return (f'images must be [n, channels, height, width], got {list(x.shape)} with channels last; move them with '
+                'np.moveaxis(images, -1, 1)')
+    lost = np.flatnonzero(~np.isfinite(x).all((1, 2, 3)))
+    if len(lost): return f'image {lost[0]} contains NaN or infinite values; replace them'
+    largest = np.abs(x).max()
+    if largest > _most_of_pixel: return f'images go up to {largest:.4g}, so they are not normalised; {how}'
+    return ''
+
 def _read_images(
     model,
     images, # array, tensor or list of them, or rows of a data set
 ) -> tuple: # (float32 [n, channels, height, width], labels or None, names of the classes or None)
-    "Return `images` in the form that `model` reads; raise an error that says what is wrong with them"
+    "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
         raise ValueError(f'{len(x)} images at once are too many, since each has the maps of all heads; pass at most '
                          f'{_most_images}, such as images[:8] or dataset.select(range(8))')
-    try: x = np.stack([_array(one) for one in x]) if isinstance(x, (list, tuple)) else _array(x)
-    except ValueError: raise ValueError('images have different shapes; resize them to the same shape') from None
-    if x.ndim == 3: x, labels = x[None], None if labels is None else [labels]
-    if x.ndim != 4 or not len(x):
-        raise ValueError('images must be [n, channels, height, width], or one image [channels, height, '
-                         f'width], got {list(x.shape)}')
-    if x.dtype.kind != 'f':
-        raise ValueError(f'images must be normalised numbers, as in the training of the model, got {x.dtype}; '
-                         "load_images normalises them, and so does a model's AutoImageProcessor")
+    if isinstance(x, (list, tuple)): x = list(map(_array, x))
+    if isinstance(x, list) and len({one.shape for one in x}) > 1:
+        raise ValueError('images have different shapes; resize them to the same shape')
+    x = _array(x)
+    if x.ndim == 3 and labels is not None: labels = [labels]
+    if x.ndim == 3: x = x[None]
     channels = getattr(getattr(model, 'config', None), 'num_channels', None)
-    if x.shape[-1] == channels != x.shape[1]:
-        raise ValueError(f'images must be [n, channels, height, width], got {list(x.shape)} with channels last; '
-                         'move them with np.moveaxis(images, -1, 1)')
-    lost = np.flatnonzero(~np.isfinite(x).all((1, 2, 3)))
-    if len(lost): raise ValueError(f'image {lost[0]} contains NaN or infinite values; replace them')
-    if (largest := np.abs(x).max()) > _most_of_pixel:
-        raise ValueError(f'images go up to {largest:.4g}, so they are not normalised; load_images normalises them, '
-                         "and so does a model's AutoImageProcessor")
+    if problem := _image_problem(x, channels): raise ValueError(problem)
     return x.astype(np.float32), labels, names
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
@@ -612,7 +641,7 @@ def _classes_of(model, classes, of_data):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5b
 def _class_number(label):
-    "Return the `label` of the data, as an int if it is a whole number; None if it is missing or -1"
+    "Convert a `label` of the data to an int if it is a whole number, and to None if it is missing or -1"
     if label is None or isinstance(label, (int, float)) and (label == -1 or label != label): return None
     if isinstance(label, float) and label.is_integer(): return int(label)
     return label
@@ -624,7 +653,7 @@ def _labels_of(
     labels,  # labels of the data: numbers, or None
     of_data, # names of these labels, or None
 ) -> tuple: # (a class index or None for each of `count` images, notes)
-    "Return the classes of images by the class names of the model"
+    "Convert the labels of images to class indices of the model, by class name"
     if named is not None:
         if hasattr(named, 'shape'): named = _array(named).tolist()
         each = _each(named, count, 'labels', 'image')
@@ -632,22 +661,22 @@ def _labels_of(
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
     places = class_places(of_data or [], names)
-    if of_data and None not in places: return [None if i is None else places[i] for i in labels], []
+    if of_data and None not in places: return list(map(dict(enumerate(places)).get, labels)), []
     if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are not shown: their classes differ from those of the model.']
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6
 def _check_image_model(model, saliency):
     "Raise an error if `_explain_images` does not support a model or method"
-    name = type(model).__name__
+    name, problem = type(model).__name__, ''
+    if getattr(model, 'main_input_name', '') != 'pixel_values':
+        problem = (f'{name} does not read images; pass texts= and its tokenizer, or use an image classifier such as '
+                   "load_model_for('image_classification', name)")
+    if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
     if getattr(model, 'salviz_task', None) is not None:
-        raise ValueError(f'{name} has no patches and no attention between them; use explain(model, images) for the '
-                         'saliency of pixels, or the explorer of a run: Explorer(train(model, data))')
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f'model must be a transformers model, got {name}; pass the model inside it')
-    if model.main_input_name != 'pixel_values':
-        raise ValueError(f'{name} does not read images; pass texts= and its tokenizer, or use an image classifier such '
-                         "as load_model_for('image_classification', name)")
+        problem = (f'{name} has no patches and no attention between them; use explain(model, images) for the saliency '
+                   'of pixels, or the explorer of a run: Explorer(train(model, data))')
+    if problem: raise ValueError(problem)
     if saliency is not None: attribution_named(saliency, 'pixel_values', 'saliency', or_else=', or None')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b
@@ -674,10 +703,11 @@ def capture_images(whole, images, labels, classes, target, saliency, steps, attr
     seen = dict(modality='image', task='image_classification', patches=patch_grid(model)._asdict())
     snapshots = []
     for i, ((_, attention, _), reply) in enumerate(zip(captured, answers)):
-        read = dict(arrays=dict(input=x[i]), label=labels[i] if names else None)
-        p = None if reply.logits is None else _class_probabilities(model, reply.logits, ids)
+        read, p = dict(arrays=dict(input=x[i]), label=None), None
+        if names: read['label'] = labels[i]
+        if reply.logits is not None: p = _class_probabilities(model, reply.logits, ids)
         snapshots.append(_snapshot(i, read, attention, reply, p, names, model_name(whole), about, **seen))
-    questions = [(one, reply.score, None) if reply.score else None for (_, _, one), reply in zip(captured, answers)]
+    questions = [reply.score and (one, reply.score, None) for (_, _, one), reply in zip(captured, answers)]
     return Capture(model, snapshots, questions, _Requested(saliency, steps, attribution), 'image')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img7
@@ -703,7 +733,7 @@ _turn = threading.Lock() # held by the computation that is running
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
-    "A computation in a separate thread, `self._work`, with progress and subscribers"
+    "Computation in a separate thread (`self._work`), with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`
     def __init__(self, model):
         self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
@@ -713,31 +743,31 @@ class _BackgroundThread:
 
     @property
     def state(self) -> str:
-        "'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
+        "State of the computation: 'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
         if self._stop.is_set() and self._status in ('waiting', 'running'): return 'stopping'
         return self._status
 
     def start(self):
-        "Start the computation; returns at once"
+        "Start the computation and return immediately"
         self._twin, self._version = twin(self._model), weights_version(self._model)
         atexit.register(self._stop_and_join)
         self._thread.start()
         return self
 
     def stop(self):
-        "Stop after the current pass; results so far are kept"
+        "Stop after the current pass; existing results remain"
         self._stop.set()
 
     def wait(self,
         timeout=None, # seconds; None: no limit
     ):
-        "Wait until everything is computed; raise the error of the thread, or a `TimeoutError` after `timeout`"
+        "Wait until the computation has ended; raise its error, or a `TimeoutError` after `timeout`"
         if not self._left.wait(timeout):
             raise TimeoutError(f'wait: {self.stage or "an earlier computation"} is still running after {timeout} s')
         if self.error is not None: raise self.error
 
     def subscribe(self, fn): # returns a function that unsubscribes
-        "Call `fn` with this object in the thread after each step; its errors are added to `subscriber_errors`"
+        "Call `fn` with this object after each step, in the thread; errors of `fn` are added to `subscriber_errors`"
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
@@ -754,7 +784,7 @@ class _BackgroundThread:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0394
 class _CapturePasses(_BackgroundThread):
-    "The parts that `capture` requests, the passes that each needs, and what the snapshots of `run` still lack"
+    "Background computation of the parts that `capture` requests, with the number of passes that each part needs"
     def __init__(self, run, capture):
         super().__init__(capture.model)
         self.run, self._capture = run, capture
@@ -771,7 +801,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Set `awaited` of the snapshot of `probe` to what is missing, with the reason `how`"
+        "Record in the snapshot of `probe`, in `awaited`, which parts are missing and why (`how`)"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',
@@ -784,7 +814,7 @@ class _CapturePasses(_BackgroundThread):
         self.run.put(replace(snapshot, info=info))
 
     def _before_pass(self, module, args):
-        "Count the passes of the twin, and stop between two of them if necessary"
+        "Count the passes of the copied model; stop before a pass if the computation was cancelled"
         self._check()
         self.step = min(self._begun, self._most)
         self._begun += 1
@@ -800,7 +830,7 @@ class _CapturePasses(_BackgroundThread):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #03941
 class BackgroundAttribution(_CapturePasses):
-    "Compute attribution and saliency of texts or images in a separate thread, while their attention is shown"
+    "Background computation of attribution and saliency, while the attention of the texts or images is shown"
     def __init__(self,
         run,             # object with `snapshot(step, probe)` and `put(snapshot)`
         capture:Capture, # result of `capture_texts` or `capture_images`
@@ -808,7 +838,7 @@ class BackgroundAttribution(_CapturePasses):
         super().__init__(run, capture)
 
     def _compute(self):
-        "Compute all parts, one after the other"
+        "Compute all parts one after the other"
         parts, several = self._capture.requested.parts(), len(self._capture.snapshots) > 1
         self._status, self._since = 'running', time.monotonic()
         for probe, name, number in self._parts:
@@ -823,7 +853,7 @@ class BackgroundAttribution(_CapturePasses):
             self._await(probe, 'being computed')
 
     def _work(self):
-        "Wait for earlier computations, compute, and record how it ended"
+        "Wait for earlier computations, run this one, and record how it ended"
         end, how = 'failed', 'not available'
         try:
             while not _turn.acquire(timeout=.1): self._check()

@@ -22,12 +22,12 @@ def _replaced(part, saliency, fraction, background):
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
     rows[name] = replace_top(x, np.stack(saliency), fraction, background).numpy()
-    content = {k: v if k == name else list(part[k]) for k, v in rows.items()}
+    content = {k: list(part[k]) for k in rows} | {name: rows[name]}
     return Dataset.from_dict(content, info=part.info).with_format(part.format['type'])
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "Data of a `Study` with the settings share and saliency, in which the most salient part is replaced"
+    "Data of a `Study`, in which the most salient part is replaced; its settings are share and saliency"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`
@@ -49,17 +49,18 @@ class RemovedData:
         self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one per example
-        "Return the values of the method `name` for each example of `split`"
+        "Compute the values of the method `name` for each example of `split`, or return them from the cache"
         if (name, split) not in self._cache:
             how = self.methods[name]
             if isinstance(how, str): how = dict(method=how)
             values = explain_data(self.model, self.data[split], target=self.target, batch_size=self.batch_size,
                                   **dict(seed=self.seed, progress=False) | how)
-            self._cache[name, split] = [np.abs(v) for v in values] if self.ranking == 'magnitude' else values
+            if self.ranking == 'magnitude': values = list(map(np.abs, values))
+            self._cache[name, split] = values
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
-        "Return all splits with the fraction `share` that is most salient by the method `saliency` replaced"
+        "Return all splits with the fraction `share` replaced that is most salient according to the method `saliency`"
         check_choice('saliency', saliency, list(self.methods))
         return DatasetDict({split: _replaced(part, self.saliency(saliency, split), share, self.background)
                             for split, part in self.data.items()})
@@ -69,7 +70,7 @@ def roar_table(
     results,                 # `Study.results()`, with the columns saliency, share and seed
     measure='test_accuracy', # metric to compare
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
-    "Compare the metric after retraining with that of a random ranking; difference: random minus the method"
+    "Compare a metric after retraining with its value for a random ranking; difference: random minus the method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
     if lacking: raise ValueError(f'results have no column {", ".join(lacking)}; pass Study.results() of a '
                                  'study whose data are RemovedData')

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from .corpus import batches
+from .corpus import batches, check_column
 from ..attribution.questions import encoded_for
 from ..core.names import measured_words
 from ..core.renamed import renamed_settings
@@ -27,23 +27,25 @@ from ..models.tasks import task_of
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
-    "Return the model that explains, after checking that it has the same tokens and classes as `model`"
+    "Load the model that explains; raise a `ValueError` unless its tokens and classes are those of `model`"
     if teacher is None: return unwrapped(model)
     if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
         explainer, teachers_tokenizer = load_model(teacher)
         explainer = unwrapped(explainer).to(device_of(model))
-    name = type(explainer).__name__ if isinstance(teacher, nn.Module) else str(getattr(teacher, 'path', teacher))
+    name = str(getattr(teacher, 'path', teacher))
+    if isinstance(teacher, nn.Module): name = type(explainer).__name__
     sizes = [m.get_input_embeddings().num_embeddings for m in (explainer, unwrapped(model))]
     is_other = teachers_tokenizer is not None and teachers_tokenizer.get_vocab() != tokenizer.get_vocab()
-    if sizes[0] != sizes[1] or is_other:
-        raise ValueError(f'teacher: {name} has a different vocabulary from the model; use a teacher that was trained '
-                         'with the same tokenizer')
     facts = [(task_of(m), m.config.num_labels) for m in (explainer, unwrapped(model))]
+    problem = ''
     if facts[0] != facts[1]:
-        raise ValueError(f'teacher: {name} was trained for {facts[0][0]} with {facts[0][1]} outputs, the model for '
-                         f'{facts[1][0]} with {facts[1][1]}; use a teacher of the same task')
-    if why := class_mismatch(explainer, model): raise ValueError(f'teacher: {name}: {why}')
+        problem = (f' was trained for {facts[0][0]} with {facts[0][1]} outputs, the model for {facts[1][0]} with '
+                   f'{facts[1][1]}; use a teacher of the same task')
+    elif why := class_mismatch(explainer, model): problem = f': {why}'
+    if sizes[0] != sizes[1] or is_other:
+        problem = ' has a different vocabulary from the model; use a teacher that was trained with the same tokenizer'
+    if problem: raise ValueError(f'teacher: {name}{problem}')
     return explainer
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9
@@ -51,7 +53,7 @@ _sallm_settings = ('saliency target target_positions steps top_fraction binarise
                    'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the divergence of uniform attention over the tokens that count from `target` [batch, tokens]"
+    "Return the KL divergence of uniform attention, over the tokens that count, from `target` [batch, tokens]"
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
@@ -69,7 +71,7 @@ def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN with
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9b
 def _method(settings) -> SalLM:
-    "Return the SalLM object with `settings`"
+    "Create the SalLM object with `settings`; raise a `ValueError` for unknown settings"
     settings = renamed_settings('SalLM', settings)
     unknown = [k for k in settings if k not in _sallm_settings]
     if unknown:
@@ -93,8 +95,7 @@ def target_divergences(
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
-    if 'input_ids' not in data.column_names:
-        raise ValueError('target_divergences needs texts, but data has none; pass texts or a split with texts')
+    check_column(data, 'input_ids', 'target_divergences', 'texts')
     explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size,
                                     saliency=method.saliency,
                    target=method.target)
@@ -137,7 +138,7 @@ def target_kl(
 def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run
-    "Return the teacher of `run`: the one that SalLM was given or has trained; else the run itself"
+    "Return the path of the teacher of `run`: the teacher that SalLM used, or else the run itself"
     if not isinstance(run, Run): run = Run(run)
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Sequence, Value
 
-from ..core.text import align_batch, find_words, rationale_flags, spaced_words, touched_words
+from ..core.text import find_words, rationale_flags, spaced_words, touched_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
 _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
@@ -35,30 +35,30 @@ def further_columns(
 
 # %% ../../nbs/02_data/03_columns.ipynb #009
 def _numeric(feature):
-    "Return whether `feature` is a number, a class or a Boolean"
+    "Return whether the values of `feature` are numbers, classes or Booleans"
     kind = str(getattr(feature, 'dtype', ''))
     return isinstance(feature, (Value, ClassLabel)) and kind.startswith(('int', 'uint', 'float', 'bool'))
 
 def _inner(feature):
-    "Return the feature of the entries of a list, None for anything else"
+    "Return the feature of the items of a list feature, None for other features"
     if isinstance(feature, list): return feature[0]
     return getattr(feature, 'feature', None)
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
-    "Return the texts of the split `part` that are tokenised"
-    pairs = list(part['text_pair'][:]) if 'text_pair' in part.column_names else None
-    return list(part['words' if 'words' in part.column_names else 'text'][:]), pairs
+    "Return the columns of the split `part` that will be tokenised"
+    columns = {name: list(part[name][:]) for name in ('text', 'words', 'text_pair') if name in part.column_names}
+    return columns.get('words', columns.get('text')), columns.get('text_pair')
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
     "Return the number of words of `text` together with the second text `pair`"
     if not isinstance(text, str): return len(text), len(text)
-    texts = [text] if pair is None else [text, pair]
+    texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Return the first row in which the list of column `name` does not match the words of its text; '' if all match"
+    "Describe the first row whose list in column `name` does not match the words of its text; '' if all rows match"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -89,12 +89,12 @@ def _column_kind(
     misfit = _misfit(parts, name) if of_text else 'images and series have no words'
     if not misfit: return 'words', ''
     lengths = {len(x) for part in parts.values() for x in part[name][:]}
-    if len(lengths) == 1: return ('numbers', '')
-    return ('list', misfit)
+    if len(lengths) == 1: return 'numbers', ''
+    return 'list', misfit
 
 # %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
-    "Return the kinds of the further columns of `data` {split: Dataset}"
+    "Return the kind of each further column of `data` {split: Dataset}"
     def having(name): return {split: part for split, part in data.items() if name in part.column_names and len(part)}
     return {name: _column_kind(having(name), name, of_text) for name in further_columns(data, used) if having(name)}
 
@@ -111,15 +111,16 @@ def token_rationales(
         if r is None: return None
         expected = (f'{where}: the rationale of row {i} must be a list with 0 or 1 for each word (or a fraction '
                     'between), or of character spans [start, end]')
-        if not isinstance(r, (list, tuple)):
-            raise ValueError(f'{expected}, got {r!r}; rename the column if it is not a rationale')
-        spans = all(isinstance(span, (list, tuple)) for span in r)
-        if any(isinstance(x, float) and 0 < x < 1 for x in r):
-            are_fractions = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
-            if not are_fractions: raise ValueError(f'{expected}; got {r!r:.80}')
+        form, is_list = 'words', isinstance(r, (list, tuple))
+        if is_list and all(isinstance(span, (list, tuple)) for span in r): form = 'spans'
+        is_soft = is_list and any(isinstance(x, float) and 0 < x < 1 for x in r)
+        if is_soft and all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r):
             return token_values([t], [r], 'rationale', where, np.max)[0]
-        try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
-        except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
+        problem = f', got {r!r:.80}; rename the column if it is not a rationale'
+        if is_list and not is_soft:
+            try: return rationale_flags(t, **{form: r}).tolist()
+            except (ValueError, TypeError) as e: problem = f': {e}'
+        raise ValueError(f'{expected}{problem}')
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
 # %% ../../nbs/02_data/03_columns.ipynb #013b
@@ -130,14 +131,15 @@ def token_values(
     where,  # source of the rows, for errors
     over_several=np.mean, # function that combines the numbers of several words that one token covers
 ) -> list: # of lists, one number per token; 0 for tokens without a word
-    "Return the number of each token's word; `over_several` combines those of several words"
+    "Assign to each token the number of its word; `over_several` combines the numbers of several words"
     out = []
     for i, (t, numbers) in enumerate(zip(texts, values)):
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
         if len(numbers) not in (len(t.unmerged_spans), len(spaced)):
             raise ValueError(f'{where}: {name} of row {i} must have a number for each of the {len(t.unmerged_spans)} '
                              f'words (or {len(spaced)} separated by spaces), as in the other rows, got {len(numbers)}')
-        spans, numbers = t.unmerged_spans if len(numbers) == len(t.unmerged_spans) else spaced, np.asarray(numbers)
+        spans = {len(spaced): spaced, len(t.unmerged_spans): t.unmerged_spans}[len(numbers)]
+        numbers = np.asarray(numbers)
         first, last = (np.where(t.word_ids < 0, -1, x) for x in touched_words(t.texts, spans, t.offsets, t.segments))
         ours = np.append(numbers, numbers.dtype.type(0))[first].tolist()
         for k in np.flatnonzero(last > first):
@@ -147,9 +149,9 @@ def token_values(
     return out
 
 # %% ../../nbs/02_data/03_columns.ipynb #017
-def _as_numbers(values):
-    "Return `values` with NaN for missing ones"
-    return [float('nan') if x is None else float(x) for x in values] if any(x is None for x in values) else values
+def _with_nan(values) -> list:
+    "Return `values` as floats, NaN for missing ones"
+    return np.array(values, dtype=np.float64).tolist()
 
 # %% ../../nbs/02_data/03_columns.ipynb #017b
 def with_columns(
@@ -158,31 +160,31 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Return `encoded` with the further columns of `part`"
+    "Add the further columns of `part` to `encoded` and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
-    texts, pairs = _texts_in(part) if along else ([], None)
+    texts, pairs = [], None
+    if along: texts, pairs = _texts_in(part)
     for start in range(0, len(texts), 2000):
         rows = slice(start, start + 2000)
-        aligned_texts = align(texts[rows], None if pairs is None else pairs[rows])
+        aligned_texts = align(texts[rows], pairs and pairs[rows])
         for name in along:
             values = part[rows][name]
-            aligned[name] += (token_rationales(aligned_texts, values, where) if kinds[name][0] == 'rationale'
-                              else token_values(aligned_texts, values, name, where))
+            if kinds[name][0] == 'rationale': aligned[name] += token_rationales(aligned_texts, values, where)
+            else: aligned[name] += token_values(aligned_texts, values, name, where)
     for name in names:
         values, feature = aligned.get(name), part.features[name]
         if name == 'rationale' and name in along:
-            soft = any(isinstance(x, float) for row in values if row for x in row)
-            feature = Sequence(Value('float32' if soft else 'bool'))
+            feature = Sequence(Value('bool'))
+            if any(isinstance(x, float) for row in values if row for x in row): feature = Sequence(Value('float32'))
         elif name in along and any(isinstance(x, float) for row in values for x in row):
             feature = Sequence(Value('float64')) # a mean of integers may have a fraction
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
                 raise ValueError(f'{where}: {name} must have numbers, as in the other splits, got {feature}')
-            numeric = _as_numbers(values)
-            feature, values = feature if numeric is values else Value('float64'), numeric
+            if any(x is None for x in values): feature, values = Value('float64'), _with_nan(values)
         encoded = encoded.add_column(name, values, feature=feature)
     return encoded
 
@@ -199,13 +201,13 @@ class Column(list):
     def to(self, *args, **kwargs): return self
 
     def __getitem__(self, i):
-        if isinstance(i, torch.Tensor): i = i.nonzero()[:, 0].tolist() if i.dtype == torch.bool else i.tolist()
-        chosen = [list.__getitem__(self, k) for k in i] if isinstance(i, list) else list.__getitem__(self, i)
-        if isinstance(i, (list, slice)): return Column(chosen).of(self.name, self.why)
-        return chosen
+        if isinstance(i, torch.Tensor) and i.dtype == torch.bool: i = i.nonzero()[:, 0]
+        if isinstance(i, torch.Tensor): i = i.tolist()
+        if not isinstance(i, (list, slice)): return list.__getitem__(self, i)
+        if isinstance(i, slice): i = range(len(self))[i]
+        return Column(list.__getitem__(self, k) for k in i).of(self.name, self.why)
 
     def __getattr__(self, attribute):
-        if attribute.startswith('__'): raise AttributeError(attribute)
         raise AttributeError(f'batch[{self.name!r}] has no {attribute}: it is a list of {len(self)} entries, not a '
                              f'tensor, because {self.why}')
 
@@ -213,16 +215,21 @@ class Column(list):
 def _padded(lists, n):
     "Return `lists` of numbers as a tensor [batch, n], padded with 0"
     tensors = [torch.as_tensor(x) for x in lists]
-    kinds = {x.dtype for x in tensors if len(x)}
-    out = torch.zeros(len(tensors), n, dtype=kinds.pop() if len(kinds) == 1 else torch.float32)
+    kinds, kind = {x.dtype for x in tensors if len(x)}, torch.float32
+    if len(kinds) == 1: kind, = kinds
+    out = torch.zeros(len(tensors), n, dtype=kind)
     for i, x in enumerate(tensors): out[i, :len(x)] = x
     return out
 
-def _tensor(values):
-    "Return `values` as a tensor; numbers with a fraction are float32"
-    tensor = torch.as_tensor(np.asarray(values))
+def _single_precision(tensor):
+    "Convert a floating-point `tensor` to float32; return other tensors unchanged"
     if tensor.is_floating_point(): return tensor.float()
     return tensor
+
+def _plain_value(x):
+    "Convert a NumPy scalar to a Python value; return anything else unchanged"
+    if isinstance(x, np.generic): return x.item()
+    return x
 
 # %% ../../nbs/02_data/03_columns.ipynb #021
 def collated(
@@ -237,13 +244,10 @@ def collated(
         values = [row[name] for row in rows]
         if kind == 'rationale':
             batch['has_rationale'] = torch.tensor([x is not None for x in values])
-            soft = any(isinstance(x[0], float) for x in values if x)
-            marked = _padded([torch.as_tensor(x or [], dtype=torch.float32) for x in values], tokens)
-            batch[name] = marked if soft else marked.bool()
-        elif kind == 'words':
-            padded = _padded(values, tokens)
-            batch[name] = padded.float() if padded.is_floating_point() else padded
+            batch[name] = _padded([torch.as_tensor(x or [], dtype=torch.float32) for x in values], tokens)
+            if not any(isinstance(x[0], float) for x in values if x): batch[name] = batch[name].bool()
+        elif kind == 'words': batch[name] = _single_precision(_padded(values, tokens))
         elif kind == 'list':
-            batch[name] = Column(x.item() if isinstance(x, np.generic) else x for x in values).of(name, why)
-        else: batch[name] = _tensor(values)
+            batch[name] = Column(map(_plain_value, values)).of(name, why)
+        else: batch[name] = _single_precision(torch.as_tensor(np.asarray(values)))
     return batch

@@ -24,7 +24,7 @@ from ..core.maths import spans_of
 from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
 from ..core.validation import Seed, Splits, check_choice
-from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
+from .texts import check_splits, from_hub, load_text, one_table, readers, refuse_rows, written_labels
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006
 def _merged(
@@ -37,7 +37,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return the largest of the `fractions` of the `pieces` that each word of `text` overlaps; 0 if it overlaps none"
+    "Return for each word of `text` the largest fraction of the `pieces` that it overlaps, 0 if it overlaps none"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -47,8 +47,10 @@ def _marked(sides, annotators):
     """Return the rationale of texts as spans or as fractions per word; `sides` is [(text, pieces, fraction of
     annotators who marked each piece)]"""
     if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
-    spans = [[segment, *span] for segment, (text, pieces, fractions) in enumerate(sides)
-             for span in _merged(pieces, [x > 0 if annotators == 'any' else x >= .5 for x in fractions])]
+    is_marked = dict(any=lambda x: x > 0, majority=lambda x: x >= .5)[annotators]
+    spans = []
+    for segment, (text, pieces, fractions) in enumerate(sides):
+        spans += [[segment, *span] for span in _merged(pieces, list(map(is_marked, fractions)))]
     if len(sides) == 2: return spans
     return [span[1:] for span in spans]
 
@@ -60,41 +62,48 @@ def _rationale_spans(
 ): # list of spans (with 'share': of a fraction per word), or None
     "Convert `rationale` to character spans and check them against `texts`"
     if pd.api.types.is_scalar(rationale) and pd.isna(rationale): return None
-    rationale = [list(mark) if hasattr(mark, '__len__') else mark for mark in rationale]
-    as_spans = rationale and all(isinstance(mark, list) for mark in rationale)
-    if as_spans and annotators != 'share': return _checked_spans(texts, rationale)
-    return _marked(_spans_as_sides(texts, rationale) if as_spans else _flags_as_sides(texts, rationale), annotators)
+    rationale = list(rationale)
+    as_spans = rationale and all(hasattr(mark, '__len__') for mark in rationale)
+    if as_spans: rationale = _checked_spans(texts, rationale)
+    if as_spans and annotators != 'share': return rationale
+    if as_spans: return _marked(_spans_as_sides(texts, rationale), annotators)
+    return _marked(_flags_as_sides(texts, rationale), annotators)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009b
 def _checked_spans(texts, spans):
-    pair = len(texts) == 2
-    for mark in spans:
-        segment, start, end = ([] if pair else [0]) + mark if len(mark) == 2 + pair else (0, 0, 0)
+    "Return `spans` as lists of integers; raise a `ValueError` if one does not lie in its text"
+    form = {1: '[start, end]', 2: '[segment, start, end]'}[len(texts)]
+    for mark in map(list, spans):
+        segment, start, end = 0, 0, 0
+        if len(mark) == 1 + len(texts): segment, start, end = [0, *mark][-3:]
         if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
-            raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside a '
-                             f'text of {" and ".join(str(len(t)) for t in texts)} characters, got {mark}')
-    return [[int(x) for x in mark] for mark in spans]
+            raise ValueError(f'spans must be {form} inside a text of {" and ".join(str(len(t)) for t in texts)} '
+                             f'characters, got {mark}')
+    return [list(map(int, mark)) for mark in spans]
 
 def _spans_as_sides(texts, spans):
-    spans = [mark if len(texts) == 2 else [0, *mark] for mark in _checked_spans(texts, spans)]
-    mine = [[(a, b) for side, a, b in spans if side == segment] for segment in range(len(texts))]
-    return [(text, pieces, [1.]*len(pieces)) for text, pieces in zip(texts, mine)]
+    "Return the argument `sides` of `_marked` for checked `spans` of `texts`"
+    pieces = [[] for _ in texts]
+    for mark in spans:
+        segment, start, end = [0, *mark][-3:]
+        pieces[segment].append((start, end))
+    return [(text, here, [1.]*len(here)) for text, here in zip(texts, pieces)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009c
 def _flags_as_sides(texts, flags):
     "Return the argument `sides` of `_marked` for flags or fractions per word of `texts`; an empty list marks nothing"
-    is_fraction = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
-    if not all(is_fraction):
-        raise ValueError('a rationale must be a list of spans, of flags (0 or 1) or of fractions (from 0 to '
-                         f'1), got {flags!r:.80}')
-    counts = [[len(cut(t)) for t in texts] for cut in (find_words, spaced_words)]
-    if flags and len(flags) not in map(sum, counts):
-        raise ValueError(f'there are {len(flags)} flags for {sum(counts[0])} words ({sum(counts[1])} '
-                         'separated by spaces)')
-    cut = find_words if len(flags) == sum(counts[0]) else spaced_words
+    words, spaced = (sum(len(cut(text)) for text in texts) for cut in (find_words, spaced_words))
+    problem = ''
+    if flags and len(flags) not in (words, spaced):
+        problem = f'there are {len(flags)} flags for {words} words ({spaced} separated by spaces)'
+    if not all(isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags):
+        problem = ('a rationale must be a list of spans, of flags (0 or 1) or of fractions (from 0 to 1), got '
+                   f'{flags!r:.80}')
+    if problem: raise ValueError(problem)
+    cut = {words: find_words, 0: lambda text: []}.get(len(flags), spaced_words)
     sides, at = [], 0
     for text in texts:
-        pieces = cut(text) if flags else []
+        pieces = cut(text)
         sides.append((text, pieces, flags[at:at + len(pieces)]))
         at += len(pieces)
     return sides
@@ -103,43 +112,51 @@ def _flags_as_sides(texts, flags):
 _hate = 'hatespeech', 'normal', 'offensive' # in the order of the class numbers on the Hub
 
 def _mean_flags(lists):
-    "Return the fraction of the `lists` that set each flag"
+    "Return for each position the fraction of the `lists` in which the flag is set"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012b
 def _hatexplain(row, annotators):
-    people = row['annotators']
-    labels = people['label'] if isinstance(people, dict) else [p['label'] for p in people]
-    label, count = Counter(x if isinstance(x, str) else _hate[x] for x in labels).most_common(1)[0]
+    people, names = row['annotators'], dict(enumerate(_hate))
+    if isinstance(people, dict): labels = people['label']
+    else: labels = [p['label'] for p in people]
+    label, count = Counter(names.get(x, x) for x in labels).most_common(1)[0]
     if count <= len(labels)/2: return None
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
     # normal posts: annotators who agree mark nothing, so all marks are from outvoted annotators
-    marked = None if label == 'normal' or not lists else _marked([(text, pieces, _mean_flags(lists))], annotators)
+    marked = None
+    if label != 'normal' and lists: marked = _marked([(text, pieces, _mean_flags(lists))], annotators)
     return dict(text=text, label=label, rationale=marked)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015
 _star = re.compile(r'\*[^*]+\*')
 
+def _esnli_side(row, number):
+    "Return (text, pieces, fraction of annotators who marked each piece); None if the marks do not match the words"
+    text, marked = row[f'Sentence{number}'], [row.get(f'Sentence{number}_marked_{person}') for person in (1, 2, 3)]
+    pieces = spaced_words(text)
+    def flags(marks): return [bool(_star.search(word)) for word in marks.split()]
+    lists = [flags(marks) for marks in marked if isinstance(marks, str) and marks.strip()]
+    if not lists or any(len(flags) != len(pieces) for flags in lists): return None
+    return text, pieces, _mean_flags(lists)
+
 def _esnli(row, annotators):
-    texts, sides = [row['Sentence1'], row['Sentence2']], []
-    for segment, text in enumerate(texts):
-        pieces = spaced_words(text)
-        marked = [row.get(f'Sentence{segment + 1}_marked_{person}') for person in (1, 2, 3)]
-        lists = [[bool(_star.search(w)) for w in m.split()] for m in marked if isinstance(m, str) and m.strip()]
-        if not lists or any(len(flags) != len(pieces) for flags in lists): sides = None; break
-        sides.append((text, pieces, _mean_flags(lists)))
-    return dict(text=texts[0], text_pair=texts[1], label=row['gold_label'],
-                rationale=_marked(sides, annotators) if sides else None)
+    sides, rationale = [_esnli_side(row, number) for number in (1, 2)], None
+    if all(sides): rationale = _marked(sides, annotators)
+    return dict(text=row['Sentence1'], text_pair=row['Sentence2'], label=row['gold_label'], rationale=rationale)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015b
 def _runs(tokens, spans):
-    "Return (text, character spans) of `tokens` for their token spans [start, end)"
+    "Join `tokens` to a text and convert their token spans [start, end) to character spans; return both"
     text, pieces = joined(tokens)
-    bad = [s for s in spans if not 0 <= s[0] < s[1] <= len(pieces)]
-    if bad: raise ValueError(f'evidence [{bad[0][0]}, {bad[0][1]}) is not within the {len(pieces)} tokens')
-    return text, _merged(pieces, [any(a <= i < b for a, b in spans) for i in range(len(pieces))])
+    flags = np.zeros(len(pieces), bool)
+    for start, end in spans:
+        if not 0 <= start < end <= len(pieces):
+            raise ValueError(f'evidence [{start}, {end}) is not within the {len(pieces)} tokens')
+        flags[start:end] = True
+    return text, _merged(pieces, flags)
 
 def _eraser_esnli(row, annotators):
     (text, first), (pair, second) = (_runs(row[side], row[f'{side}_evidence_span'])
@@ -154,8 +171,8 @@ def _phrases(text, evidences):
     words, flags, lost = [text[a:b] for a, b in pieces], [False]*len(pieces), 0
     for phrase in map(str.split, evidences):
         n = len(phrase)
-        at = next((i for i in range(len(words) - n + 1) if words[i:i + n] == phrase), None) if n else None
-        if at is None: lost += 1
+        at = next((i for i in range(len(words) - n + 1) if words[i:i + n] == phrase), None)
+        if at is None or not n: lost += 1
         else: flags[at:at + n] = [True]*n
     return _merged(pieces, flags), lost
 
@@ -171,10 +188,10 @@ def _multirc(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021
 def _documents(folder):
-    "Return a function from a document's name to its tokens, or None if it is missing"
+    "Return a function that returns the tokens of a document by name, or None if the document is missing"
     if (folder/'docs.jsonl').is_file():
         texts = {d.get('docid'): d.get('document') for d in read_jsonl(folder/'docs.jsonl')}
-    else: texts = {p.name: p for p in (folder/'docs').iterdir()} if (folder/'docs').is_dir() else {}
+    else: texts = {path.name: path for path in folder.glob('docs/*')}
     def tokens(name):
         text = texts.get(name)
         if isinstance(text, Path): text = read_utf8(text)
@@ -184,7 +201,7 @@ def _documents(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021b
 def _needed(row, tokens):
-    "Return the names of the documents of an annotation, one list per text"
+    "Return the names of the documents that an annotation refers to, one list per text"
     named = (list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group))
              or list(row.get('docids') or [row['annotation_id']]))
     stems = {re.sub('_(premise|hypothesis)$', '', name) for name in named}
@@ -207,12 +224,13 @@ def _eraser(row, tokens, query):
         texts.append(text)
         spans += [[segment, *s] for s in marked]
     if query and len(texts) == 1: texts.append(' '.join(row['query'].split()))
-    spans = [s if len(texts) == 2 else s[1:] for s in spans] if row['evidences'] else None
+    if len(texts) == 1: spans = [s[1:] for s in spans]
+    if not row['evidences']: spans = None
     return dict(zip(('text', 'text_pair'), texts)) | dict(label=row['classification'], rationale=spans)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021d
 def _eraser_folder(folder, annotators='any'):
-    "Return {split: examples} of an ERASER folder"
+    "Read {split: examples} from an ERASER folder"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
               for split, name in dict(train='train', validation='val', test='test').items()
               if (folder/f'{name}.jsonl').is_file()}
@@ -231,7 +249,7 @@ def _in_the_form(example, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023b
 def _examples(rows, read, annotators, split):
-    "Return the examples that `read` creates from `rows`, without rows that it skips"
+    "Convert each of `rows` to an example with the function `read`; leave out rows that it skips"
     read_rows = []
     for i, row in enumerate(rows):
         try: read_rows.append(_in_the_form(read(row, annotators), annotators))
@@ -259,7 +277,7 @@ _shapes = { # columns that identify a published format: its reader
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028
 def _rows(part, label):
-    "Return (rows as dictionaries, {column: class names}) of a table; `label` is the column of classes"
+    "Convert a table to (rows as dictionaries, {column: class names}); `label` is the column with the classes"
     part = one_table(part, readers)
     if isinstance(part, pd.DataFrame):
         checked_header('the table', list(part.columns))
@@ -268,38 +286,43 @@ def _rows(part, label):
         return part.to_dict('records'), {}
     named, rows = {c: f.names for c, f in part.features.items() if isinstance(f, ClassLabel)}, part.to_list()
     for column, names in named.items():
-        for row in rows: row[column] = names[row[column]] if row[column] is not None and row[column] >= 0 else None
+        name_of = dict(enumerate(names))
+        for row in rows: row[column] = name_of.get(row[column])
     return rows, named
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028b
 def _object_in(path):
-    "Return the object in a JSON file"
+    "Read the object in a JSON file; raise an error with the file's name if there is none"
     try: return read_object(path)
     except ValueError as e: raise ValueError(f'{path} {e}') from None
 
 def _hatexplain_folder(folder):
-    "Return {split: rows} of the authors' folder"
+    "Read {split: rows} from the folder of HateXplain's authors"
     posts, divisions = (_object_in(folder/f'{name}.json') for name in ('dataset', 'post_id_divisions'))
     splits = dict(train='train', validation='val', test='test')
-    missing = [name for name in splits.values() if not isinstance(divisions.get(name), list)]
-    if missing: raise ValueError(f'{folder/"post_id_divisions.json"} has no list of posts named {", ".join(missing)}')
-    return {split: [posts[i] for i in divisions[name] if i in posts] for split, name in splits.items()}
+    rows = {}
+    for split, name in splits.items():
+        if not isinstance(divisions.get(name), list):
+            raise ValueError(f'{folder/"post_id_divisions.json"} has no list of posts named {name}')
+        rows[split] = [posts[i] for i in divisions[name] if i in posts]
+    return rows
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a reader of rows with the columns that the user names"
+    "Return a function that reads rows with the columns that the user named"
     def read(row, annotators):
         marks = row[rationale]
-        if isinstance(marks, str): marks = json.loads(marks) if marks.strip() else None
-        parts = [row[text]] + ([row[text_pair]] if text_pair else [])
-        parts = [p if isinstance(p, str) else ' '.join(p) for p in parts]
+        if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')
+        parts = [row[column] for column in (text, text_pair) if column]
+        for i, part in enumerate(parts):
+            if not isinstance(part, str): parts[i] = ' '.join(part)
         return dict(zip(('text', 'text_pair'), parts)) | dict(label=row[label],
                                                               rationale=_rationale_spans(parts, marks, annotators))
     return read
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return the reader of a published format, or of the user's columns"
+    "Return the function that reads rows in their published format, or with the user's columns"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]
@@ -311,7 +334,7 @@ def _shape_of(rows, columns, split):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators):
-    "Return ({split: examples}, class names or None) of `source`"
+    "Load ({split: examples}, class names or None) from any `source`"
     kinds = str, Path, dict, pd.DataFrame, Dataset
     if not isinstance(source, kinds) or isinstance(source, (str, dict)) and not source:
         raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} '
@@ -331,11 +354,11 @@ def _parts(source, columns, config, revision, annotators):
                           repository)
     if not isinstance(source, dict): source = dict(train=source)
     tables = {split: _rows(part, columns[2]) for split, part in source.items()}
-    for split, (rows, _) in tables.items():
-        if not rows: raise ValueError(f'the {split} split is empty')
-    first, named = next(iter(tables.values()))
-    read = _shape_of(first, columns, next(iter(tables)))
-    names = list(_hate) if read is _hatexplain else named.get('label' if read in (_movies, _multirc) else columns[2])
+    check_splits({split: rows for split, (rows, _) in tables.items()})
+    first, named = tables['train']
+    read, column = _shape_of(first, columns, 'train'), columns[2]
+    if read in (_movies, _multirc): column = 'label'
+    names = {_hatexplain: list(_hate)}.get(read, named.get(column))
     return {split: _examples(rows, read, annotators, split) for split, (rows, _) in tables.items()}, names
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
@@ -372,12 +395,14 @@ def load_rationales(
     # `load_text` cuts the splits and reads the labels; each text is replaced by its row number
     data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
     types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],
-                 rationale=Sequence(Value('float32') if annotators == 'share' else Sequence(Value('int64'))))
-    columns = [c for c in types if c in examples[0] or c == 'label']
-    info = DatasetInfo(features=Features({c: types[c] for c in columns}),
-                       dataset_name=str(source) if isinstance(source, str) else type(source).__name__)
+                 rationale=Sequence(Sequence(Value('int64'))))
+    if annotators == 'share': types['rationale'] = Sequence(Value('float32'))
+    columns, name = [c for c in types if c in examples[0]], type(source).__name__
+    if isinstance(source, str): name = source
+    info = DatasetInfo(features=Features({c: types[c] for c in columns}), dataset_name=name)
     def dataset_of(part):
         chosen = [examples[int(i)] for i in part['text']]
-        values = {c: list(part['label']) if c == 'label' else [e[c] for e in chosen] for c in columns}
+        def values_of(column): return [example[column] for example in chosen]
+        values = {c: values_of(c) for c in columns} | dict(label=list(part['label']))
         return Dataset.from_dict(values, info=info)
     return DatasetDict({split: dataset_of(part) for split, part in data.items()})

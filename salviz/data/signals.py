@@ -13,20 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from annotated_types import Ge
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
 from ..core.files import checked_file
 from ..core.validation import Seed, Splits, check_choice
-from .texts import checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
+from .texts import (check_column, check_splits, checked_fractions, cut_rows, other_splits, refuse_rows,
+                               stratified_order, three_splits)
 
 # %% ../../nbs/02_data/01_signals.ipynb #006
 _columns = dict(image='pixel_values', series='values')
+_plurals = dict(image='images', series='series')
+_Examples = Annotated[int, Ge(2)] # number of examples in a split
 
 # %% ../../nbs/02_data/01_signals.ipynb #006b
 def _one_shape(x, split, kind):
@@ -34,12 +38,10 @@ def _one_shape(x, split, kind):
     if isinstance(x, np.ndarray) and x.dtype != object: return x
     rows = [np.asarray(row) for row in x]
     shapes = sorted({row.shape for row in rows})
-    if kind == 'series' and len(shapes) > 1 == len({s[1:] for s in shapes}):
-        raise ValueError(f'the series of {split} have unequal lengths ({shapes[0][0]} to {shapes[-1][0]} steps); '
-                         'crop or pad them to one length')
-    if len(shapes) > 1:
-        raise ValueError(f'the {kind}s of {split} have different shapes ({", ".join(map(str, shapes[:4]))}); '
-                         'resize them to one shape')
+    problem = f'different shapes ({", ".join(map(str, shapes[:4]))}); resize them to one shape'
+    if kind == 'series' and len({s[1:] for s in shapes}) == 1:
+        problem = f'unequal lengths ({shapes[0][0]} to {shapes[-1][0]} steps); crop or pad them to one length'
+    if len(shapes) > 1: raise ValueError(f'the {_plurals[kind]} of {split} have {problem}')
     if rows: return np.stack(rows)
     return np.empty((0, 0))
 
@@ -47,14 +49,14 @@ def _one_shape(x, split, kind):
 def _checked(x, split, kind, channels_last=False):
     "Return `x` as a finite float32 array, [N, C, H, W] for images and [N, T, F] for series"
     x = _one_shape(x, split, kind)
-    if not len(x): raise ValueError(f'the {split} split is empty')
     wanted = dict(image='[N, H, W] or [N, C, H, W]', series='[N, T, F] or [N, T]')[kind]
     if x.dtype.kind not in 'biuf' or x.ndim not in dict(image=(3, 4), series=(2, 3))[kind]:
-        raise ValueError(f'{kind}s of {split} must be an array of numbers {wanted}, got {x.dtype} {list(x.shape)}')
-    if kind == 'image':
-        x = (x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1) if channels_last
-             else x) / (255. if x.dtype == np.uint8 else 1.)
-    elif x.ndim == 2: x = x[..., None]
+        raise ValueError(f'{_plurals[kind]} of {split} must be an array of numbers {wanted}, got {x.dtype} '
+                         f'{list(x.shape)}')
+    if x.dtype == np.uint8 and kind == 'image': x = x/255.
+    if kind == 'image' and x.ndim == 3: x = x[:, None]
+    elif kind == 'image' and channels_last: x = np.moveaxis(x, -1, 1)
+    elif kind == 'series' and x.ndim == 2: x = x[..., None]
     x = x.astype(np.float32)
     refuse_rows(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1)), split,
                 'a value is missing (NaN) or infinite')
@@ -64,22 +66,25 @@ def _checked(x, split, kind, channels_last=False):
 def _class_names(y, names):
     "Return the class names of the labels `y` of the training split: `names` if given, else the sorted labels"
     y = np.asarray(y)
-    if y.ndim != 1 or y.dtype.kind not in 'iubUSO':
-        raise ValueError(f'labels of train must be a list of names or of integers, got {y.dtype} {list(y.shape)}')
-    names = [str(c) for c in (np.unique(y) if names is None else names)]
+    if names is None: names = np.unique(y)
+    names, problem = list(map(str, names)), ''
     if len({*names}) < max(2, len(names)):
-        raise ValueError(f'at least two distinct class names are needed, got {", ".join(names) or "none"}')
+        problem = f'at least two distinct class names are needed, got {", ".join(names) or "none"}'
+    if y.ndim != 1 or y.dtype.kind not in 'iubUSO':
+        problem = f'labels of train must be a list of names or of integers, got {y.dtype} {list(y.shape)}'
+    if problem: raise ValueError(problem)
     return names
 
 # %% ../../nbs/02_data/01_signals.ipynb #009b
 def _label_ids(y, names, are_named, split):
-    "Return the labels `y` as indices into `names`; if `are_named`, integers already are indices"
+    "Convert the labels `y` to indices into `names`; if `are_named`, integers already are indices"
     y = np.asarray(y)
-    ids = {i if are_named and y.dtype.kind in 'iub' else name: i for i, name in enumerate(names)}
-    keys = [c if c in ids else str(c) for c in y.tolist()]
-    bad = [i for i, c in enumerate(keys) if c not in ids]
+    ids = {name: i for i, name in enumerate(names)}
+    if are_named and y.dtype.kind in 'iub': ids = {i: i for i in range(len(names))}
+    numbers = [ids.get(c, ids.get(str(c))) for c in y.tolist()]
+    bad = [i for i, number in enumerate(numbers) if number is None]
     if bad: refuse_rows(bad, split, f'label {y.tolist()[bad[0]]!r} is not one of the classes ({", ".join(names)})')
-    return [ids[c] for c in keys]
+    return numbers
 
 # %% ../../nbs/02_data/01_signals.ipynb #012
 _published = {'digits': (.1307, .3081), 'digits-as-series': (.1307, .3081), 'fashion': (.2860, .3530)}
@@ -90,12 +95,12 @@ def _statistics(
     how,       # 'z-score', 'min-max', 'published' or 'none'
     source='', # name of the data set, for published constants
 ): # (centre, scale), broadcastable to one example
-    "Return the centre to subtract from values and the scale to divide by"
+    "Return the centre that is subtracted from the values and the scale by which they are divided"
     if how == 'published' and source in _published: return tuple(np.float32(c) for c in _published[source])
     if how == 'none': return np.float32(0), np.float32(1)
     if how == 'min-max': centre, scale = x.min(0), x.max(0) - x.min(0)
     elif how == 'z-score':
-        axes = (0, 2, 3) if x.ndim == 4 else (0, 1)
+        axes = {4: (0, 2, 3)}.get(x.ndim, (0, 1))
         centre, scale = (f(x, axis=axes, dtype=np.float64, keepdims=True)[0].astype(np.float32)
                          for f in (np.mean, np.std))
     else:
@@ -106,19 +111,20 @@ def _statistics(
 
 # %% ../../nbs/02_data/01_signals.ipynb #015
 def _cut(parts, fractions, seed):
-    "Return `parts` {split: (x, label ids)} with missing splits cut from train, stratified"
+    "Add missing splits to `parts` {split: (x, label ids)} by cutting them from train, stratified by class"
     of, (x, y) = checked_fractions(fractions), parts['train']
     wanted = ['train', *(name for name in three_splits if name not in parts)]
     sizes = [of[name] for name in wanted]
-    order = stratified_order(y, seed) if len(wanted) > 1 else np.arange(len(y))
+    order = np.arange(len(y))
+    if len(wanted) > 1: order = stratified_order(y, seed)
     rows = cut_rows(order, np.round(np.cumsum(sizes)/sum(sizes)*len(order)).astype(int)[:-1], wanted, fractions)
     return {**parts, **{name: (x[chosen], np.asarray(y)[chosen]) for name, chosen in rows.items()}}
 
 # %% ../../nbs/02_data/01_signals.ipynb #017
-def _feature(shape, dtype='float32'): return (Array3D if len(shape) == 3 else Array2D)(shape, dtype)
+def _feature(shape, dtype='float32'): return {2: Array2D, 3: Array3D}[len(shape)](shape, dtype)
 
 def _dataset(x, y, kind, names, source, info, informative=None):
-    "Return one split as a Dataset with its name and `info`"
+    "Convert one split to a Dataset with a name and a description"
     content = {_columns[kind]: x, 'label': list(map(int, y))}
     features = {_columns[kind]: _feature(x.shape[1:]), 'label': ClassLabel(names=names)}
     if informative is not None:
@@ -127,25 +133,28 @@ def _dataset(x, y, kind, names, source, info, informative=None):
     return Dataset.from_dict(content, info=info)
 
 # %% ../../nbs/02_data/01_signals.ipynb #018
+def _split_problem(parts, xs, kind, feature_names) -> str:
+    "Describe the first mismatch between the splits, their checked values `xs` and the channel names; '' if none"
+    shape = list(xs['train'].shape[1:])
+    for name, (_, y) in parts.items():
+        if name not in three_splits: return f'splits must be named train, validation and test, got {name}'
+        if len(xs[name]) != len(y): return f'{name} has {len(xs[name])} {_plurals[kind]} but {len(y)} labels'
+        here = list(xs[name].shape[1:])
+        if here != shape: return f'{_plurals[kind]} of {name} have shape {here}, but those of train have {shape}'
+    if feature_names is not None and len(feature_names) != shape[-1]:
+        return f'feature_names must name {shape[-1]} channels, got {len(feature_names)}'
+    return ''
+
 def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_last=False, feature_names=None):
-    "Return the DatasetDict of `parts` {split: (x, y)} after checks, splitting and normalisation"
+    "Check, split and normalise `parts` {split: (x, y)}; return them as a DatasetDict"
     parts = {other_splits.get(name, name): part for name, part in parts.items()}
-    if 'train' not in parts:
-        raise ValueError(f'the source has no train split; it has {", ".join(map(str, parts)) or "nothing"}')
-    if extra := [name for name in parts if name not in three_splits]:
-        raise ValueError(f'splits must be named train, validation and test, got {", ".join(map(str, extra))}')
+    check_splits({name: x for name, (x, _) in parts.items()})
     xs = {name: _checked(x, name, kind, channels_last) for name, (x, _) in parts.items()}
     for name, (_, y) in parts.items():
         missing = np.asarray(pd.isna(np.asarray(y, dtype=object)))
         if missing.ndim == 1: refuse_rows(np.flatnonzero(missing), name, 'the label is missing')
     names = _class_names(parts['train'][1], labels)
-    for name, (_, y) in parts.items():
-        if len(xs[name]) != len(y): raise ValueError(f'{name} has {len(xs[name])} {kind}s but {len(y)} labels')
-        if xs[name].shape[1:] != xs['train'].shape[1:]:
-            raise ValueError(f'{kind}s of {name} have shape {list(xs[name].shape[1:])}, but those of train have '
-                             f'{list(xs["train"].shape[1:])}')
-    if feature_names is not None and len(feature_names) != xs['train'].shape[-1]:
-        raise ValueError(f'feature_names must name {xs["train"].shape[-1]} channels, got {len(feature_names)}')
+    if problem := _split_problem(parts, xs, kind, feature_names): raise ValueError(problem)
     parts = _cut({name: (xs[name], _label_ids(y, names, labels is not None, name)) for name, (_, y) in parts.items()},
                  fractions, seed)
     how = normalise or ('published' if source in _published else 'z-score')
@@ -160,7 +169,8 @@ def signal_info(
     data, # a DatasetDict or Dataset from this module
 ) -> dict: # modality, normalise, centre, scale, [feature_names], [layout, process, …]
     "Return the description of `data`: its normalisation, channel names and, for synthetic data, settings"
-    part = data['train'] if isinstance(data, dict) else data
+    part = data
+    if isinstance(data, dict): part = data['train']
     if not part.info.description.startswith('{"modality"'):
         raise ValueError('signal_info: data has no description of signals; load it with load_images, load_series or '
                          'synthetic_series')
@@ -171,7 +181,7 @@ def _restore(
     values, # normalised values, broadcastable to an example, or a batch of them
     info,   # from `signal_info`
 ): # same shape, in the units of the source
-    "Undo the normalisation"
+    "Undo the normalisation of `values`"
     return values*np.asarray(info['scale'], np.float32) + np.asarray(info['centre'], np.float32)
 
 # %% ../../nbs/02_data/01_signals.ipynb #023
@@ -179,12 +189,13 @@ _idx_types = {8: '>u1', 9: '>i1', 11: '>i2', 12: '>i4', 13: '>f4', 14: '>f8'}
 
 # %% ../../nbs/02_data/01_signals.ipynb #023b
 def _read_idx(path) -> np.ndarray:
-    "Return the array in an idx file, which may be compressed (.gz)"
+    "Read the array in an idx file, which may be compressed (.gz)"
     path = checked_file(path)
-    with (gzip.open if path.suffix == '.gz' else open)(path, 'rb') as f: content = f.read()
+    with {'.gz': gzip.open}.get(path.suffix, open)(path, 'rb') as f: content = f.read()
     if len(content) < 4 or content[:2] != b'\0\0' or content[2] not in _idx_types:
         raise ValueError(f'{path} is not an idx file: it must begin with two zero bytes and a number type')
-    shape = np.frombuffer(content, '>u4', content[3], 4) if len(content) >= 4 + 4*content[3] else [len(content)]
+    shape = [len(content)]
+    if len(content) >= 4 + 4*content[3]: shape = np.frombuffer(content, '>u4', content[3], 4)
     kind, rest = np.dtype(_idx_types[content[2]]), content[4 + 4*content[3]:]
     if int(np.prod(shape, dtype=np.int64))*kind.itemsize != len(rest):
         raise ValueError(f'{path} declares an array {list(map(int, shape))} of {kind.name}, '
@@ -196,18 +207,19 @@ _fashion_folder = Path('/usr/share/datasets/fashion-mnist')
 _fashion_classes = 'T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot'.split(',')
 
 def _idx_folder(folder):
-    "Return {split: (x, y)} from the idx files in `folder`, named as in MNIST"
+    "Read {split: (x, y)} from the idx files in `folder`, which are named as in MNIST"
     def file(stem):
         candidates = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
         if candidates: return _read_idx(candidates[0])
         raise FileNotFoundError(f'{folder} has no file {stem} (.gz); name idx files as in MNIST')
-    stems = dict(train='train', test='t10k') if list(folder.glob('t10k-*')) else dict(train='train')
+    stems = dict(train='train')
+    if list(folder.glob('t10k-*')): stems['test'] = 't10k'
     return {split: (file(f'{stem}-images-idx3-ubyte'), file(f'{stem}-labels-idx1-ubyte'))
             for split, stem in stems.items()}
 
 # %% ../../nbs/02_data/01_signals.ipynb #026b
 def _npz(path):
-    "Return {split: (x, y)} from the arrays x_train, y_train, … of an .npz file"
+    "Read {split: (x, y)} from the arrays x_train, y_train, … in an .npz file"
     with np.load(checked_file(path)) as arrays:
         complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
         splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
@@ -223,7 +235,7 @@ def _digits():
     return dict(train=(table[:, :-1].reshape(-1, 28, 28), table[:, -1]))
 
 def _fashion():
-    "Return Fashion-MNIST from its Debian package as {'train': (x, y), 'test': (x, y)}"
+    "Read Fashion-MNIST from its Debian package as {'train': (x, y), 'test': (x, y)}"
     if not _fashion_folder.is_dir():
         raise FileNotFoundError(f'the fashion images are not installed (looked in {_fashion_folder}): '
                                 "install the Debian package dataset-fashion-mnist, "
@@ -232,18 +244,16 @@ def _fashion():
 
 # %% ../../nbs/02_data/01_signals.ipynb #029
 def _table(part, column, label, split):
-    "Return (x, y, class names or None) of a Dataset"
-    for argument, name in (('column', column), ('label', label)):
-        if name not in part.column_names:
-            raise ValueError(f'{argument}={name!r}: {split} has no such column; available: '
-                             f'{", ".join(part.column_names)}')
+    "Convert a Dataset to (x, y, class names or None)"
+    check_column(part, column, split, 'column')
+    check_column(part, label, split, 'label')
     x = [np.asarray(row) for row in part[column]]
     return x, list(part[label]), getattr(part.features[label], 'names', None)
 
 # %% ../../nbs/02_data/01_signals.ipynb #029b
 def _handed(source, column, label):
-    "Return ({split: (x, y)}, class names or None) from the arrays or Datasets that the user passed"
-    source = dict(source) if isinstance(source, dict) else dict(train=source)
+    "Convert the user's arrays or Datasets to ({split: (x, y)}, class names or None)"
+    if not isinstance(source, dict): source = dict(train=source)
     parts, names = {}, None
     for split, part in source.items():
         if isinstance(part, Dataset):
@@ -272,7 +282,7 @@ def load_images(
     "Load labelled images in three splits and normalise them"
     named = dict(digits=_digits, fashion=_fashion)
     if isinstance(source, str) and source in named:
-        labels = labels or (_fashion_classes if source == 'fashion' else [str(d) for d in range(10)])
+        labels = labels or dict(fashion=_fashion_classes, digits=[*'0123456789'])[source]
         return _finished(named[source](), 'image', source, labels, normalise, splits, seed)
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
@@ -287,7 +297,7 @@ def load_images(
 
 # %% ../../nbs/02_data/01_signals.ipynb #035
 def _ts_header(lines, path):
-    "Return ({name: words} of the header, number of the first data line) of a .ts file"
+    "Parse the header of a .ts file; return ({name: words}, number of the first data line)"
     header = {}
     for number, line in enumerate(lines):
         if line.lower() == '@data': break
@@ -295,11 +305,26 @@ def _ts_header(lines, path):
             name, *words = line.split()
             header[name[1:].lower()] = words
     else: raise ValueError(f'{path} is not a .ts file: it has no line @data')
-    if header.get('timestamps', ['false'])[0].lower() == 'true':
-        raise ValueError(f'{path} has time stamps; only evenly sampled series without time stamps are supported')
-    if header.get('classlabel', ['false'])[0].lower() != 'true':
-        raise ValueError(f'{path} has no classes (@classLabel true …); they are required')
     return header, number + 1
+
+def _header_problem(header) -> str:
+    "Describe what is unsupported in the `header` of a .ts file; '' if everything is supported"
+    if header.get('timestamps', ['false'])[0].lower() == 'true':
+        return ' has time stamps; only evenly sampled series without time stamps are supported'
+    if header.get('classlabel', ['false'])[0].lower() != 'true':
+        return ' has no classes (@classLabel true …); they are required'
+    return ''
+
+def _values_problem(values) -> str:
+    "Explain why the series, [rows][channels] of arrays, do not form one array; '' if they do"
+    if not values: return ' has no series'
+    lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
+    if len(lengths) > 1:
+        return (f' has series of unequal length ({min(lengths)} to {max(lengths)} steps); '
+                'use a version of the data set with equal lengths')
+    if len(widths) > 1 or widths == {0}:
+        return f': each line must have the same number of channels and a class, got {sorted(widths)} channels'
+    return ''
 
 # %% ../../nbs/02_data/01_signals.ipynb #037
 def _read_ts(
@@ -310,22 +335,16 @@ def _read_ts(
     lines = [line.strip() for line in path.read_text(encoding='utf-8', errors='replace').split('\n')]
     header, first = _ts_header(lines, path)
     rows = [(number, line) for number, line in enumerate(lines[first:], first + 1) if line and line[0] not in '#%']
-    if not rows: raise ValueError(f'{path} has no series')
-    values, labels = [], []
+    values, labels, problem = [], [], _header_problem(header)
     for number, line in rows:
         *channels, label = line.split(':')
         if '?' in line or 'nan' in line.lower().rpartition(':')[0]:
-            raise ValueError(f'{path}: line {number} has a missing value; fill it first')
+            problem = problem or f': line {number} has a missing value; fill it first'
         try: values.append([np.array(channel.split(','), float) for channel in channels])
-        except ValueError: raise ValueError(f'{path}: line {number} has a value that is not a number') from None
+        except ValueError: problem = problem or f': line {number} has a value that is not a number'
         labels.append(label.strip())
-    lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
-    if len(lengths) > 1:
-        raise ValueError(f'{path} has series of unequal length ({min(lengths)} to {max(lengths)} steps); '
-                         'use a version of the data set with equal lengths')
-    if len(widths) > 1 or widths == {0}:
-        raise ValueError(f'{path}: each line must have the same number of channels and a class, '
-                         f'got {sorted(widths)} channels')
+    problem = problem or _values_problem(values)
+    if problem: raise ValueError(f'{path}{problem}')
     return np.array(values).transpose(0, 2, 1), labels, header['classlabel'][1:]
 
 # %% ../../nbs/02_data/01_signals.ipynb #040
@@ -335,7 +354,7 @@ _packaged_series = {
     'japanese-vowels': ('JapaneseVowels_eq', [f'coefficient {i}' for i in range(1, 13)])}
 
 def _ts_parts(paths):
-    "Return ({split: (x, y)}, class names) from {split: .ts file}"
+    "Read ({split: (x, y)}, class names) from {split: .ts file}"
     read = {split: _read_ts(path) for split, path in paths.items()}
     classes = list(dict.fromkeys(name for *_, names in read.values() for name in names))
     return {split: (x, y) for split, (x, y, _) in read.items()}, classes
@@ -361,7 +380,7 @@ def load_series(
         feature_names = feature_names or channels
         source = {split: asset('series')/f'{stem}_{split.upper()}.ts' for split in ('train', 'test')}
     elif isinstance(source, str) and source == 'digits-as-series':
-        name, class_names = source, [str(d) for d in range(10)]
+        name, class_names = source, [*'0123456789']
         source = {split: (x/np.float32(255), y) for split, (x, y) in _digits().items()}
     elif isinstance(source, (str, Path)):
         if Path(source).suffix != '.ts':
@@ -405,19 +424,21 @@ def _informative_boxes(
     inside = []
     for axis, length in (('time', steps), ('feature', features)):
         size, fixed = getattr(layout, axis), getattr(layout, f'{axis}_start')
-        last = max(layout.offsets) if layout.places == axis else 0 if fixed is None else fixed
+        last = fixed or 0
+        if layout.places == axis: last = max(layout.offsets)
         if last + size > length:
             raise ValueError(f'the box of this layout does not fit: along {axis} it covers {last} to {last + size}, '
                              f'but an example has {length}')
         if layout.places == axis: start = np.asarray(layout.offsets)[label]
-        else: start = rng.integers(0, length - size + 1, len(label)) if fixed is None else fixed
+        elif fixed is None: start = rng.integers(0, length - size + 1, len(label))
+        else: start = fixed
         at = np.arange(length) - np.broadcast_to(start, len(label))[:, None]
         inside.append((0 <= at) & (at < size))
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 # %% ../../nbs/02_data/01_signals.ipynb #050
 def _sample_times(rng, n, steps, sampling='irregular', stop=20.):
-    "Return the sampling times [n, steps]"
+    "Draw the sampling times [n, steps] of `n` examples"
     check_choice('sampling', sampling, ('irregular', 'regular'))
     if sampling == 'regular': return np.broadcast_to(np.linspace(0, stop, steps), (n, steps))
     chosen = rng.random((n, 2*steps)).argsort(1)[:, :steps]
@@ -464,31 +485,33 @@ _processes = {'gaussian': _gaussian, 'harmonic': _harmonic, 'pseudo-periodic': _
 
 # %% ../../nbs/02_data/01_signals.ipynb #055
 def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
-    "Return (values, labels, informative entries) of `n` examples"
+    "Draw `n` examples; return (values, labels, informative entries)"
     label = rng.permutation(np.arange(n) % 2)
     x = _processes[process](rng, _sample_times(rng, n, steps, sampling), features)
     if process != 'gaussian': x = x + rng.normal(0, noise, x.shape)
     informative = _informative_boxes(rng, label, layout, steps, features)
-    sign = np.ones(n) if layout.places else 2.*label - 1
+    sign = 2.*label - 1
+    if layout.places: sign = np.ones(n)
     return (x + mu*sign[:, None, None]*informative).astype(np.float32), label, informative
 
 # %% ../../nbs/02_data/01_signals.ipynb #056
 def _layout(layout, positional):
-    "Return the Layout named `layout`, and its class names"
+    "Return the Layout that `layout` names, and its class names"
     if isinstance(layout, str):
         if layout not in _layouts:
             raise ValueError(f'layout must be one of {", ".join(_layouts)}, or a Layout, got {layout!r}')
         layout = _layouts[layout]
     check_choice('positional', positional, ('name', 'released'))
     if not layout.places: return layout, ['negative', 'positive']
-    axis = layout.places if positional == 'name' else dict(time='feature', feature='time')[layout.places]
+    axis = layout.places
+    if positional == 'released': axis = dict(time='feature', feature='time')[axis]
     return Layout(**{**vars(layout), 'places': axis}), [f'{axis} {offset}' for offset in layout.offsets]
 
 # %% ../../nbs/02_data/01_signals.ipynb #057
 def synthetic_series(
     layout:str|Layout='middle',                             # name in `_layouts`, or a custom Layout
     process:str='gaussian',                                 # name in `_processes`
-    n_train:int=1000, n_validation:int=100, n_test:int=100, # numbers of examples
+    n_train:_Examples=1000, n_validation:_Examples=100, n_test:_Examples=100, # numbers of examples
     *,
     steps:int=50, features:int=50,                        # size of an example
     mu:float=1.,                                          # added in the box, times the sign of the class
@@ -500,13 +523,10 @@ def synthetic_series(
     seed:Seed=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
     "Generate a data set of the time-series benchmark (Ismail et al. 2020), with known informative entries"
-    named = layout if isinstance(layout, str) else None
-    name = named or next((k for k, v in _vanishing_layouts.items() if v == layout), 'layout')
+    name = layout
+    if isinstance(layout, Layout): name = next((k for k, v in _vanishing_layouts.items() if v == layout), 'layout')
     layout, names = _layout(layout, positional)
-    if process not in _processes: raise ValueError(f'process must be one of {", ".join(_processes)}, got {process!r}')
-    for argument, n in dict(n_train=n_train, n_validation=n_validation, n_test=n_test).items():
-        if not isinstance(n, int) or n < 2:
-            raise ValueError(f'{argument} must be a number of examples of at least 2, got {n!r}')
+    check_choice('process', process, _processes)
     drawn = {split: _samples(np.random.default_rng([seed, i]), n, layout, process, steps, features, mu, noise, sampling)
              for i, (split, n) in enumerate(zip(three_splits, (n_train, n_validation, n_test)))}
     centre, scale = _statistics(drawn['train'][0], normalise)
@@ -522,17 +542,16 @@ def vanishing_series(
     **kwargs,                                         # as for `synthetic_series`, except layout
 ) -> DatasetDict:
     "Generate a data set of the vanishing-saliency experiment (Ismail et al. 2019)"
-    if where not in _vanishing_layouts:
-        raise ValueError(f'where must be one of {", ".join(_vanishing_layouts)}, got {where!r}')
     return synthetic_series(_vanishing_layouts[where], **kwargs)
 
 # %% ../../nbs/02_data/01_signals.ipynb #064
 def encode_signals(
     data, # a DatasetDict or Dataset from this module, or a part of one
 ): # same type, with pixel_values or values, labels, example_id and, where known, informative
-    "Number the examples of `data` for `SignalCollator`"
-    parts, first = {}, 0
-    for split, part in (data if isinstance(data, dict) else {'': data}).items():
+    "Number the examples of `data` and rename its columns for `SignalCollator`"
+    parts, first, splits = {}, 0, data
+    if not isinstance(data, dict): splits = {'': data}
+    for split, part in splits.items():
         kind = next((k for k, name in _columns.items() if name in part.column_names), None)
         if kind is None:
             raise ValueError(f'encode_signals: data has no column pixel_values or values, only '
@@ -552,11 +571,11 @@ def encode_signals(
 
 # %% ../../nbs/02_data/01_signals.ipynb #065
 class SignalCollator:
-    """Convert rows of encoded signals to one batch of tensors: pixel_values [B, C, H, W] or values [B, T, F], labels
-    and example_id [B]"""
+    """Data collator that converts rows of encoded signals to a batch of tensors: pixel_values [B, C, H, W]
+    or values [B, T, F], labels and example_id [B]"""
     def __call__(self, rows:list) -> dict:
         "Return `rows` as tensors, with `informative` [B, T, F] where it is known"
         types = dict(pixel_values=torch.float32, values=torch.float32, labels=torch.long, example_id=torch.long,
                      informative=torch.bool)
-        return {name: torch.as_tensor(np.stack([row[name] for row in rows]), dtype=kind) for name, kind in types.items()
-                if name in rows[0]}
+        def column(name): return np.stack([row[name] for row in rows])
+        return {name: torch.as_tensor(column(name), dtype=kind) for name, kind in types.items() if name in rows[0]}

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'Sources', 'one_table', 'from_hub',
-           'refuse_rows', 'written_labels', 'stratified_order', 'checked_fractions', 'cut_rows', 'load_text',
-           'load_tokens', 'copy_reorder', 'load_pairs', 'load_questions', 'subset', 'fingerprint', 'align_answers',
-           'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator', 'model_inputs']
+           'refuse_rows', 'check_column', 'written_labels', 'stratified_order', 'checked_fractions', 'cut_rows',
+           'check_splits', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'load_questions', 'subset',
+           'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator',
+           'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import ast
@@ -23,6 +24,7 @@ from bisect import bisect_left
 from collections import abc
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -67,7 +69,7 @@ def _packaged(name):
 
 # %% ../../nbs/02_data/00_texts.ipynb #009
 def _sts_b():
-    "Return the three splits of STS-B"
+    "Read the three splits of STS-B"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
         scores, first, second = zip(*(line.split('\t')[4:7] for line in lines))
@@ -79,7 +81,7 @@ def _sts_b():
 def _frame(rows): return pd.DataFrame(rows, dtype=object)
 
 def _txt(path):
-    "Return the lines of a file that are not blank"
+    "Read the lines of a text file that are not blank"
     return _frame(dict(text=[line.strip() for line in read_lines(path) if line.strip()]))
 
 readers = {'.csv': read_csv, '.jsonl': lambda path: _frame(read_jsonl(path)), '.parquet': read_parquet}
@@ -100,7 +102,7 @@ def one_table(
     part,         # one split, as passed by the user
     readers:dict, # {extension: function that reads the file at a path as a data frame}
 ): # a Dataset or data frame
-    "Return one split as a table"
+    "Convert one split to a table, reading it from its file if `part` is a path"
     if isinstance(part, (str, Path)): part = read_by_ending(part, readers)
     if isinstance(part, (pd.DataFrame, Dataset)): return part
     raise ValueError('a split must be a Dataset, a pandas DataFrame or the path of a file '
@@ -113,20 +115,20 @@ def from_hub(
     here='',                    # the packaged alternatives, for error messages
     repository=None,            # its name on the Hub; None: `name`
 ):
-    "Load the data set `name` from the Hub; raise an error with the reason and the packaged alternatives otherwise"
+    "Load the data set `name` from the Hub; if this fails, raise an error with the reason and the packaged alternatives"
     repository = repository or name
-    named = repr(name) + (f' ({repository})' if repository != name else '')
+    named = repr(name)
+    if repository != name: named += f' ({repository})'
     try: silence = hub_silence(repository, 'dataset', revision)
     except ValueError as e: raise ValueError(f'{e} ({here}; or pass a path)') from None
-    if silence and not silence.startswith('OfflineModeIsEnabled'):
-        raise ConnectionError(f'{named} is not packaged ({here}) and the Hub cannot be reached ({silence}); pass '
-                              'the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached one')
-    try: return load_dataset(repository, config, revision=revision)
-    except ConnectionError as e:
-        raise ConnectionError(f'{named} is not in the local cache, '
-                              f'and HF_HUB_OFFLINE disables the Hub ({here})') from e
-    except (FileNotFoundError, ValueError, RuntimeError) as e:
-        raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
+    reason = (f'is not packaged ({here}) and the Hub cannot be reached ({silence}); pass the path of a local copy, or '
+              'set HF_HUB_OFFLINE=1 to use a cached one')
+    if not silence or silence.startswith('OfflineModeIsEnabled'):
+        try: return load_dataset(repository, config, revision=revision)
+        except ConnectionError: reason = f'is not in the local cache, and HF_HUB_OFFLINE disables the Hub ({here})'
+        except (FileNotFoundError, ValueError, RuntimeError) as e:
+            raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
+    raise ConnectionError(f'{named} {reason}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
@@ -138,7 +140,6 @@ def _is_here(name, what):
 def _tables(source, config, revision, kind=_text_sources):
     "Return `{split: Dataset or data frame}` from any source of this `kind`"
     if isinstance(source, dict):
-        if not source: raise ValueError('the source is an empty dict; pass at least a train split')
         return {other_splits.get(name, name): one_table(part, kind.readers) for name, part in source.items()}
     if not isinstance(source, str) or Path(source).suffix.lower() in kind.readers:
         return dict(train=one_table(source, kind.readers))
@@ -147,28 +148,42 @@ def _tables(source, config, revision, kind=_text_sources):
     if _is_here(source, 'is_dir'):
         raise ValueError(f'{source} is a folder; pass its files: {{"train": "….csv", "test": "….csv"}}')
     loaded = from_hub(source, config, revision, f'packaged data sets: {", ".join(kind.packaged)}')
-    return _tables(loaded if isinstance(loaded, dict) else dict(train=loaded), None, None, kind)
+    if not isinstance(loaded, dict): loaded = dict(train=loaded)
+    return _tables(loaded, None, None, kind)
 
 # %% ../../nbs/02_data/00_texts.ipynb #018c
 other_splits = dict(dev='validation', valid='validation', val='validation', eval='validation')
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if there are `bad` row numbers in `split`; `what` describes the error"
+    "Raise a `ValueError` if the list `bad` of row numbers of `split` is not empty; `what` describes what is wrong"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
 
 # %% ../../nbs/02_data/00_texts.ipynb #020b
+def _column_names(table) -> list:
+    "Return the names of the columns of a Dataset or data frame"
+    if isinstance(table, pd.DataFrame): return list(table.columns)
+    return table.column_names
+
+def _visible(name) -> str:
+    "Return a column name for an error message, in quotes if it begins or ends with white space"
+    if str(name) == str(name).strip(): return str(name)
+    return repr(name)
+
+def check_column(table, name, split, argument):
+    "Raise a `ValueError` unless `table` has one column `name`; `argument` is the name of the user's argument"
+    columns = _column_names(table)
+    count = sum(isinstance(name, str) and c == name for c in columns)
+    if count == 1: return
+    problem = f'{count} columns of that name; rename all but one'
+    if not count: problem = f'no such column; available: {", ".join(map(_visible, columns))}'
+    raise ValueError(f'{argument}={name!r}: {split} has {problem}')
+
 def _column(table, name, split, argument):
-    "Return the values of column `name`; `argument` is the user's name for it, for error messages"
-    columns = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
-    available = ', '.join(str(c) if str(c) == str(c).strip() else repr(c) for c in columns)
-    if not isinstance(name, str) or name not in columns:
-        raise ValueError(f'{argument}={name!r}: {split} has no such column; available: {available}')
-    if columns.count(name) > 1:
-        raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that '
-                         'name; rename all but one')
+    "Return the values of column `name`; `argument` is the name of the user's argument, for error messages"
+    check_column(table, name, split, argument)
     # [:], because a Dataset's column would otherwise be read row by row
     if isinstance(table, pd.DataFrame): return table[name].tolist()
     return list(table[name][:])
@@ -208,13 +223,16 @@ def written_labels(
     scores=False, # whether they are known to be scores
     names=False,  # whether they are known to be class names, so that no number has a fraction
 ) -> list: # of int, of float, or of the same str
-    "Convert `fields` to numbers if all fields that are not blank are written as numbers; else return them unchanged"
+    "Convert `fields` to numbers if all of them, except blank ones, are written as numbers; else return them unchanged"
     written = [x.strip() for x in fields]
-    if all(_whole.fullmatch(x) for x in written if x): return [int(x.partition('.')[0]) if x else None for x in written]
-    are_numbers = not names and all(_decimal.fullmatch(x) for x in written if x)
-    if are_numbers and (scores or any(not float(x).is_integer() for x in written if x)):
-        return [float(x) if x else None for x in written]
-    return list(fields)
+    filled = {*written} - {''}
+    numbers = {}
+    if all(map(_whole.fullmatch, filled)): numbers = {x: int(x.partition('.')[0]) for x in filled}
+    elif not names and all(map(_decimal.fullmatch, filled)): numbers = {x: float(x) for x in filled}
+    are_scores = scores or not all(float(x).is_integer() for x in numbers.values())
+    is_whole = all(isinstance(x, int) for x in numbers.values())
+    if filled and not numbers or not is_whole and not are_scores: return list(fields)
+    return [numbers.get(x) for x in written] # None for blank fields
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2c
 def _label_values(table, name, split, **reading):
@@ -230,26 +248,30 @@ def _as_seen(name):
     return ' '.join(seen.split())
 
 def _pairs_alike(names, key):
-    "Return [(name, earlier name)] for the names that `key` makes equal"
+    "Return [(name, earlier name)] for each name whose `key` equals that of an earlier name"
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5b
-def _check_alike(names, kinds='classes'):
-    "Raise a `ValueError` for `names` of classes that look the same; warn about names that differ only in case"
+def _alike_problem(names) -> str:
+    "Describe the first two class `names` that look the same; '' if all look different"
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the {kinds} mix numbers and texts: {twice} occurs as both; convert the column to one type')
+        return f'the classes mix numbers and texts: {twice} occurs as both; convert the column to one type'
     for name, other in _pairs_alike(names, _as_seen):
-        raise ValueError(f'the {kinds} {other!a} and {name!a} look the same (white space, invisible characters or '
-                         f'accents); rename one of them, or pass labels= if they are two {kinds}')
+        return (f'the classes {other!a} and {name!a} look the same (white space, invisible characters or accents); '
+                'rename one of them, or pass labels= if they are two classes')
+    return ''
+
+def _warn_case(names):
+    "Warn about class `names` that differ only in case"
     for name, other in _pairs_alike(names, lambda name: _as_seen(name).casefold()):
-        warnings.warn(f'the {kinds} {other!r} and {name!r} differ only in case; they are treated as two {kinds}',
+        warnings.warn(f'the classes {other!r} and {name!r} differ only in case; they are treated as two classes',
                       stacklevel=5)
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
-    "Return a label as a plain string or integer, None if it is missing; numbers with a fraction stay floats"
+    "Convert a label to a plain string or integer, None if it is missing; numbers with a fraction stay floats"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
@@ -267,23 +289,27 @@ def _plain_labels(table, name, split, **reading):
     return labels
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
+def _names_problem(names, wanted, stored, labels) -> str:
+    "Describe what is wrong with the class `names`, '' if nothing is; the other arguments are their possible sources"
+    if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
+        return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
+    if wanted is None and (problem := _alike_problem(names)): return problem
+    if len({*names}) < len(names): return f'labels has a duplicate name: {", ".join(names)}'
+    if wanted is not None and stored and len(stored) != len(wanted):
+        return f'labels must name {len(stored)} classes ({", ".join(stored)}), got {len(wanted)}'
+    if len(names) < 2: return f'at least two classes are needed, got {", ".join(names) or "none"}'
+    return ''
+
 def _class_names(train, feature, wanted):
     "Return the class names: `wanted` by the user, stored in the `feature`, or found in the labels of `train`"
-    stored = feature.names if isinstance(feature, ClassLabel) else None
-    if wanted is not None:
-        wanted = [str(x) for x in wanted]
-        if len(set(wanted)) < len(wanted): raise ValueError(f'labels has a duplicate name: {", ".join(wanted)}')
-        if stored and len(stored) != len(wanted):
-            raise ValueError(f'labels must name {len(stored)} classes ({", ".join(stored)}), got {len(wanted)}')
-    names = wanted or stored
-    if names is None:
-        labels = {*train}
-        if any(isinstance(x, float) for x in labels):
-            raise ValueError("the labels are numbers with fractions, which cannot be classes; omit task, or pass "
-                             "task='regression'")
-        names = [str(x) for x in (sorted(labels) if len({type(x) for x in labels}) < 2 else sorted(labels, key=str))]
-    if wanted is None: _check_alike(names)
-    if len(names) < 2: raise ValueError(f'at least two classes are needed, got {", ".join(names) or "none"}')
+    stored = getattr(feature, 'names', None)
+    names, labels = stored, {*train}
+    if wanted is not None: names = [str(x) for x in wanted]
+    elif stored is None:
+        try: names = list(map(str, sorted(labels)))
+        except TypeError: names = sorted(map(str, labels)) # integers and texts
+    if problem := _names_problem(names, wanted, stored, labels): raise ValueError(problem)
+    if wanted is None: _warn_case(names)
     return names
 
 # %% ../../nbs/02_data/00_texts.ipynb #026
@@ -293,26 +319,33 @@ def _are_numbers(labels, feature, names):
     return isinstance(feature, ClassLabel) or numbers
 
 # %% ../../nbs/02_data/00_texts.ipynb #026b
+def _ids_of_names(names, numbered) -> dict:
+    "Map the labels of the classes `names` to indices; if `numbered`, the labels are the indices"
+    if numbered: return {i: i for i in range(len(names))}
+    return {name: i for i, name in enumerate(names)}
+
 def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
     """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for those not in `names`;
     `numbered` labels are indices of `names`"""
-    ids = {i if numbered else name: i for i, name in enumerate(names)}
-    if not numbered: rows = [[str(x) for x in row] for row in rows]
+    ids = _ids_of_names(names, numbered)
+    if not numbered: rows = [list(map(str, row)) for row in rows]
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
     if bad:
-        label, classes = what
-        twin = [name for name in names if _as_seen(name) == _as_seen(str(bad[0][1]))]
-        but = f'; it looks like {twin[0]!a}, but is {bad[0][1]!a},' if twin and not numbered else ''
+        (label, classes), (_, first), but = what, bad[0], ''
+        twin = [name for name in names if _as_seen(name) == _as_seen(str(first))]
+        if twin and not numbered: but = f'; it looks like {twin[0]!a}, but is {first!a},'
         refuse_rows([*dict.fromkeys(i for i, _ in bad)], split,
-                    f'{label} {bad[0][1]!r} is not one of the {classes} ({", ".join(names)}){but}')
-    return [[ids[x] for x in row] for row in rows]
+                    f'{label} {first!r} is not one of the {classes} ({", ".join(names)}){but}')
+    return [list(map(ids.get, row)) for row in rows]
 
 # %% ../../nbs/02_data/00_texts.ipynb #026c
 def _label_ids(labels, names, split, numbered=False):
-    "Return `_class_ids` for one label per row"
-    ids = {i if numbered else name: i for i, name in enumerate(names)}
-    of = {x: ids.get(x if numbered else str(x)) for x in {*labels}}
-    if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
+    "Convert `labels`, one per row, to class indices as in `_class_ids`"
+    ids, distinct = _ids_of_names(names, numbered), [*{*labels}]
+    keys = distinct
+    if not numbered: keys = map(str, distinct)
+    of = dict(zip(distinct, map(ids.get, keys)))
+    if None in of.values(): _class_ids([*zip(labels)], names, split, numbered) # raises the error
     return [of[x] for x in labels]
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
@@ -327,7 +360,7 @@ def _as_list(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
-    "Return whether the rows of train have lists of labels in column `label`; raise an error if only some do"
+    "Return whether column `label` of train contains lists of labels; raise an error if only some rows do"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
     if any(are_lists):
         refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
@@ -336,7 +369,7 @@ def _has_lists(table, label) -> bool:
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02c
 def _are_flags(rows, feature) -> bool:
-    "Return whether the lists `rows` have a 0 or 1 per class, rather than class numbers"
+    "Return whether the lists in `rows` are flags (0 or 1 per class) rather than class numbers"
     sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
     numbers = (bool, np.bool_, int, float, np.integer, np.floating)
     if isinstance(feature, ClassLabel) or len(sizes) != 1 or min(sizes) < 2: return False
@@ -349,52 +382,66 @@ def _are_flags(rows, feature) -> bool:
 # %% ../../nbs/02_data/00_texts.ipynb #ml03
 def _flag_ids(rows, names, split):
     "Return the numbers of the classes that are flagged in each of `rows`"
-    rows = [[{'0': 0, '1': 1}.get(x, x) if isinstance(x, str) else x for x in row] for row in rows]
-    bad = [i for i, row in enumerate(rows) if len(row) != len(names) or any(x not in (0, 1) for x in row)]
-    refuse_rows(bad, split, f'the label is not a list of {len(names)} flags (0 or 1)')
-    return [[i for i, x in enumerate(row) if x] for row in rows]
+    def flag(x):
+        if isinstance(x, str): return {'0': 0, '1': 1}.get(x, x)
+        return x
+    def are_flags(row): return len(row) == len(names) and all(x in (0, 1) for x in row)
+    rows = [list(map(flag, row)) for row in rows]
+    refuse_rows([i for i, row in enumerate(rows) if not are_flags(row)], split,
+                f'the label is not a list of {len(names)} flags (0 or 1)')
+    return [np.flatnonzero(row).tolist() for row in rows]
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03b
 def _several_columns(rows, feature, labels):
-    "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
+    "Convert lists of labels to their type and {split: class numbers of each row}; `feature` is the type of one label"
+    ids = {}
     if _are_flags(rows['train'], feature):
-        names = [str(x) for x in (range(len(rows['train'][0])) if labels is None else labels)]
-        ids = {split: _flag_ids(split_rows, names, split) for split, split_rows in rows.items()}
-    else:
-        plain = {split: [[_plain(x) for x in row] for row in split_rows] for split, split_rows in rows.items()}
-        for split, split_rows in plain.items():
-            refuse_rows([i for i, row in enumerate(split_rows) if None in row], split, 'a label is missing')
-        train_labels = [x for row in plain['train'] for x in row]
-        names = _class_names(train_labels, feature, labels)
-        numbered = _are_numbers(train_labels, feature, names)
-        ids = {split: [sorted(set(row)) for row in _class_ids(split_rows, names, split, numbered)]
-               for split, split_rows in plain.items()}
+        if labels is None: labels = range(len(rows['train'][0]))
+        names = list(map(str, labels))
+        for split, split_rows in rows.items(): ids[split] = _flag_ids(split_rows, names, split)
+        return Sequence(ClassLabel(names=names)), ids
+    plain = {}
+    for split, split_rows in rows.items():
+        plain[split] = [list(map(_plain, row)) for row in split_rows]
+        refuse_rows([i for i, row in enumerate(plain[split]) if None in row], split, 'a label is missing')
+    train_labels = [*chain(*plain['train'])]
+    names = _class_names(train_labels, feature, labels)
+    numbered = _are_numbers(train_labels, feature, names)
+    for split, split_rows in plain.items():
+        ids[split] = [sorted({*row}) for row in _class_ids(split_rows, names, split, numbered)]
     return Sequence(ClassLabel(names=names)), ids
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03c
+def _item_feature(table, column): # None for a data frame
+    "Return the type of the values in `column` of a Dataset, or of their items if they are lists"
+    if not isinstance(table, Dataset): return None
+    feature = table.features.get(column)
+    return getattr(feature, 'feature', feature)
+
 def _list_columns(tables, label, labels):
-    "Return `_several_columns` for the lists in column `label`, or for the columns of flags that `label` lists"
+    "Apply `_several_columns` to the lists in column `label`, or to the columns of flags that `label` lists"
     if not isinstance(label, str):
-        columns = {split: [_column(table, name, split, 'label') for name in label] for split, table in tables.items()}
-        rows = {split: list(zip(*flags)) for split, flags in columns.items()}
-        names = list(label) if labels is None else [str(x) for x in labels]
+        rows = {}
+        for split, table in tables.items():
+            rows[split] = list(zip(*(_column(table, name, split, 'label') for name in label)))
+        names = list(label)
+        if labels is not None: names = list(map(str, labels))
         if len(names) < 2 or len(names) != len(label):
             raise ValueError(f'label lists {len(label)} columns of flags and labels has {len(names)} class names; '
                              'pass the same number of both, at least two')
         ids = {split: _flag_ids(flags, names, split) for split, flags in rows.items()}
         return Sequence(ClassLabel(names=names)), ids
-    feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
-    rows = {}
-    for split, table in tables.items():
-        values = _column(table, label, split, 'label')
-        rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in values]
-    return _several_columns(rows, getattr(feature, 'feature', feature), labels)
+    def listed(x):
+        found = _as_list(x)
+        if found is None: return [x]
+        return found
+    rows = {split: list(map(listed, _column(table, label, split, 'label'))) for split, table in tables.items()}
+    return _several_columns(rows, _item_feature(tables['train'], label), labels)
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03
 def _stored_names(table, column): # None if no names are stored
     "Return the class names that a Dataset stores for its `column`"
-    feature = table.features.get(column) if isinstance(table, Dataset) else None
-    return getattr(getattr(feature, 'feature', feature), 'names', None)
+    return getattr(_item_feature(table, column), 'names', None)
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03b
 def _as_in_train(tables, column, rows) -> dict:
@@ -403,9 +450,11 @@ def _as_in_train(tables, column, rows) -> dict:
     of_train, named = names_of['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
     for split, names in names_of.items():
         if names in (None, of_train) or of_train is None and not named: continue
-        places = class_places(names, of_train) if of_train else names
-        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
-        renumbered[split] = [[place(x) for x in row] for row in rows[split]]
+        places = names
+        if of_train: places = class_places(names, of_train)
+        place = dict(enumerate(places)) # other values stay as they are
+        def renumber(row): return [place.get(x, x) for x in row]
+        renumbered[split] = list(map(renumber, rows[split]))
         refuse_rows([i for i, row in enumerate(renumbered[split]) if None in row], split,
                     f'the split has the classes {", ".join(names)}, train has {", ".join(of_train or ())}, and a label '
                     'is of a class that train lacks')
@@ -423,28 +472,24 @@ def _scores(labels, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #029b
 def _label_columns(tables, label, labels, task):
-    "Return the feature of column `label`, and `{split: its values}`"
-    label_tasks = ('classification', 'multi_label_classification', 'regression')
-    if task not in (None, *label_tasks):
-        raise ValueError(f'task must be {", ".join(map(repr, label_tasks))} or None (inferred from the labels), '
-                         f'got {task!r}')
-    if task == label_tasks[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
-        if task not in (None, label_tasks[1]):
+    "Convert the labels of all splits; return their type and {split: values}"
+    if task == 'multi_label_classification' or not isinstance(label, str) or _has_lists(tables['train'], label):
+        if task not in (None, 'multi_label_classification'):
             raise ValueError(f'task={task!r} needs one label per row, but column {label!r} has lists of '
                              'labels; omit task')
         return _list_columns(tables, label, labels)
-    feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
+    feature = _item_feature(tables['train'], label)
     reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
     plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
     if any(_stored_names(table, label) for table in tables.values()): # otherwise the labels stay unchanged
-        plain = {split: [x for x, in rows] for split, rows in
-                 _as_in_train(tables, label, {split: [[x] for x in row] for split, row in plain.items()}).items()}
+        rows = _as_in_train(tables, label, {split: [*map(list, zip(values))] for split, values in plain.items()})
+        plain = {split: [*chain(*row)] for split, row in rows.items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
-        if labels is not None:
-            raise ValueError('labels are class names, but regression has no classes; omit labels or task')
+        problem = ''
         if isinstance(feature, ClassLabel):
-            raise ValueError(f'column {label!r} has classes ({", ".join(feature.names)}), '
-                             'which regression cannot predict')
+            problem = f'column {label!r} has classes ({", ".join(feature.names)}), which regression cannot predict'
+        if labels is not None: problem = 'labels are class names, but regression has no classes; omit labels or task'
+        if problem: raise ValueError(problem)
         return Value('float64'), {split: _scores(x, split) for split, x in plain.items()}
     names = _class_names(plain['train'], feature, labels)
     numbered = _are_numbers(plain['train'], feature, names)
@@ -502,8 +547,15 @@ def cut_rows(
     return rows_of
 
 # %% ../../nbs/02_data/00_texts.ipynb #037c
+def check_splits(parts):
+    "Raise a `ValueError` if `parts` {split: rows} has no train split or an empty split"
+    problems = [f'the {name} split is empty' for name in three_splits if name in parts and not len(parts[name])]
+    listed = ', '.join(map(str, parts)) or 'nothing'
+    if 'train' not in parts: problems = [f'the source has no train split; it has {listed}']
+    if problems: raise ValueError(problems[0])
+
 def _make_missing(parts, splits, seed) -> DatasetDict:
-    "Return three splits: those in `parts`, and missing ones cut from its train split with the fractions `splits`"
+    "Complete `parts` to three splits by cutting missing ones from train, with the fractions `splits`"
     fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
     if not missing: return DatasetDict({name: parts[name] for name in three_splits})
     train = parts['train']
@@ -511,21 +563,21 @@ def _make_missing(parts, splits, seed) -> DatasetDict:
     order = stratified_order(_strata(train), seed)
     cuts = np.round(np.cumsum([fractions[name]/whole for name in ('train', *missing)]) * len(order)).astype(int)[:-1]
     cut = cut_rows(order, cuts, ('train', *missing), splits)
-    return DatasetDict({name: train.select(cut[name]) if name in cut else parts[name] for name in three_splits})
+    parts = parts | {name: train.select(rows) for name, rows in cut.items()}
+    return DatasetDict({name: parts[name] for name in three_splits})
 
 # %% ../../nbs/02_data/00_texts.ipynb #042
 def _drop_unusable(tables, label):
-    """Return `tables` without unusable splits, with a warning for each; `label` is the column of labels, or
-    `None`"""
+    """Return `tables` without unusable splits, with a warning for each; `label` is the column of labels, a list of
+    columns of flags, or `None`"""
     extra = [name for name in tables if name not in three_splits]
-    if 'train' not in tables: raise ValueError(f'the source has no train split; it has {", ".join(map(str, tables))}')
+    check_splits(tables)
     if extra:
         warnings.warn(f'ignoring {", ".join(map(str, extra))}; splits must be named train, validation and test',
                       stacklevel=3)
     tables = {name: tables[name] for name in three_splits if name in tables}
     for name in [*tables]:
-        if not len(tables[name]): raise ValueError(f'the {name} split is empty')
-        if label is None or name == 'train': continue
+        if not isinstance(label, str) or name == 'train': continue
         if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
             warnings.warn(f'ignoring {name}, which has no labels; a {name} split is cut from train', stacklevel=3)
             del tables[name]
@@ -576,10 +628,10 @@ def load_text(
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
 ) -> DatasetDict:
     "Load sentences or sentence pairs with a class, several classes or a score, in three splits"
-    tables = _drop_unusable(_tables(source, config, revision), label if isinstance(label, str) else None)
-    named = source if isinstance(source, str) else None
+    tables, feature, values = _drop_unusable(_tables(source, config, revision), label), None, {}
+    named = isinstance(source, str) and source
     if named == 'sts-b' and label is not None: text_pair = 'text_pair'
-    feature, values = _label_columns(tables, label, labels, task) if label is not None else (None, {})
+    if label is not None: feature, values = _label_columns(tables, label, labels, task)
     types = dict(text=Value('string'), text_pair=Value('string'), label=feature, rating=Value('float64'))
     parts = {}
     for split, table in tables.items():
@@ -610,39 +662,42 @@ _counted = re.compile('([0-9]+)([-.][0-9]+)?')
 
 def _columns(line):
     "Split a line into its columns at tabs or, without tabs, at spaces"
-    return [x.strip() for x in (line.split('\t') if '\t' in line else re.split(' +', line.strip(' ')))]
+    if '\t' in line: return [x.strip() for x in line.split('\t')]
+    return [x.strip() for x in re.split(' +', line.strip(' '))]
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2b
 def _tag_lines(path):
-    "Return [[(line number, columns)]] of each sentence in the file at `path`, with equal numbers of columns"
+    "Read a file of tagged words as [[(line number, columns)]], one list per sentence; check the number of columns"
     lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
     plain = [(i, _columns(line)) for i, line in lines if line.strip() and line[0] != '#' and line[:10] != '-DOCSTART-']
     if not plain: raise ValueError(f'{path} has no line with a word and its tag')
     (first, model_line), tags = plain[0], {columns[-1] for _, columns in plain}
     for i, line in lines:
-        columns = _columns(line)
+        columns, problem = _columns(line), ''
         if not line.strip() or columns[0] == '-DOCSTART-': sentences.append([]); continue
+        if len(columns) != len(model_line):
+            problem = f'has {len(columns)} columns, line {first} has {len(model_line)}: {line!r:.60}'
+        if len(columns) < 2 or not columns[0] or not columns[-1]:
+            problem = f'must be a word and its tag, got {line!r:.60}'
         if line[0] == '#' and not (len(columns) == len(model_line) and columns[-1] in tags):
             is_comment = not sentences[-1] and (line[1:2].isspace() or len(columns) != len(model_line))
             if is_comment: continue
-            raise ValueError(f'{path}: line {i} begins with #, but is neither a comment before a sentence nor a word '
-                             f'with a tag that other lines have: {line!r:.60}')
-        if len(columns) < 2 or not columns[0] or not columns[-1]:
-            raise ValueError(f'{path}: line {i} must be a word and its tag, got {line!r:.60}')
-        if len(columns) != len(model_line):
-            raise ValueError(f'{path}: line {i} has {len(columns)} columns, line {first} has {len(model_line)}: '
-                             f'{line!r:.60}')
+            problem = ('begins with #, but is neither a comment before a sentence nor a word with a tag that other '
+                       f'lines have: {line!r:.60}')
+        if problem: raise ValueError(f'{path}: line {i} {problem}')
         sentences[-1].append((i, columns))
     return [sentence for sentence in sentences if sentence]
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
     "Return whether the first column counts the words, from 0 or 1 in each sentence or through the whole file"
-    found = [[_counted.fullmatch(columns[0]) for _, columns in sentence] for sentence in sentences]
-    if not all(m for row in found for m in row): return False
-    runs = [[int(m[1]) for m in row if not m[2]] for row in found]
+    runs = []
+    for sentence in sentences:
+        counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
+        if not all(counts): return False
+        runs.append([int(m[1]) for m in counts if not m[2]])
     if any(run != [*range(run[0], run[0] + len(run))] for run in runs if run): return False
-    starts, whole = {run[0] for run in runs if run}, [n for run in runs for n in run]
+    starts, whole = {run[0] for run in runs if run}, [*chain(*runs)]
     return starts in ({0}, {1}) or whole == [*range(whole[0], whole[0] + len(whole))]
 
 # %% ../../nbs/02_data/00_texts.ipynb #055
@@ -652,23 +707,25 @@ def _bio(path, word=None, tag=None):
     `word` and `tag` are column numbers; None: the first column that does not count words, and the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
-    if tag is None and counted and width in (2, 10):
-        raise ValueError(f'{path}: ' + ('the first column only counts; a column of words is needed' if width == 2 else
-                                        f'the last column of the CoNLL-U format is not a tag; {choose}'))
-    word, tag = int(counted) if word is None else word, width - 1 if tag is None else tag
+    unusable = {2: ': the first column only counts; a column of words is needed',
+                10: f': the last column of the CoNLL-U format is not a tag; {choose}'}
+    problem = unusable.get(width, '')*(counted and tag is None)
+    if word is None: word = int(counted)
+    if tag is None: tag = width - 1
     if not (0 <= word < width and 0 <= tag < width and word != tag):
-        raise ValueError(f'{path} has {width} columns (from 0), so words={word}, tags={tag} are invalid')
+        problem = problem or f' has {width} columns (from 0), so words={word}, tags={tag} are invalid'
+    if problem: raise ValueError(f'{path}{problem}')
     done = []
     for sentence in sentences:
         extra = [(i, c) for i, c in sentence if counted and not c[0].isdecimal()] # ranges and empty nodes
         odd = [i for i, c in extra if c[tag] not in ('_', '-', 'O')]
-        if odd:
-            raise ValueError(f'{path}: line {odd[0]} gives a tag to a range of words or to an empty node')
+        if odd: problem = problem or f'line {odd[0]} gives a tag to a range of words or to an empty node'
         words_only = [c for i, c in sentence if (i, c) not in extra]
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
     if len(words) > 9 and len({*words}) == 1:
-        raise ValueError(f'{path}: column {word} is {words[0]!r} on every line, not a column of words; {choose}')
+        problem = problem or f'column {word} is {words[0]!r} on every line, not a column of words; {choose}'
+    if problem: raise ValueError(f'{path}: {problem}')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
 # %% ../../nbs/02_data/00_texts.ipynb #055b
@@ -676,29 +733,37 @@ _token_sources = Sources({'ner-tweets': lambda: dict(train=_bio(asset('ner-tweet
                         {'.conll': _bio, '.txt': _bio, '.jsonl': readers['.jsonl'], '.parquet': readers['.parquet']})
 
 def _numbered_columns(words, tags):
-    "Return `_token_sources` for files whose columns are given by number"
-    def read(path): return _bio(path, *(x if isinstance(x, int) else None for x in (words, tags)))
+    "Return a copy of `_token_sources` whose readers take the columns of words and tags by number"
+    if not isinstance(words, int): words = None
+    if not isinstance(tags, int): tags = None
+    def read(path): return _bio(path, words, tags)
     return Sources(_token_sources.packaged, {'.conll': read, '.txt': read})
 
 # %% ../../nbs/02_data/00_texts.ipynb #058
 def _tagged(table, words, tags, split):
     "Return the lists in the columns `words` and `tags` of a split; raise a `ValueError` if their lengths differ"
-    rows = [None if _missing(x) else list(x) for x in _column(table, words, split, 'words')]
-    tag_lists = [[] if _missing(x) or isinstance(x, str) else [_plain(t) for t in x]
-                 for x in _column(table, tags, split, 'tags')]
+    def items(x):
+        if _missing(x): return []
+        return list(x)
+    def tags_in(x):
+        if isinstance(x, str): return []
+        return list(map(_plain, items(x)))
+    def are_words(row): return all(isinstance(w, str) and w.strip() for w in row)
+    rows = list(map(items, _column(table, words, split, 'words')))
+    tag_lists = list(map(tags_in, _column(table, tags, split, 'tags')))
     refuse_rows([i for i, row in enumerate(rows) if not row], split, f'column {words!r} has no words')
-    bad = [i for i, row in enumerate(rows) if not all(isinstance(w, str) and w.strip() for w in row)]
-    refuse_rows(bad, split, f'column {words!r} has a word that is empty or not a string')
+    refuse_rows([i for i, row in enumerate(rows) if not are_words(row)], split,
+                f'column {words!r} has a word that is empty or not a string')
     refuse_rows([i for i, (row, t) in enumerate(zip(rows, tag_lists)) if len(row) != len(t)], split,
                 'the numbers of words and tags differ')
     refuse_rows([i for i, t in enumerate(tag_lists) if None in t], split, 'a tag is missing')
     return rows, tag_lists
 
 # %% ../../nbs/02_data/00_texts.ipynb #061
-def _tag_order(tag): return (tag != 'O', tag[2:] if tag[1:2] == '-' else tag, tag)
+def _tag_order(tag): return tag != 'O', re.sub('^.-', '', tag), tag # by type, then by prefix
 
 def _tag_columns(rows, feature, labels):
-    """Return the tag names, and `{split: lists of their numbers}` for `rows` {split: lists of tags}; `feature` is the
+    """Return the tag names, and `{split: lists of tag numbers}` for `rows` {split: lists of tags}; `feature` is the
     stored type of train's column"""
     train = [t for row in rows['train'] for t in row]
     names = _class_names(train, feature, labels)
@@ -728,7 +793,7 @@ def load_tokens(
         kind, words, tags = _numbered_columns(words, tags), 'words', 'tags'
     tables = _drop_unusable(_tables(source, config, revision, kind), None)
     rows = {split: _tagged(table, words, tags, split) for split, table in tables.items()}
-    feature = getattr(tables['train'].features[tags], 'feature', None) if isinstance(tables['train'], Dataset) else None
+    feature = _item_feature(tables['train'], tags)
     named = _as_in_train(tables, tags, {split: tag_lists for split, (_, tag_lists) in rows.items()})
     names, ids = _tag_columns(named, feature, labels)
     types = dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
@@ -745,7 +810,7 @@ _lexicon = dict(article='a the this every some no'.split(),
 
 # %% ../../nbs/02_data/00_texts.ipynb #066b
 def _phrase(pick, chance):
-    "Return a random noun phrase as lists of source and target words"
+    "Draw a random noun phrase; return its source words and its target words"
     if chance() < .3:
         name = ''.join(pick('syllable') for _ in range(2 + (chance() < .5))).capitalize()
         return [name], [name]
@@ -757,7 +822,7 @@ def copy_reorder(
     size:int, # number of pairs, all with different sources
     seed=0,   # of the random choice
 ) -> Dataset: # columns text and target_text
-    "Return pairs of sentences of the copy-and-reorder language"
+    "Generate pairs of sentences in the copy-and-reorder language"
     rng, pairs = np.random.default_rng(seed), {}
     def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
     while len(pairs) < size:
@@ -804,9 +869,8 @@ _pair_sources = Sources({'copy-reorder': lambda: dict(train=copy_reorder(4000)),
 def _inner_texts(table, name, split, argument):
     """Return the strings of column `name` or, for a name such as 'translation.de', the entries 'de' of the column
     'translation'"""
-    columns = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
     outer, dot, inner = name.partition('.')
-    if not dot or name in columns: return _texts(table, name, split, argument)
+    if not dot or name in _column_names(table): return _texts(table, name, split, argument)
     values = _column(table, outer, split, argument)
     refuse_rows([i for i, x in enumerate(values) if not isinstance(x, dict) or inner not in x], split,
                 f'column {outer!r} has no {inner!r}')
@@ -825,9 +889,10 @@ def load_pairs(
     revision:str|None=None,        # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Load texts with target texts, such as translations, in three splits"
-    language = re.fullmatch(r'help-en-([\w-]+)', source) if isinstance(source, str) else None
-    tables = _drop_unusable(_help_pairs(language[1].lower()) if language
-                            else _tables(source, config, revision, _pair_sources), None)
+    language = isinstance(source, str) and re.fullmatch(r'help-en-([\w-]+)', source)
+    if language: tables = _help_pairs(language[1].lower())
+    else: tables = _tables(source, config, revision, _pair_sources)
+    tables = _drop_unusable(tables, None)
     types, parts = dict(text=Value('string'), target_text=Value('string')), {}
     for split, table in tables.items():
         columns = dict(text=_inner_texts(table, text, split, 'text'),
@@ -837,7 +902,7 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "Return a random sentence with `verb`, and {question: start and end of its answer}"
+    "Draw a random sentence with `verb`; return it with {question: start and end of the answer}"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
     # positions are counted, because subject and object may be the same phrase
@@ -853,7 +918,7 @@ def _synthetic_questions(
     seed=0,      # of the random choice
     sentences=2, # per context, 1 to 7; they have different verbs
 ) -> Dataset: # columns question, context and answer, [start, end] in characters
-    "Return synthetic questions that ask who does what where"
+    "Generate synthetic questions about who does what where"
     rng, rows = np.random.default_rng(seed), {}
     def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
     while len(rows) < size:
@@ -867,11 +932,13 @@ def _synthetic_questions(
 # %% ../../nbs/02_data/00_texts.ipynb #qa04
 def _squad(path):
     "Read the questions of a file in SQuAD's format"
+    def question(q, context):
+        texts, starts = ([answer[name] for answer in q['answers']] for name in ('text', 'answer_start'))
+        return dict(question=q['question'], context=context, answers=dict(text=texts, answer_start=starts))
     try:
         articles = json.loads(Path(path).read_text(encoding='utf-8'))['data']
-        return _frame([dict(question=q['question'], context=p['context'], answers=dict(
-            text=[a['text'] for a in q['answers']], answer_start=[a['answer_start'] for a in q['answers']]))
-            for article in articles for p in article['paragraphs'] for q in p['qas']])
+        return _frame([question(q, p['context']) for article in articles for p in article['paragraphs']
+                       for q in p['qas']])
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"{path} is not in SQuAD's format (data, paragraphs, qas, answers): {type(e).__name__}: {e}"
                          ) from None
@@ -880,21 +947,29 @@ _question_sources = Sources({'made-questions': lambda: dict(train=_synthetic_que
                             {**readers, '.json': _squad})
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04b
-def _listed(x): return list(x) if isinstance(x, (list, tuple, np.ndarray)) else [] if x is None else [x]
+def _listed(x) -> list:
+    "Return `x` as a list: its items, nothing for None, or `x` itself"
+    if isinstance(x, (list, tuple, np.ndarray)): return list(x)
+    if x is None: return []
+    return [x]
+
 def _is_place(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04c
 def _answer_span(answer, context) -> tuple: # (start, end); None: no answer; (): not in the context
-    "Return the character span of the first `answer` in `context`"
+    "Return the character span of the (first) `answer` in `context`"
     if isinstance(answer, dict): # SQuAD's
         texts, starts = (_listed(answer.get(k)) for k in ('text', 'answer_start'))
         if not texts: return None
-        text, start = texts[0], starts[0] if starts else None
+        text, start = texts[0], next(iter(starts), None)
     elif isinstance(answer, str):
-        text, start = answer, context.find(answer) if context.count(answer) == 1 else None
+        text, start = answer, context.find(answer)
+        if context.count(answer) > 1: return ()
     elif _missing(answer) or not _listed(answer): return None
     else:
-        start, end = _listed(answer) if [*map(_is_place, _listed(answer))] == [True]*2 else (0, 0)
+        span = _listed(answer)
+        if len(span) != 2 or not all(map(_is_place, span)): return ()
+        start, end = span
         if 0 <= start < end <= len(context) and context[start:end].strip(): return (start, end)
         return ()
     is_located = isinstance(text, str) and text.strip() and _is_place(start) and start >= 0
@@ -921,8 +996,7 @@ def load_questions(
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
     types = dict(text=Value('string'), text_pair=Value('string'), answer=Sequence(Value('int64')))
     for split, table in tables.items():
-        names = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
-        name = answer or ('answers' if 'answers' in names else 'answer')
+        name = answer or next((name for name in ('answers', 'answer') if name in _column_names(table)), 'answer')
         columns = dict(text=_texts(table, question, split, 'question'),
                        text_pair=_texts(table, context, split, 'context'))
         spans = [_answer_span(*pair) for pair in zip(_column(table, name, split, 'answer'), columns['text_pair'])]
@@ -955,13 +1029,13 @@ def subset(
     smaller parts are subsets of larger ones. Further splits are returned whole"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
     wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
-    return DatasetDict({name: part if wanted[name] == len(part)
-                        else part.select(stratified_order(_strata(part), seed)[:wanted[name]])
-                        for name, part in data.items()})
+    parts = {name: part.select(stratified_order(_strata(part), seed)[:wanted[name]])
+             for name, part in data.items() if wanted[name] < len(part)}
+    return DatasetDict({**data, **parts})
 
 # %% ../../nbs/02_data/00_texts.ipynb #fin1
 def _beyond_json(x):
-    "Return a JSON form of a value that JSON cannot represent: its type and content"
+    "Convert a value that JSON cannot represent to its type and content"
     if isinstance(x, (datetime.datetime, datetime.date, datetime.time, pd.Timedelta)):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
@@ -969,7 +1043,7 @@ def _beyond_json(x):
     raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with the raw, undecoded files in column `name` of images, audio or video"
+    "Return `part` with undecoded files in column `name`, if it contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
@@ -989,7 +1063,8 @@ def fingerprint(data) -> str:
     "Return the sha256 of the contents of a Dataset or DatasetDict; raise a `ValueError` for unsupported column types"
     digest = hashlib.sha256()
     def add(x): digest.update(json.dumps(x, ensure_ascii=False, sort_keys=True, default=_beyond_json).encode() + b'\n')
-    for split, part in sorted(data.items() if isinstance(data, dict) else [('', data)]):
+    if not isinstance(data, dict): data = {'': data}
+    for split, part in sorted(data.items()):
         add([split, len(part)])
         for name in sorted(part.column_names):
             feature, column = part.features[name], _undecoded(part.with_format(None).select_columns([name]), name)
@@ -1011,7 +1086,7 @@ _types = dict(input_ids=Sequence(Value('int32')), attention_mask=Sequence(Value(
 
 # %% ../../nbs/02_data/00_texts.ipynb #084
 def _refuse_shared(aligned):
-    "Raise a `ValueError` for texts in which a token covers several tagged words"
+    "Raise a `ValueError` if a token of a text covers several tagged words"
     bad = next((t for t in aligned if len(t.words) < len(t.unmerged_spans)), None)
     if bad is None: return
     several = next(w for w, span in zip(bad.words, bad.word_spans) if span not in bad.unmerged_spans)
@@ -1020,7 +1095,7 @@ def _refuse_shared(aligned):
 
 # %% ../../nbs/02_data/00_texts.ipynb #084b
 def _token_labels(word_ids, tags):
-    "Return labels with the tag of each word at its first token, -100 elsewhere"
+    "Return the labels of the tokens: the tag of a word at its first token, -100 elsewhere"
     words, first = np.unique(word_ids, return_index=True)
     labels = np.full(len(word_ids), -100)
     labels[first[words >= 0]] = np.asarray(tags)[words[words >= 0]]
@@ -1031,15 +1106,15 @@ def _encode_targets(targets, tokenizer, max_length):
     "Return the token ids of the texts `targets`, and the number of tokens cut from each"
     ids = tokenizer(text_target=targets, verbose=False)['input_ids']
     long = [i for i, x in enumerate(ids) if len(x) > max_length]
-    shorter = (tokenizer(text_target=[targets[i] for i in long], truncation=True, max_length=max_length)['input_ids']
-               if long else [])
-    cut = [0]*len(ids)
+    cut, shorter = [0]*len(ids), []
+    if long:
+        shorter = tokenizer(text_target=[targets[i] for i in long], truncation=True, max_length=max_length)['input_ids']
     for i, x in zip(long, shorter): cut[i], ids[i] = len(ids[i]) - len(x), x
     return ids, cut
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2
 def _ended(t, tokenizer):
-    "Append the end token of `tokenizer` to `t`, unless it already ends with it"
+    "Append the end token of `tokenizer` to `t`, unless `t` already ends with it"
     end = tokenizer.eos_token_id
     if end is None or t.input_ids[-1] == end: return t
     def more(x, value): return np.append(x, value).astype(x.dtype)
@@ -1059,18 +1134,18 @@ def _between(t) -> slice:
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2c
 def _begun_once(t):
-    "Return `t` without a second begin token and the other special tokens between its two texts"
+    "Remove a second begin token, and the other special tokens next to it, from between the two texts of `t`"
     is_left = np.ones(len(t), bool)
     is_left[_between(t)] = False
     if is_left.all(): return t
-    lists = {name: [x for x, k in zip(getattr(t, name), is_left) if k] for name in ('tokens', 'labels')}
+    lists = {name: list(compress(getattr(t, name), is_left)) for name in ('tokens', 'labels')}
     arrays = {name: getattr(t, name)[is_left]
               for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
     return replace(t, **lists, **arrays)
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2d
 def _pair_length(tokenizer, max_length):
-    "Return the maximum length for encoding a prompt and answer, so that the result fits `max_length` with an end token"
+    "Return the length to which a prompt and its answer are truncated, so that they fit `max_length` with an end token"
     if max_length is None: return None
     pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
     removed = _between(pair)
@@ -1092,7 +1167,8 @@ def _next_labels(t, predicts):
     "Return the next token as the label of each token of `t`, -100 for tokens that are not targets"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
     answer = np.flatnonzero(t.segments == 1)
-    first = 1 if predicts == 'all' else answer[0] if len(answer) else len(labels)
+    first = 1
+    if predicts == 'answer': first = next(iter(answer), len(labels))
     labels[after[after >= first] - 1] = t.input_ids[after[after >= first]]
     return labels
 
@@ -1115,9 +1191,14 @@ def _answer_labels(t, span):
     return labels
 
 # %% ../../nbs/02_data/00_texts.ipynb #086
+def _joined(text):
+    "Return `text`, a string or a list of words, as a string"
+    if isinstance(text, list): return ' '.join(text)
+    return text
+
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Return the columns for some texts (str or lists of words), and the number of tokens cut from each"
+    "Encode some texts (str or lists of words); return their columns and the number of tokens cut from each"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
@@ -1126,7 +1207,7 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    special_tokens_mask=[np.asarray(a.is_special, int) for a in aligned],
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
-        plain = [' '.join(t) if isinstance(t, list) else t for t in text]
+        plain = list(map(_joined, text))
         if predicts == 'answer': types = [(a.segments == 1).cumsum().clip(max=1) for a in aligned]
         else: types = tokenizer(plain, text_pair, truncation=True, max_length=max_length)['token_type_ids']
         columns['token_type_ids'] = types
@@ -1155,7 +1236,7 @@ def _longest(tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #087b
 def _warn_cut(cut, max_length):
-    "Issue one warning about all texts from which tokens were `cut`"
+    "Issue one warning for all texts that were truncated; `cut` is the number of tokens cut from each"
     longer = [c for c in cut if c]
     warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were truncated (by at most '
             f'{max(longer, default=0)} tokens)')
@@ -1163,56 +1244,69 @@ def _warn_cut(cut, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #087c
 def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None, **columns):
-    "Return an encoded Dataset and the number of tokens cut from each text; `columns` as for `_encode_chunk`"
+    "Encode all texts in chunks as in `_encode_chunk`; return a Dataset and the number of tokens cut from each text"
     chunks, cut, n = [], [], len(columns['text'])
+    types = _types | dict(labels=labels_type)
     for start in range(0, n, 2000):
         stop = min(start + 2000, n)
         chunk = {name: x[start:stop] for name, x in columns.items()}
         encoded, cut_chunk = _encode_chunk(tokenizer, max_length, predicts=predicts, **chunk)
         encoded['example_id'] = list(range(first_id + start, first_id + stop))
-        types = Features({name: labels_type if name == 'labels' else _types[name] for name in encoded})
-        chunks.append(Dataset.from_dict(encoded, types)); cut += cut_chunk
+        chunks.append(Dataset.from_dict(encoded, Features({name: types[name] for name in encoded})))
+        cut += cut_chunk
     return concatenate_datasets(chunks), cut
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm3
 def _refuse_unasked(encoded, split):
-    "Raise a `ValueError` for rows without a token to predict"
-    bad = [i for i, labels in enumerate(encoded['labels'][:]) if not any(label != -100 for label in labels)]
+    "Raise a `ValueError` if a row of `split` has no token to predict"
+    bad = [i for i, labels in enumerate(encoded['labels'][:]) if {*labels} <= {-100}]
     refuse_rows(bad, split, 'there is no token to predict (the text has one token, or its answer was cut off; '
                             'answers_within removes questions whose answer is cut off)')
 
 # %% ../../nbs/02_data/00_texts.ipynb #089
+def _features(data):
+    "Return the types of the columns of a Dataset, or of the train split of a DatasetDict"
+    if isinstance(data, dict): return data['train'].features
+    return data.features
+
 def data_task(
     data, # a Dataset or DatasetDict from `load_text`, `load_tokens`, `load_pairs` or `load_questions`
 ):
     "Return the task that the columns of `data` are for, or `None` for plain text"
-    part = data['train'] if isinstance(data, dict) else data
     # classification comes last: it applies if no other task accepts the columns
-    return next((task.name for task in reversed(tasks.values()) if task.accepts(part.features)), None)
+    return next((task.name for task in reversed(tasks.values()) if task.accepts(_features(data))), None)
 
 # %% ../../nbs/02_data/00_texts.ipynb #089b
 def data_classes(data) -> list: # None for a task without classes
     "Return the class names of `data`"
     task = tasks.get(data_task(data))
-    features = (data['train'] if isinstance(data, dict) else data).features
-    if task and task.has_classes: return task.class_names(features)
+    if task and task.has_classes: return task.class_names(_features(data))
     return None
 
 # %% ../../nbs/02_data/00_texts.ipynb #089c
 def _check_task(task, part):
     "Return the task to encode `part` for; raise a `ValueError` if its columns do not support `task`"
     if task is None: return data_task(part)
-    texts = [name for name, t in tasks.items() if t.modality == 'text']
+    intended, texts = data_task(part), [name for name, t in tasks.items() if t.modality == 'text']
+    pretraining = [name for name in texts if tasks[name].self_supervised]
+    if task in pretraining or task == intended: return task
+    uses = intended or f'pre-training ({", ".join(pretraining)})'
+    columns = ', '.join(part.column_names)
+    problem = f'task={task!r} does not support data with the columns {columns}, which are for {uses}'
     if task not in texts:
-        raise ValueError(f'task must be one of {", ".join(texts)} or None (inferred from the columns), got {task!r}')
-    intended = data_task(part)
-    if not tasks[task].self_supervised and task != intended:
-        pretraining = ', '.join(name for name in texts if tasks[name].self_supervised)
-        raise ValueError(f'task={task!r} does not support data with the columns {", ".join(part.column_names)}, which '
-                         f'are for {intended or f"pre-training ({pretraining})"}')
-    return task
+        problem = f'task must be one of {", ".join(texts)} or None (inferred from the columns), got {task!r}'
+    raise ValueError(problem)
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
+def _columns_to_encode(task, part):
+    "Return {argument of `_encode_chunk`: values} for `task`, and which tokens are predicted: 'answer', 'all' or None"
+    names, predicts = dict(text='text', text_pair='text_pair'), None
+    if 'words' in part.column_names: names['text'] = 'words'
+    if task: names |= {name: name for name in tasks[task].columns[1:]}
+    if task and tasks[task].causal: predicts = 'all'
+    if predicts and 'target_text' in part.column_names: predicts, names['text_pair'] = 'answer', 'target_text'
+    return {argument: list(part[name][:]) for argument, name in names.items() if name in part.column_names}, predicts
+
 def encode(
     # a Dataset or DatasetDict from `load_text`, `load_tokens`, `load_pairs` or `load_questions`
     data:Dataset|DatasetDict,
@@ -1227,26 +1321,22 @@ def encode(
     # special_tokens_mask, length
 ) -> Dataset|DatasetDict:
     "Convert every row of `data` to token ids, with words, special tokens, labels and the row's number"
-    max_length, parts, cut = _longest(tokenizer, max_length), {}, []
-    for split, part in (data if isinstance(data, dict) else {'': data}).items():
+    max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
+    if not isinstance(data, dict): parts = {'': data}
+    for split, part in parts.items():
         if not {'text', 'words'} & {*part.column_names}:
             raise ValueError(f'encode: data has no column text, only {", ".join(part.column_names)}; load it with '
                              'load_text, load_tokens, load_pairs or load_questions')
-        here = _check_task(task, part)
-        names = dict(text='words' if 'words' in part.column_names else 'text', text_pair='text_pair')
-        if here: names |= {name: name for name in tasks[here].columns[1:]}
-        causal = here is not None and tasks[here].causal
-        predicts = None if not causal else 'answer' if 'target_text' in part.column_names else 'all'
-        if predicts == 'answer': names['text_pair'] = 'target_text'
-        columns = {argument: list(part[name][:]) for argument, name in names.items() if name in part.column_names}
-        labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
-        parts[split], cut_part = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, predicts,
-                                              **columns)
-        if predicts or 'answer' in columns: _refuse_unasked(parts[split], split or 'the data')
+        columns, predicts = _columns_to_encode(_check_task(task, part), part)
+        labels_type = Sequence(Value('int32'))
+        if 'label' in columns: labels_type = part.features['label']
+        encoded[split], cut_part = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, predicts,
+                                               **columns)
+        if predicts or 'answer' in columns: _refuse_unasked(encoded[split], split or 'the data')
         cut += cut_part
     _warn_cut(cut, max_length)
-    if isinstance(data, dict): return DatasetDict(parts)
-    return parts['']
+    if isinstance(data, dict): return DatasetDict(encoded)
+    return encoded['']
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa10
 def _answers_within(
@@ -1254,7 +1344,7 @@ def _answers_within(
     tokenizer,        # a fast tokenizer of transformers
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
-    "Return `data` without the questions whose answer is cut off; warn with their number"
+    "Remove the questions whose answer would be cut off from `data`; a warning gives their number"
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
         raise ValueError('answers_within: data must be a DatasetDict of questions with contexts, '
@@ -1278,14 +1368,20 @@ def encode_texts(
     first_id=0,      # number of the first example
 ) -> Dataset: # the columns of `encode` without labels
     "Convert `texts` without labels to token ids"
-    if isinstance(texts, str):
-        raise ValueError(f'texts must be a list of strings, got the string {texts!r}; pass it as a list')
-    if not len(texts): raise ValueError('texts is empty; pass at least one sentence')
+    problem = ''
     if pairs is not None and len(pairs) != len(texts):
-        raise ValueError(f'pairs must have one sentence for each of the {len(texts)} texts, got {len(pairs)}')
-    _good_texts([' '.join(t) if isinstance(t, (list, tuple)) and all(isinstance(w, str) for w in t) else t
-                 for t in texts], 'texts')
-    columns = dict(text=[list(t) if isinstance(t, tuple) else t for t in texts])
+        problem = f'pairs must have one sentence for each of the {len(texts)} texts, got {len(pairs)}'
+    if not len(texts): problem = 'texts is empty; pass at least one sentence'
+    if isinstance(texts, str): problem = f'texts must be a list of strings, got the string {texts!r}; pass it as a list'
+    if problem: raise ValueError(problem)
+    def listed(t):
+        if isinstance(t, tuple): return list(t)
+        return t
+    def joined(t):
+        if isinstance(t, list) and all(isinstance(w, str) for w in t): return ' '.join(t)
+        return t
+    columns = dict(text=list(map(listed, texts)))
+    _good_texts(list(map(joined, columns['text'])), 'texts')
     if pairs is not None: columns['text_pair'] = _good_texts(list(pairs), 'pairs')
     encoded, cut = _encode_all(tokenizer, _longest(tokenizer, max_length), first_id, **columns)
     _warn_cut(cut, _longest(tokenizer, max_length))
@@ -1293,7 +1389,7 @@ def encode_texts(
 
 # %% ../../nbs/02_data/00_texts.ipynb #102
 class Collator:
-    "Convert rows of an encoded Dataset to one batch of tensors, padded on the right"
+    "Data collator that converts rows of an encoded Dataset to a batch of tensors, padded on the right"
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # defines the id of the padding token
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators
@@ -1303,23 +1399,22 @@ class Collator:
         labels:abc.Callable[[list], torch.Tensor|None]|None=None,
         pad:int|None=None, # id of the padding token; None: that of `tokenizer`
     ):
-        if not hasattr(tokenizer, 'pad_token_id'):
-            raise ValueError('Collator: tokenizer must be a tokenizer, such as the one that load_classifier returns, '
-                             f'got {tokenizer!r:.80}')
-        if pad is None: pad = tokenizer.pad_token_id
-        if pad is None:
-            raise ValueError('Collator: the tokenizer has no padding token; '
-                             'set tokenizer.pad_token, or load it with load_classifier')
-        whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
+        if pad is None: pad = getattr(tokenizer, 'pad_token_id', None)
+        whole, problem = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0, ''
         if pad_to_multiple_of is not None and not whole:
-            raise ValueError('Collator: pad_to_multiple_of must be a positive integer, got '
-                             f'{pad_to_multiple_of!r:.80}')
+            problem = f'pad_to_multiple_of must be a positive integer, got {pad_to_multiple_of!r:.80}'
+        if pad is None:
+            problem = 'the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier'
+        if not hasattr(tokenizer, 'pad_token_id'):
+            problem = ('tokenizer must be a tokenizer, such as the one that load_classifier returns, got '
+                       f'{tokenizer!r:.80}')
+        if problem: raise ValueError(f'Collator: {problem}')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 
     def _padded(self, lists, pad):
-        "Return `lists` of integers as one padded tensor"
+        "Pad `lists` of integers to one tensor"
         n = max(map(len, lists))
         if self.pad_to_multiple_of: n += -n % self.pad_to_multiple_of
         out = torch.full((len(lists), n), pad)
@@ -1328,27 +1423,27 @@ class Collator:
 
     def _decoder(self, rows):
         "Return the decoder's inputs, their attention mask, and the labels if there are any"
-        labels = [row['labels'] for row in rows] if 'labels' in rows[0] else None
-        read = [[self.decoder_start, *x[:-1]] for x in labels] if labels else [[self.decoder_start]]*len(rows)
-        batch = dict(decoder_input_ids=self._padded(read, self.pads['input_ids']),
-                     decoder_attention_mask=self._padded([[1]*len(x) for x in read], 0))
-        return batch | (dict(labels=self._padded(labels, -100)) if labels else {})
+        labels, batch = [row['labels'] for row in rows if 'labels' in row], {}
+        read = [[self.decoder_start, *x[:-1]] for x in labels] or [[self.decoder_start]]*len(rows)
+        if labels: batch['labels'] = self._padded(labels, -100)
+        return dict(decoder_input_ids=self._padded(read, self.pads['input_ids']),
+                    decoder_attention_mask=self._padded([[1]*len(x) for x in read], 0)) | batch
 
     def __call__(self, rows:list) -> dict:
         "Return `rows` as tensors: per token [batch, n], per target token [batch, m], per example [batch]"
-        batch = {name: self._padded([row[name] for row in rows], pad) for name, pad in self.pads.items()
-                 if name in rows[0]}
+        def column(name): return [row[name] for row in rows]
+        batch = {name: self._padded(column(name), pad) for name, pad in self.pads.items() if name in rows[0]}
         if 'special_tokens_mask' in batch: batch['is_special'] = batch.pop('special_tokens_mask').bool()
-        rows_of_labels = [row['labels'] for row in rows] if self.labels and 'labels' in rows[0] else None
-        converted = None if rows_of_labels is None else self.labels(rows_of_labels)
+        converted = None
+        if self.labels and 'labels' in rows[0]: converted = self.labels(column('labels'))
         if converted is not None: batch['labels'] = converted
         elif self.decoder_start is not None: batch |= self._decoder(rows)
         elif 'labels' in rows[0] and isinstance(rows[0]['labels'], (list, np.ndarray)):
             if any(len(row['labels']) != len(row['input_ids']) for row in rows):
                 raise ValueError('Collator: the labels are target texts; pass decoder_start '
                                  '(model.config.decoder_start_token_id)')
-            batch['labels'] = self._padded([row['labels'] for row in rows], -100)
-        return batch | {name: torch.tensor([row[name] for row in rows]) for name in ('labels', 'example_id')
+            batch['labels'] = self._padded(column('labels'), -100)
+        return batch | {name: torch.tensor(column(name)) for name in ('labels', 'example_id')
                         if name in rows[0] and name not in batch}
 
 # %% ../../nbs/02_data/00_texts.ipynb #106
@@ -1359,7 +1454,7 @@ _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_inpu
 _types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())
 
 def _reads_types(model) -> bool:
-    "Return whether `model` uses token_type_ids as intended, as the sentence that each token belongs to"
+    "Return whether `model` reads token_type_ids as intended: as the number of the sentence that a token belongs to"
     inner = next((m for m in model.modules() if hasattr(type(m), 'main_input_name')), None)
     if inner is None: return True # neither a transformers model nor one of this library: assume that it does
     named = 'token_type_ids' in inspect.signature(inner.forward).parameters

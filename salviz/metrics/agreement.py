@@ -15,6 +15,7 @@ import pandas as pd
 
 from ..core.maths import entropy, kl, pattern_fraction, pattern_matrix, spearman, top_overlap
 from ..core.validation import check_choice, renamed_arguments
+from .scores import check_fraction, check_lengths, check_shapes, pooled_row_of
 
 if TYPE_CHECKING:
     from salviz.core.runs import Run
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 # %% ../../nbs/08_metrics/02_agreement.ipynb #007
 measures = ('spearman', 'kl', 'top_overlap')
 
-def _measures(kendall): return (*measures, 'kendall') if kendall else measures
+def _measures(kendall): return measures + ('kendall',)*bool(kendall)
 
 def _tau(x, y):
-    "Return Kendall's tau-b, NaN if one side is constant"
+    "Return Kendall's tau-b of `x` and `y`, NaN if one of them is constant"
     from scipy.stats import kendalltau # imported here because it loads slowly
     if np.ptp(x) == 0 or np.ptp(y) == 0: return np.nan
     return float(kendalltau(x, y).statistic)
@@ -37,12 +38,10 @@ _signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=l
 def _check_how(sign, top_fraction):
     "Raise a `ValueError` if `sign` or `top_fraction` is invalid"
     check_choice('sign', sign, _signs)
-    if not 0 < top_fraction <= 1:
-        raise ValueError('top_fraction must be above 0 and at most 1 (fraction of the tokens to '
-                         f'compare), got {top_fraction!r}')
+    check_fraction('top_fraction', top_fraction, whole=True)
 
 def _top_count(n:int, top_fraction:float) -> int:
-    "Return how many of `n` tokens `top_fraction` selects, at least one"
+    "Return the number of tokens, at least one, that `top_fraction` selects from `n`"
     return max(1, int(np.ceil(n*top_fraction - 1e-6)))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #010
@@ -57,7 +56,8 @@ def likeness(
     "Return similarity metrics of `a` and `b` along the last axis; NaN where a metric is undefined"
     _check_how(sign, top_fraction)
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    counts = np.broadcast_to(True if counts is None else np.asarray(counts, bool), a.shape)
+    if counts is None: counts = True
+    counts = np.broadcast_to(np.asarray(counts, bool), a.shape)
     shape, (a, b, counts) = a.shape[:-1], (x.reshape(-1, a.shape[-1]) for x in (a, b, counts))
     sound = (np.isfinite(a) & np.isfinite(b) | ~counts).all(-1)
     a, b = (_signs[sign](np.where(counts & sound[:, None], x, 0)) for x in (a, b))
@@ -78,12 +78,11 @@ def _query_rows(
 ) -> np.ndarray: # int [rows]
     "Return the query rows that represent a map of `snapshot`"
     check_choice('rows', rows, ('auto', 'pooled', 'ordinary'))
-    row, n = snapshot.info.get('pooled_row'), len(snapshot.tokens)
+    row = pooled_row_of(snapshot)
     if row is None and rows == 'pooled':
         raise ValueError("rows='pooled': this snapshot has no pooled row, because its head reads several; use "
                          "rows='ordinary'")
     if row is None or rows == 'ordinary': return np.flatnonzero(~np.asarray(snapshot.is_special, bool))
-    if not 0 <= row < n: raise ValueError(f'pooled_row must be one of the {n} tokens (0 to {n - 1}), got {row}')
     return np.array([row])
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021
@@ -101,7 +100,7 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the columns layer and head that `level` has, the maps [m, n, n], and bool [m, n, n]: keys with weight from
+    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and bool [m, n, n]: keys with weight from
     some head of the layer"""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
@@ -113,17 +112,16 @@ def _maps_of(snapshot, name, level):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021c
 def _table(rows_of, level):
-    "Return `rows_of(level)`; for 'all', the rows of every level with the level as a column"
+    "Return `rows_of(level)`; for 'all', concatenate the rows of all levels, with the level as a column"
+    check_choice('level', level, (*_levels, 'all'))
     if level in _levels: return rows_of(level)
-    if level != 'all':
-        raise ValueError(f'level must be one of {", ".join(map(repr, _levels))} or \'all\', got {level!r}')
     whole = pd.concat([rows_of(l).assign(level=l) for l in _levels], ignore_index=True)
     return whole[['level', 'layer', 'head',
                   *whole.columns.drop(['level', 'layer', 'head'])]].astype(dict(layer='Int64', head='Int64'))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #023
 def _mean(x, axis):
-    "Return the mean of `x` over `axis` where it is defined, NaN where nothing is"
+    "Return the mean of `x` over `axis` without NaNs; NaN where all values are NaN"
     defined = ~np.isnan(x)
     n = defined.sum(axis)
     return np.divide(np.where(defined, x, 0).sum(axis), n, out=np.full(n.shape, np.nan), where=n > 0)
@@ -152,12 +150,13 @@ def agreement_table(
     """Return the agreement of each head's attention with saliency over the ordinary tokens of `snapshot`, and its
     entropy"""
     counts, at = ~np.asarray(snapshot.is_special, bool), _query_rows(snapshot, rows)
-    salient = None if saliency is None else _array(snapshot, saliency)
     def rows_of(level):
         index, maps, seen = _maps_of(snapshot, 'attention', level)
-        maps, seen = maps[:, at], seen[:, at]
-        received = maps.mean(1) if len(at) else np.full((len(maps), len(counts)), np.nan)
-        alike = {} if salient is None else likeness(salient, received, counts, top_fraction, sign, kendall)
+        maps, seen, alike = maps[:, at], seen[:, at], {}
+        received = np.full((len(maps), len(counts)), np.nan)
+        if len(at): received = maps.mean(1)
+        if saliency is not None:
+            alike = likeness(_array(snapshot, saliency), received, counts, top_fraction, sign, kendall)
         return index.assign(**alike, **_entropies(maps, seen))
     return _table(rows_of, level)
 
@@ -168,6 +167,10 @@ def _stacked(tables, *front) -> pd.DataFrame:
     return whole[[*front, *whole.columns.drop([*front])]]
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #032b
+def _check_recorded(run, snapshots):
+    "Raise a `ValueError` if there are no `snapshots` of `run`"
+    if not snapshots: raise ValueError(f'{run.path.name} has no snapshots yet')
+
 def run_agreement_table(
     run,       # a `Run`
     # a recorded step; -1: the last one of each probe example; None: all steps except those without the array to compare
@@ -180,7 +183,7 @@ def run_agreement_table(
     def is_left_out(s): return step is None and bool(s.info.get('awaited')) and against not in (None, *s.arrays)
     tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)
               if not is_left_out(s)]
-    if not tables: raise ValueError(f'{run.path.name} has no snapshots yet')
+    _check_recorded(run, tables)
     return _stacked(tables, 'step', 'probe')
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #038
@@ -194,16 +197,13 @@ def compare_attributions(
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "Return the similarity of the attributions `a` and `b` of each example"
     a, b = [np.asarray(x) for x in a], [np.asarray(x) for x in b]
-    counts = [np.ones(x.shape, bool) for x in a] if counts is None else [np.asarray(c, bool) for c in counts]
-    if not len(a) == len(b) == len(counts):
-        raise ValueError(f'a, b and counts must have the same number of examples, got {len(a)}, {len(b)} '
-                         f'and {len(counts)}')
+    if counts is None: counts = [np.ones(x.shape, bool) for x in a]
+    counts = [np.asarray(c, bool) for c in counts]
+    check_lengths(a=a, b=b, counts=counts)
     if any(not x.ndim for x in a):
         raise ValueError('the first axis of an attribution must be the example; pass a single one as a list')
     for i, (x, y, c) in enumerate(zip(a, b, counts)):
-        if not x.shape == y.shape == c.shape:
-            raise ValueError(f'a, b and counts must have the same shape in each example, got {x.shape}, {y.shape} and '
-                             f'{c.shape} in example {i}')
+        check_shapes(f'of one shape in example {i}', x.ndim, a=x, b=y, counts=c)
     rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_fraction, sign, kendall) for x, y, c in zip(a, b, counts)]
     table = pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts]))
     for name in _measures(kendall): table[name] = [float(row[name]) for row in rows]
@@ -215,7 +215,7 @@ def compare_methods(
     counts=None, # tokens, pixels or entries that count
     **options,   # of `compare_attributions`
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
-    "Return the mean similarity of every two methods; KL is directed, of `method_a` from `method_b`"
+    "Return the mean similarity of each ordered pair of methods, because KL is that of `method_a` from `method_b`"
     if len(values) < 2:
         raise ValueError('compare_methods: values must have attributions of at least two methods, got '
                          f'{", ".join(values) or "none"}')
@@ -232,8 +232,8 @@ def _check_same(a, b, what):
     "Raise a `ValueError` for snapshots of different sentences, or with different shapes of `what`"
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
-        how = (f'{" and ".join(shown)}' if a.texts != b.texts
-               else f'{shown[0]} in {len(a.tokens)} and {len(b.tokens)} different tokens')
+        how = ' and '.join(shown)
+        if a.texts == b.texts: how = f'{shown[0]} in {len(a.tokens)} and {len(b.tokens)} different tokens'
         raise ValueError(f'only snapshots of the same sentence and tokens can be compared, got {how}')
     first, second = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
     if first != second:
@@ -264,26 +264,28 @@ def compare_snapshots(
     at = _query_rows(a, rows)
     def rows_of(level):
         (index, x, seen), (_, y, seen_too) = _maps_of(a, what, level), _maps_of(b, what, level)
-        counts = (seen | seen_too)[:, at] & (ordinary if keys == 'ordinary' else True)
+        counts = (seen | seen_too)[:, at] & (ordinary | (keys == 'all'))
         alike = likeness(x[:, at], y[:, at], counts, top_fraction, sign, kendall)
         return index.assign(**{k: _mean(v, -1) for k, v in alike.items()})
     return _table(rows_of, level)
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052
 def _paired(a, b):
-    "Return pairs of the snapshots `a` and `b` of the same sentence"
-    rest, pairs = list(b), []
+    "Match each snapshot in `a` with the snapshot of the same sentence in `b`; return the pairs"
+    rest, pairs, problem = list(b), [], ''
     advice = ('compare runs with the same probes and tokenizer (random probes depend on the seed: train both with '
               "the same ones, such as probes='test[:8]')")
     def words(s): return f'{" | ".join(s.texts)[:60]!r}'
     for s in a:
         match = next((candidate for candidate in rest if _same_sentence(s, candidate)), None)
         if match is None:
-            raise ValueError(f'probe {s.probe} ({words(s)}) has no counterpart in the other run; {advice}')
+            problem = f'probe {s.probe} ({words(s)}) has no counterpart in the other run'
+            break
         rest = [candidate for candidate in rest if candidate is not match]
         pairs.append((s, match))
-    if rest:
-        raise ValueError(f'probe {rest[0].probe} of the other run ({words(rest[0])}) has no counterpart; {advice}')
+    if rest and not problem:
+        problem = f'probe {rest[0].probe} of the other run ({words(rest[0])}) has no counterpart'
+    if problem: raise ValueError(f'{problem}; {advice}')
     return pairs
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052b
@@ -299,9 +301,10 @@ def compare_runs(
     **options,                # of `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
     "Compare the probe examples of `run_a` with the same sentences in `run_b`"
-    a, b = run_a.snapshots(step=step), run_b.snapshots(step=step if step_b is None else step_b)
-    for run, snapshots in ((run_a, a), (run_b, b)):
-        if not snapshots: raise ValueError(f'{run.path.name} has no snapshots yet')
+    if step_b is None: step_b = step
+    a, b = run_a.snapshots(step=step), run_b.snapshots(step=step_b)
+    _check_recorded(run_a, a)
+    _check_recorded(run_b, b)
     return _compared(_paired(a, b), lambda s, other: dict(probe=s.probe, step_a=s.step, step_b=other.step), options)
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #056
@@ -313,10 +316,12 @@ def step_drift(
 ) -> pd.DataFrame: # probe, step, against and the columns of `compare_snapshots`, with the earlier step as `a`
     "Measure how much the recordings of `run` change from step to step"
     check_choice('against', against, ('previous', 'first'))
-    pairs = []
-    for p in run.probes if probe is None else [probe]:
+    pairs, probes = [], [probe]
+    if probe is None: probes = run.probes
+    for p in probes:
         seen = run.snapshots(probe=p)
-        pairs += [(seen[i - 1] if against == 'previous' else seen[0], s) for i, s in enumerate(seen) if i]
+        earlier = dict(previous=seen, first=seen[:1]*len(seen))[against]
+        pairs += zip(earlier, seen[1:])
     if not pairs:
         raise ValueError(f'{run.path.name} has no probe with two recorded steps; recorded steps: '
                          f'{", ".join(map(str, run.steps)) or "none"}')
@@ -330,12 +335,11 @@ def pattern_distance(
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
     "Return the distance of each head of `attention` from `pattern`; NaN if there is no pattern"
     A = np.asarray(attention, dtype=np.float64)
-    if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
-        raise ValueError(f'attention must be [..., n, n], got shape {list(A.shape)}')
-    if pattern is None: return {k: np.full(A.shape[:-2], np.nan) for k in ('squared', 'mean_squared', 'share')}
+    if pattern is None: pattern = np.full(A.shape[-2:], np.nan)
     P = np.asarray(pattern, dtype=np.float64)
-    if P.shape[-2:] != A.shape[-2:]:
-        raise ValueError(f'pattern must be [n, n] with the n of attention, got {list(P.shape)} for {list(A.shape)}')
+    if A.ndim < 2 or A.shape[-1] != A.shape[-2] or P.shape[-2:] != A.shape[-2:]:
+        raise ValueError('attention must be [..., n, n] and pattern [n, n] with the same n, got shapes '
+                         f'{list(A.shape)} and {list(P.shape)}')
     if real is not None: A, P = (x[..., np.asarray(real, bool), :][..., np.asarray(real, bool)] for x in (A, P))
     squared = ((A - P)**2).sum((-1, -2))
     return dict(squared=squared, mean_squared=squared/A.shape[-1]**2, share=np.asarray(pattern_fraction(A, P)))
@@ -357,8 +361,9 @@ def pattern_table(
     "Return the distance of each head of `snapshot` from `patterns`"
     index, maps, _ = _maps_of(snapshot, 'attention', 'head')
     if patterns is not None:
-        matrices = (patterns if isinstance(patterns, dict)
-                    else {p: _named_pattern(snapshot, p, boundary, multiple) for p in patterns})
+        matrices = patterns
+        if not isinstance(patterns, dict):
+            matrices = {p: _named_pattern(snapshot, p, boundary, multiple) for p in patterns}
         return pd.concat([index.assign(pattern=name, **pattern_distance(maps, P)) for name, P in matrices.items()],
                          ignore_index=True)
     targets, guided = _array(snapshot, 'pattern_target'), snapshot.arrays['guided']

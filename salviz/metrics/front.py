@@ -18,6 +18,7 @@ import pandas as pd
 from ..core.names import listed
 from ..core.validation import check_choice
 from ..core.words import digits_of
+from .scores import check_fraction
 from .statistics import better_of, checked_better, id_columns, over_seeds, paired_t
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _pymoo():
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
-    "Return the front of `costs`; equal rows are all included"
+    "Return the rows of `costs` on the front, including all of several equal rows"
     costs = np.asarray(costs, dtype=np.float64)
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]
@@ -82,24 +83,25 @@ def _renamed(name, old, new):
     return '_'.join(new if word == old else word for word in words)
 
 def _check_measures(frame, measures):
-    "Raise a `ValueError` for metrics that the table does not have"
+    "Raise a `ValueError` if `frame` lacks one of the metrics `measures`"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
         if m not in have: raise ValueError(f'front: unknown metric {m!r}; available: {", ".join(have) or "none"}')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013b
-def _check_chosen(measures, have):
-    "Raise a `ValueError` for metrics that must not be used for selection"
+def _choice_problem(measures, have) -> str:
+    "Explain why the two `measures` must not select the front; '' if they may"
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
-            hint = ' (add it to the measures of the study)' if twin not in have else ''
-            raise ValueError(f'front: values are selected by validation and reported on test; pass {twin!r}{hint} '
-                             f'instead of {m!r}, which is shown next to it')
-    if measures[0] == measures[1]: raise ValueError(f'front: x and y are both {measures[0]!r}; pass two metrics')
+            hint = ' (add it to the measures of the study)'*(twin not in have)
+            return (f'values are selected by validation and reported on test; pass {twin!r}{hint} instead of {m!r}, '
+                    'which is shown next to it')
+    if measures[0] == measures[1]: return f'x and y are both {measures[0]!r}; pass two metrics'
+    return ''
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
-    "Return {metric: 'higher' or 'lower'}"
+    "Return {metric: 'higher' or 'lower'}; raise a `ValueError` if the better direction of a metric is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
     if unknown: raise ValueError(f"front: the better direction of {unknown[0]} is unknown; pass "
@@ -107,24 +109,31 @@ def _directions(measures, better):
     return better
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
+def _setting_problem(frame, names, setting, method) -> str:
+    """Explain why `frame`, the rows with a value of `setting`, does not determine a front of `method`; '' if it
+    does; `names` are the settings of the study"""
+    if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
+    wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
+    if wrong: return f'{setting} must be numbers, got {wrong[0]!r}'
+    methods = list(dict.fromkeys(frame['method']))
+    if method is None and len(methods) > 1:
+        return f'several methods have {setting}; pass method=, one of {", ".join(methods)}'
+    if method not in (None, *methods):
+        return f'no run of method {method!r} has {setting}; available: {", ".join(methods) or "none"}'
+    if not len(frame): return f'no finished run has a value of {setting}'
+    return ''
+
 def _of_setting(frame, setting, method):
-    "Return the rows of `frame` with a value of `setting`, and their method"
+    "Return the rows of `frame` that have a value of `setting`, and their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     if 'run' not in frame and setting in frame: names.append(setting) # without a run, numbers count as metrics
-    if setting not in names:
-        raise ValueError(f'front: the study has no setting {setting!r}; available: {", ".join(names) or "none"}')
-    with_it = frame[frame[setting].notna()]
-    wrong = [x for x in with_it[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
-    if wrong: raise ValueError(f'front: {setting} must be numbers, got {wrong[0]!r}')
-    methods = list(dict.fromkeys(with_it['method']))
-    if method is None and len(methods) > 1:
-        raise ValueError(f'front: several methods have {setting}; pass method=, one of {", ".join(methods)}')
-    if method is not None and method not in methods:
-        raise ValueError(f'front: no run of method {method!r} has {setting}; available: {", ".join(methods) or "none"}')
-    mine = with_it if method is None else with_it[with_it['method'] == method]
-    if not len(mine): raise ValueError(f'front: no finished run has a value of {setting}')
-    varied = [c for c in names if c != setting and mine[c].nunique(dropna=False) > 1]
-    if varied: raise ValueError(f'front: {", ".join(varied)} take several values; keep the rows of one')
+    mine = frame[[]]
+    if setting in names: mine = frame[frame[setting].notna()]
+    problem = _setting_problem(mine, names, setting, method)
+    if method is not None and not problem: mine = mine[mine['method'] == method]
+    varied = [c for c in names if c != setting and c in mine and mine[c].nunique(dropna=False) > 1]
+    if varied: problem = problem or f'{", ".join(varied)} take several values; keep the rows of one'
+    if problem: raise ValueError(f'front: {problem}')
     return mine, mine['method'].iloc[0]
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015
@@ -138,7 +147,7 @@ def seeds_interval(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015b
 def _summed(frame, setting, measures, reported, confidence):
-    "Return one row per value of `setting`: number of seeds; mean and interval of `measures` and `reported`"
+    "Return one row per value of `setting`: the number of seeds, and mean and interval of each metric"
     rows = []
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
@@ -153,9 +162,11 @@ def _summed(frame, setting, measures, reported, confidence):
     return pd.DataFrame(rows)
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015c
+_signs = dict(higher=-1., lower=1.) # of a metric as a cost
+
 def _costs(frame, measures, better, end=''):
-    "Return `measures` as costs [values, 2], lower is better; `end`: '_low' or '_high' of an interval"
-    sign = [-1. if better[m] == 'higher' else 1. for m in measures]
+    "Return `measures` as costs [values, 2], lower is better; `end`: '' (means), '_low' or '_high' (ends of intervals)"
+    sign = [_signs[better[m]] for m in measures]
     return frame[[f'{m}{end}' for m in measures]].to_numpy(float) * sign
 
 def _ends(frame, measures, better):
@@ -167,7 +178,7 @@ def _ends(frame, measures, better):
 _standings = 'front', 'dominated', 'not distinguished'
 
 def _standing(frame, measures, better):
-    "Return which of `_standings` applies to each row"
+    "Return the entry of `_standings` that applies to each row of `frame`"
     rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not distinguished', dtype=object)
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
@@ -190,7 +201,7 @@ def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
 # %% ../../nbs/08_metrics/06_front.ipynb #fr019
 @dataclass(frozen=True, eq=False)
 class Front:
-    "Two metrics over the values of a setting, and the values that no other one dominates"
+    "Pareto front of two metrics over the values of a setting"
     # one row per value, in order: the setting, seeds, mean and interval of each metric, standing, is_knee
     frame:pd.DataFrame
     setting:str
@@ -214,7 +225,7 @@ class Front:
 
     @property
     def sentences(self) -> list:
-        "Sentences that summarise the front and its limits"
+        "Sentences that summarise the front and its limitations"
         return [*_standing_sentences(self), _knee_sentence(self), *_area_sentences(self)]
 
     def _repr_html_(self):
@@ -225,35 +236,36 @@ class Front:
         return '\n'.join([self.frame.to_string(index=False, float_format='{:.3g}'.format), *self.sentences])
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021
-def _reference_needed(measures):
-    return ValueError(f'front: pass the reference point of the hypervolume, reference=(x, y), a point that is worse '
-                      f'than all values in {measures[0]} and {measures[1]}; '
-                      'the default (0, 0) is for metrics between 0 and 1 where higher is better')
+def _reference_needed(measures) -> str:
+    return ('pass the reference point of the hypervolume, reference=(x, y), a point that is worse than all values in '
+            f'{measures[0]} and {measures[1]}; '
+            'the default (0, 0) is for metrics between 0 and 1 where higher is better')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    "Raise a `ValueError` for invalid arguments, whatever the runs; `have`: names of metrics"
-    if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
-    _check_chosen(measures, have)
+    "Check arguments without looking at the runs; return the better directions; `have` lists the available metrics"
+    check_fraction('front: confidence', confidence)
+    if problem := _choice_problem(measures, have): raise ValueError(f'front: {problem}')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})
     numbers = isinstance(reference, (list, tuple)) and len(reference) == 2 and all(
         isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) for x in reference)
-    if reference is None and 'lower' in better.values(): raise _reference_needed(measures)
-    if reference is not None and not numbers:
-        raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {reference!r}')
+    problem = f'reference must be a point (x, y) of finite numbers, got {reference!r}'
+    if reference is None: problem = _reference_needed(measures)
+    if not numbers and (reference is not None or 'lower' in better.values()): raise ValueError(f'front: {problem}')
     return better
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021c
 def _reference(frame, measures, reference):
-    "Return the reference point (x, y): `reference`, or (0, 0) if that is the worst possible value"
+    "Return the reference point (x, y): `reference`, or by default (0, 0) if all values lie between 0 and 1"
     values = frame[list(measures)].to_numpy(float)
-    if reference is None and not ((values >= 0) & (values <= 1)).all(): raise _reference_needed(measures)
+    if reference is None and not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f'front: {_reference_needed(measures)}')
     if reference is None: return (0., 0.)
     return tuple(map(float, reference))
 
 def _area(frame, measures, better, reference):
-    "Return the hypervolume of the rows of `frame`"
-    signs = np.array([-1. if better[m] == 'higher' else 1. for m in measures])
+    "Return the hypervolume that the rows of `frame` dominate"
+    signs = np.array([_signs[better[m]] for m in measures])
     return dominated_area(_costs(frame, measures, better), np.asarray(reference)*signs)
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21b
@@ -274,34 +286,35 @@ def front_of(
     better:dict|None=None,               # {metric: 'higher' or 'lower'} where the name is ambiguous
 ) -> Front:
     "Compute the front of `x` against `y` over the values of `setting`, selected by these metrics"
-    is_study = hasattr(results, 'results')
-    frame, folder = (results.results(), results.folder) if is_study else (results, None)
-    better = {**(results.manifest['better'] if is_study else {}), **(better or {})}
+    is_study, frame, folder, better = hasattr(results, 'results'), results, None, dict(better or {})
+    if is_study:
+        frame, folder, better = results.results(), results.folder, {**results.manifest['better'], **better}
     if not {'method', 'seed'} <= set(frame.columns):
         raise ValueError('front: results needs the columns method and seed, one run per row, as in Study.results')
     mine, method = _of_setting(frame, setting, method)
     _check_measures(frame, (x, y))
     ways = _check_arguments((x, y), better, reference, confidence, have=frame.columns)
     twins = [_renamed(m, 'validation', 'test') for m in (x, y)]
-    reported = tuple(twins) if all(t in frame for t in twins) else ()
+    reported = tuple(twins)*all(t in frame for t in twins)
     ways |= dict(zip(reported, ways.values()))
     table = _summed(mine, setting, (x, y), reported, confidence)
     is_finite = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
     if not is_finite.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
-    missing = _without_runs(results, setting, method, set(table[setting])) if is_study else set()
+    missing = set()
+    if is_study: missing = _without_runs(results, setting, method, set(table[setting]))
     lost, table = tuple(sorted({*table[setting][~is_finite], *missing})), table[is_finite].reset_index(drop=True)
     return _front_from(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
                        dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21bs
 def _front_from(table, runs, measures, reported, better, reference, more):
-    "Return the `Front` of `table`"
+    "Create the `Front` from the `table` with one row per value"
     table['standing'] = _standing(table, measures, better)
     at = _front_rows(_costs(table, measures, better))
     knee = knee_row(_costs(table, measures, better)[at])
-    table['is_knee'] = np.arange(len(table)) == (-1 if knee is None else at[knee])
+    table['is_knee'] = knee is not None and np.arange(len(table)) == at[knee]
     table.attrs = dict(runs.attrs)
-    paths = runs['run'] if 'run' in runs else pd.Series('', runs.index)
+    paths = runs.get('run', pd.Series('', runs.index))
     of_value = tuple(tuple(paths[runs[more['setting']] == v]) for v in table[more['setting']])
     chosen = table.iloc[at]
     area = _area(chosen, measures, better, reference)
@@ -322,12 +335,13 @@ def _valued(values): return listed([value_words(v) for v in values])
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023b
 def _standing_sentences(front) -> list:
-    "Return sentences on the numbers of values on the front, dominated and left out"
+    "Return sentences that count the values on the front, dominated values and excluded values"
     f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
     first, sure, unsure = (int(counts.get(name, 0)) for name in _standings)
     seeds = sorted(set(f['seeds']))
-    how = f'the means of {seeds[0]} to {seeds[-1]} seeds' if len(seeds) > 1 else f'the means of {seeds[0]} seeds'
+    how = f'the means of {seeds[0]} seeds'
+    if len(seeds) > 1: how = f'the means of {seeds[0]} to {seeds[-1]} seeds'
     if seeds == [1]: how = 'one seed'
     out = [f'{first} of {len(f)} values of {k} {"is" if first == 1 else "are"} on the front, by {how}.']
     if seeds == [1]: out.append('One seed: there is no interval, so no values can be distinguished.')
@@ -345,8 +359,9 @@ def _knee_sentence(front) -> str:
         return 'There is no knee: the front has fewer than three points, does not bend outwards, or has two knees.'
     row = int(np.flatnonzero(front.frame['is_knee'])[0])
     alike = front.frame[front.setting][_overlapping(front.frame, front.measures, front.better, row)]
-    tail = (f'; within the seeds\' intervals it is not distinguished from {_valued(alike)}'
-            if len(alike) and (front.frame['seeds'] > 1).any() else '')
+    tail = ''
+    if len(alike) and (front.frame['seeds'] > 1).any():
+        tail = f"; within the seeds' intervals it is not distinguished from {_valued(alike)}"
     return (f'Knee, the point farthest beyond the line between the ends of the front: {front.setting} = '
             f'{value_words(front.knee)}{tail}.')
 
@@ -358,9 +373,9 @@ def _area_sentences(front) -> list:
     if front.reported:
         tests = f'by {front.reported[0]} and {front.reported[1]}'
         area = front.reported_hypervolume
-        out.append(f'Front and knee are selected by {front.x} and {front.y}; '
-                   + (f'the same values have the hypervolume {area:.3f} {tests}.' if np.isfinite(area) else
-                      f'{tests} the hypervolume is undefined, because some values on the front are not finite.'))
+        volume = f'{tests} the hypervolume is undefined, because some values on the front are not finite'
+        if np.isfinite(area): volume = f'the same values have the hypervolume {area:.3f} {tests}'
+        out.append(f'Front and knee are selected by {front.x} and {front.y}; {volume}.')
     else: out.append(f'Front and knee are selected by {front.x} and {front.y}, the same numbers that are shown: the '
                      'study has no metrics of a test split for them.')
     return out
@@ -369,13 +384,13 @@ def _area_sentences(front) -> list:
 def _between(a:float, b:float, scale='log') -> float:
     "Return the value in the middle of `a` < `b`, rounded to three digits"
     check_choice('scale', scale, ('log', 'linear'))
-    if scale == 'log' and a == 0: middle = b/10
-    else: middle = (a*b)**.5 if scale == 'log' else (a + b)/2
+    middle = (a + b)/2
+    if scale == 'log': middle = (a*b)**.5 or b/10
     return float(f'{middle:.3g}')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    "Return the intervals in which the front is thin; for a front of one value, those on both sides of it"
+    "Return the intervals between neighbours on the front, the widest first; for one value, those on both sides of it"
     on = front.frame[front.frame['standing'] == 'front']
     at = _front_rows(_costs(on, front.measures, front.better))
     on, values = on.iloc[at], sorted(front.values)
@@ -391,7 +406,7 @@ def next_value(
     front:Front,
     scale='log', # scale of the setting; or 'linear'
 ): # None: there is no new value between the existing ones
-    "Return the value of the setting to train next, where the front is thinnest"
+    "Return the value of the setting to train next, in the widest gap of the front"
     values = sorted({*front.values, *front.left_out})
     def width(pair):
         a, b = pair
@@ -413,10 +428,11 @@ def even_values(
 ) -> list:
     "Return `count` evenly spaced values rounded to three digits, with the exact ends"
     check_choice('scale', scale, ('log', 'linear'))
+    problem = ''
+    if type(count) is not int or count < 2: problem = f'count must be an integer of at least 2, got {count!r}'
+    if not high > low: problem = f'high must be above low={low!r}, got {high!r}'
     if scale == 'log' and not low > 0:
-        raise ValueError(f'even_values: low must be above 0 on a logarithmic scale, got {low!r}; pass scale=\'linear\'')
-    if not high > low: raise ValueError(f'even_values: high must be above low={low!r}, got {high!r}')
-    if type(count) is not int or count < 2:
-        raise ValueError(f'even_values: count must be an integer of at least 2, got {count!r}')
-    inner = (np.geomspace if scale == 'log' else np.linspace)(low, high, count)[1:-1]
+        problem = f"low must be above 0 on a logarithmic scale, got {low!r}; pass scale='linear'"
+    if problem: raise ValueError(f'even_values: {problem}')
+    inner = dict(log=np.geomspace, linear=np.linspace)[scale](low, high, count)[1:-1]
     return [low, *(float(f'{v:.3g}') for v in inner), high]

@@ -20,20 +20,20 @@ from ..core.run_files import write_whole
 from ..core.runs import Run
 from ..core.validation import check_choice
 from ..core.words import digits_of, for_file, latex_text
-from .statistics import _correction_names, _fewest_pairs, _test_names, better_of, over_seeds
+from .statistics import _correction_names, _fewest_pairs, _test_names, over_seeds
 
 if TYPE_CHECKING:
     from salviz.metrics.study_results import StudyResults
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6
 class Written(str):
-    "Text with the BibTeX entries that it cites in `citations`"
+    "Text with the BibTeX entries that it cites, in the attribute `citations`"
     citations = ()
 
     def write(self,
         path, # .md or .tex; the entries are written to a .bib file with the same name
     ):
-        "Write the text and the entries that it cites"
+        "Write the text to `path`, and the entries that it cites to a .bib file"
         path = Path(path)
         write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
@@ -80,11 +80,11 @@ def _span(values):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9c
 class _Library:
-    "BibTeX entries that a text cites, collected while it is written"
+    "Collection of the BibTeX entries that a text cites"
     def __init__(self): self.entries = {}
 
     def of(self, *facts):
-        "Return a citation of the known papers of `facts`"
+        "Return a citation of the papers that `facts` are based on, and collect their entries"
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
@@ -96,7 +96,7 @@ def _splits_of(configs) -> list:
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _named_parts(facts, library):
-    "Return `facts` as a list, each with its citation"
+    "Return the words of `facts`, separated by commas, each followed by its citation"
     return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
 
 def _model_parts(configs, library):
@@ -191,7 +191,7 @@ def _grid_parts(design, seeds):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14
 def _selection_parts(configs):
-    "Return which checkpoints are scored"
+    "Describe which checkpoints are scored"
     last = [_part(config, 'settings', 'returns') == 'last' for config in configs]
     best = _all(configs, 'best_metric', 'name')
     if last and all(last): return ['Scores are those of the final weights.']
@@ -239,7 +239,7 @@ _reported_packages = 'python salviz torch transformers numpy'.split()
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15b
 def _hardware_parts(configs):
-    "Return the hardware that the runs have recorded"
+    "Describe the hardware that the runs have recorded"
     machines = []
     for hardware in _all(configs, 'hardware'):
         if not isinstance(hardware, dict): continue
@@ -269,7 +269,7 @@ def _version_parts(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15d
 def _minutes_parts(runs):
-    "Return the training time of the runs that have recorded it"
+    "Describe the training time of the runs that have recorded it"
     recorded = [run.summary.get('train_seconds') for run in runs]
     seconds = [x for x in recorded if isinstance(x, (int, float)) and math.isfinite(x)]
     if not seconds: return []
@@ -291,10 +291,8 @@ def methods_text(
     check_choice('methods_text: test', test, _test_names)
     check_choice('methods_text: correction', correction, _correction_names)
     design, library = study.manifest['design'], _Library()
-    if compare_to is not None and compare_to not in design['methods']:
-        raise ValueError(f'methods_text: compare_to must be one of {", ".join(design["methods"])}, got {compare_to!r}')
-    pairs = list(study._finished())
-    if not pairs: raise ValueError(f'methods_text: {study.folder} has no finished run yet; run() trains them')
+    if compare_to is not None: check_choice('methods_text: compare_to', compare_to, design['methods'])
+    pairs = study.finished_trials('methods_text')
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
     by_method = _by_method(pairs)
     seeds = sorted({cell['seed'] for cell, _ in pairs})
@@ -362,7 +360,7 @@ def _unknown_part(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22
 def _limits(runs):
-    "Return sentences on the limits of the numbers of a card"
+    "Return sentences on the limitations of the numbers on a card"
     out = []
     seeds = {run.config.get('seed') for run in runs}
     if len(seeds) == 1: out.append('The model was trained with one seed: another seed may give another score.')
@@ -415,7 +413,7 @@ def _result_rows(source, runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23
 def _fenced(entry):
-    "Return a code block around a BibTeX entry with any content"
+    "Put a BibTeX entry with any content into a code block"
     fence = '`'*max(3, 1 + max(map(len, re.findall('`+', entry)), default=0))
     return f'{fence}bibtex\n{entry}\n{fence}'
 
@@ -428,18 +426,21 @@ def model_card(
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):
         raise ValueError(f'model_card: source must be a Run or a study, got {type(source).__name__}; open it with '
                          'Run(folder) or Study.open(folder)')
-    is_run, library = isinstance(source, Run), _Library()
-    runs = [source] if is_run else [run for _, run in source._finished()]
-    if not runs: raise ValueError(f'model_card: {source.folder} has no finished run yet; run() trains them')
-    configs, name = [run.config for run in runs], name or (source.path if is_run else source.folder).name
-    if is_run: methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
-    else: methods = source.manifest['design']['methods']
-    by_method = dict.fromkeys(methods, configs) if is_run else _by_method(source._finished())
+    is_run, library, settings, seed = isinstance(source, Run), _Library(), (), []
+    if is_run:
+        runs, path, configs = [source], source.path, [source.config]
+        methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
+        by_method = dict.fromkeys(methods, configs)
+        if source.config.get('seed') is not None: seed = [f'Seed: {source.config["seed"]}.']
+    else:
+        pairs, path, design = source.finished_trials('model_card'), source.folder, source.manifest['design']
+        runs, by_method = [run for _, run in pairs], _by_method(pairs)
+        methods, settings, configs = design['methods'], design['settings'], [run.config for run in runs]
+        seed = _grid_parts(design, sorted({trial['seed'] for trial, _ in pairs}))
+    name = name or path.name
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
-    grid = [] if is_run else _grid_parts(source.manifest['design'], sorted({x['seed'] for x, _ in source._finished()}))
-    seed = [f'Seed: {source.config["seed"]}.'] if is_run and source.config.get('seed') is not None else grid
     technical = line(_hardware_parts(configs), _version_parts(configs), _minutes_parts(runs))
-    trained = line(_method_parts(methods, by_method, library, () if is_run else source.manifest['design']['settings']))
+    trained = line(_method_parts(methods, by_method, library, settings))
     parts = {'Model details': [line(_model_parts(configs, library)), trained],
              'Training details': [line(_data_parts(configs, library)), line(_training_parts(configs, {})), line(seed)],
              'Evaluation': [line(_selection_parts(configs)), '\n'.join(_result_rows(source, runs))],

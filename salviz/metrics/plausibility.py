@@ -20,6 +20,7 @@ from ..core.assets import asset
 from ..core.maths import spans_of, spearman
 from ..core.text import pool_words, rationale_flags
 from ..core.validation import check_choice
+from .scores import check_finite, check_flags, check_fraction, check_lengths, check_shapes
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #006
 def _check_pairs(
@@ -30,28 +31,24 @@ def _check_pairs(
     for name, x in dict(values=values, rationales=rationales).items():
         if not hasattr(x, '__len__') or isinstance(x, (str, type)):
             raise ValueError(f'{name} must be a list with one entry per example, got {x!r:.80}')
-    if len(values) != len(rationales):
-        raise ValueError(f'values and rationales must have the same number of examples, got {len(values)} and '
-                         f'{len(rationales)}')
+    check_lengths(values=values, rationales=rationales)
     out = []
     for i, (v, r) in enumerate(zip(values, rationales)):
         if r is None: continue
         v, r = np.asarray(v, dtype=np.float64), np.asarray(r)
-        if v.ndim != 1 or v.shape != r.shape:
-            raise ValueError(f'example {i} has values of shape {list(v.shape)} and flags of shape {list(r.shape)}: '
-                             'pass one of each per token (or word), without special tokens and padding')
-        if not np.isfinite(v).all():
-            raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
-        if not np.isin(r, (0, 1)).all():
-            raise ValueError(f'rationales must be flags, 0 or 1, got {r[~np.isin(r, (0, 1))][0]} in example {i}')
+        check_shapes(f'a number and a flag for each token (or word) of example {i}, without special tokens and padding',
+                     1, values=v, rationales=r)
+        check_finite(f'values of example {i}', v)
+        check_flags('rationales', r, f' in example {i}')
         out.append((v, r.astype(bool)))
     if not out: raise ValueError('no example has a rationale')
     return out
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return which tokens of the `TokenText` `text` the `rationale` (character spans or flags per word) marks"
-    kind = 'spans' if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale) else 'words'
+    "Return a flag per token of the `TokenText` `text`: whether the `rationale` (spans, or flags per word) marks it"
+    kind = 'words'
+    if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})
     except (ValueError, TypeError) as e:
         raise ValueError(f'the rationale of example {i} does not match its text: {e}') from None
@@ -64,22 +61,21 @@ def _aligned(
     unit='word', # or 'token'
     how='sum',   # how to pool the values of a word's tokens: 'sum', 'mean', 'max' or 'first'
 ) -> tuple: # (list of arrays of values, list of bool arrays or None)
-    "Return values and flags for the words (or tokens) of each text"
+    "Convert values per token and rationales to one value and one flag per word (or token) of each text"
     check_choice('unit', unit, ('word', 'token'))
-    if not len(texts) == len(values) == len(rationales):
-        raise ValueError(f'texts, values and rationales must have the same length, got {len(texts)}, {len(values)} and '
-                         f'{len(rationales)}')
+    check_lengths(texts=texts, values=values, rationales=rationales)
     out = [], []
     for i, (t, v, r) in enumerate(zip(texts, values, rationales)):
-        v, marked = np.asarray(v, dtype=np.float64), None if r is None else _flags(t, r, i)
+        v = np.asarray(v, dtype=np.float64)
         if v.ndim != 1 or len(v) < len(t):
             raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
         v = v[:len(t)]
-        if unit == 'token': mask, kinds = ~t.is_special, (v, marked)
-        else:
-            mask, kinds = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
-                                         None if r is None else pool_words(marked, t.word_ids, len(t.words), 'max') > 0)
-        for side, x in zip(out, kinds): side.append(None if x is None else x[mask])
+        def of_units(x, how):
+            if unit == 'token': return x[~t.is_special]
+            return pool_words(x, t.word_ids, len(t.words), how)[t.has_tokens]
+        out[0].append(of_units(v, how))
+        if r is None: out[1].append(None)
+        else: out[1].append(of_units(_flags(t, r, i), 'max') > 0)
     return out
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #013
@@ -104,7 +100,8 @@ def random_auprc(
 ) -> float:
     "Return the expected `auprc` (with trapezoids) of a random order"
     if not 0 < k <= n: raise ValueError(f'k, the number of marked tokens, must be from 1 to n = {n}, got {k}')
-    rho = (k - 1)/(n - 1) if n > 1 else 1.
+    rho = 1.
+    if n > 1: rho = (k - 1)/(n - 1)
     i = np.arange(1, n + 1)
     return float(np.mean((1 + (i - 1)*rho)/i + rho)/2 + (1 - rho)/(2*n))
 
@@ -114,12 +111,12 @@ def rationale_size(
     # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of them (the paper)
     reading='share',
 ): # a fraction (float), or a number of tokens (int)
-    "Return the average size of human rationales, over the examples that have a mark"
+    "Return the average size of human rationales over the examples with at least one mark"
     check_choice('reading', reading, ('share', 'length'))
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
     if not marked: raise ValueError('no rationale marks anything, so there is no average size; pass k')
-    return (float(np.mean([r.mean() for r in marked])) if reading == 'share'
-            else max(1, round(np.mean([r.sum() for r in marked]))))
+    if reading == 'share': return float(np.mean([r.mean() for r in marked]))
+    return max(1, round(np.mean([r.sum() for r in marked])))
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #017b
 def hard_rationale(
@@ -133,7 +130,8 @@ def hard_rationale(
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
         raise ValueError('k must be a number of tokens of at least 1, '
                          f'or a fraction (float) above 0 and up to 1., got {k!r}')
-    count = k if whole else int(np.ceil(k*len(values) - 1e-9))
+    count = k
+    if not whole: count = int(np.ceil(k*len(values) - 1e-9))
     out = np.zeros(len(values), bool)
     out[np.argsort(-values, kind='stable')[:max(1, count)]] = True
     return out
@@ -141,7 +139,10 @@ def hard_rationale(
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #020
 Score = namedtuple('Score', 'precision recall f1')
 
-def _harmonic(p, r): return 2*p*r/(p + r) if p > 0 and r > 0 else 0.
+def _harmonic(p, r) -> float:
+    "Return the harmonic mean of `p` and `r`, 0 if one of them is 0"
+    if p > 0 and r > 0: return 2*p*r/(p + r)
+    return 0.
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #020b
 def token_f1(
@@ -173,15 +174,18 @@ def iou_f1(
 ) -> Score:
     "Return precision, recall and F1 of the selected spans that overlap a marked span enough"
     check_choice('average', average, ('macro', 'micro'))
-    if not 0 < threshold <= 1:
-        raise ValueError(f'threshold must be above 0 and at most 1 (fraction of the union), got {threshold!r}')
+    check_fraction('threshold', threshold, whole=True)
     counts = []
     for p, r in _check_pairs(predicted, rationales):
         chosen, marked = spans_of(p), spans_of(r)
-        counts.append([sum(any(_iou(c, m) >= threshold for m in marked) for c in chosen), len(chosen), len(marked)])
+        hits = [c for c in chosen if any(_iou(c, m) >= threshold for m in marked)]
+        counts.append([len(hits), len(chosen), len(marked)])
     hit, chosen, marked = np.array(counts, dtype=np.float64).T
     if average == 'micro': hit, chosen, marked = (x.sum(keepdims=True) for x in (hit, chosen, marked))
-    p, r = (float((hit[x > 0]/x[x > 0]).mean()) if (x > 0).any() else 0. for x in (chosen, marked))
+    def mean_fraction(x):
+        if not x.any(): return 0.
+        return float((hit[x > 0]/x[x > 0]).mean())
+    p, r = mean_fraction(chosen), mean_fraction(marked)
     return Score(p, r, _harmonic(p, r))
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #028
@@ -195,16 +199,17 @@ def plausibility(
     area='trapezoid', # of `auprc`
     average='macro',  # of `token_f1` and `iou_f1`
 ) -> dict: # auprc, token_f1, iou_f1, k, examples (in both F1), auprc_examples (those of them with a mark)
-    "Return metrics of the agreement of explanations with human rationales"
+    "Measure how well explanations agree with human rationales"
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     pairs = _check_pairs(values, rationales)
-    values, marked = [v if ranking == 'signed' else np.abs(v) for v, _ in pairs], [r for _, r in pairs]
+    values, marked = map(list, zip(*pairs))
+    if ranking == 'magnitude': values = list(map(np.abs, values))
     if k is None: k = rationale_size(marked)
     chosen = [hard_rationale(v, k) for v in values]
     areas = np.array([auprc(v, r, area) for v, r in zip(values, marked)])
-    areas = areas[~np.isnan(areas)]
-    return dict(auprc=float(areas.mean()) if len(areas) else float('nan'),
-                token_f1=token_f1(chosen, marked, average).f1,
+    areas, mean_area = areas[~np.isnan(areas)], float('nan')
+    if len(areas): mean_area = float(areas.mean())
+    return dict(auprc=mean_area, token_f1=token_f1(chosen, marked, average).f1,
                 iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs),
                 auprc_examples=len(areas))
 
@@ -214,7 +219,7 @@ def plausibility_table(
     rationales:Sequence,                # flags of each example, or None
     **settings,                         # of `plausibility`
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
-    "Return a table with the `plausibility` of each method"
+    "Return a table of the `plausibility` of several methods"
     rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}
     return pd.DataFrame.from_dict(rows, orient='index')[['auprc', 'token_f1', 'iou_f1']].rename_axis('method')
 
@@ -244,8 +249,7 @@ def prior_agreement(
     "Return Spearman's correlation of |saliency| and |lexical prior| over `words`"
     check_choice('unknown', unknown, ('zero', 'leave_out'))
     values, prior = np.abs(np.asarray(values, dtype=np.float64)), np.abs(lexical_prior(words))
-    if values.shape != prior.shape:
-        raise ValueError(f'values {list(values.shape)} must have one number for each of the {len(prior)} words')
-    counts = np.ones(len(prior), bool) if unknown == 'zero' else ~np.isnan(prior)
+    check_shapes('a number for each word', 1, values=values, words=prior)
+    counts = ~np.isnan(prior) | (unknown == 'zero')
     if counts.sum() >= 3: return spearman(values, np.nan_to_num(prior), counts)
     return float('nan')

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['measure_names', 'is_measure', 'measure_of', 'better_of', 'names_of_runs', 'over_seeds', 'Comparison', 'paired_t',
-           'paired_bootstrap', 'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'Cell',
-           'ResultTable', 'checked_better', 'result_table']
+           'paired_bootstrap', 'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'check_names',
+           'value_text', 'Cell', 'ResultTable', 'checked_better', 'result_table']
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #003
 import html
@@ -14,14 +14,15 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
+from annotated_types import Ge, Le
 
-from ..core.validation import check_choice, renamed_arguments
+from ..core.validation import check_choice, renamed_arguments, validated
 from ..core.words import latex_text
-from .scores import run_agreement, train_test_gap
+from .scores import check_fraction, check_lengths, check_shapes, run_agreement, train_test_gap
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #006
 def _average_loss(
@@ -32,7 +33,8 @@ def _average_loss(
     """Return the mean task loss over training, without auxiliary terms, as a metric of convergence (attention guidance,
     section 4.2: average loss)"""
     check_choice('split', split, ('train', 'validation'))
-    rows, names = (run.train_rows, ('task', 'loss')) if split == 'train' else (run.eval_rows, ('loss', 'eval_loss'))
+    rows, names = dict(train=(run.train_rows, ('task', 'loss')),
+                       validation=(run.eval_rows, ('loss', 'eval_loss')))[split]
     def loss_of(row): return next((row[name] for name in names if name in row), math.nan)
     by_step = [(row['step'], loss_of(row)) for row in rows]
     last = max((s for s, _ in by_step), default=0)
@@ -62,7 +64,7 @@ _scored = ('gap', 'train', 'validation', 'test')
 def measure_names(
     splits=(), # names of further splits of the data, such as 'ood'; None: not yet known
 ) -> list:
-    "Return the possible metric names of a run; SCORE stands for a score of the run"
+    "Return the names of metrics that a run can have; SCORE is a placeholder for a score of the run"
     first = dict.fromkeys([*_scored, *(splits or ())])
     return [*_of_run, *(f'{split}_SCORE' for split in first)]
 
@@ -77,7 +79,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if it is not such a metric
-    "Divide the metric `name` of `run` into its split and its score; both may contain '_'"
+    "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
 
@@ -116,7 +118,9 @@ def better_of(name:str):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #015
 def names_of_runs(runs) -> list:
     "Return the names of the methods, data and models of `runs` from their configs, for citations"
-    def name(x): return x.get('name') if isinstance(x, dict) else x
+    def name(x):
+        if isinstance(x, dict): return x.get('name')
+        return x
     runs = list(runs)
     methods = [part for run in runs for part in str(name(run.config.get('method')) or '').split(' + ')]
     data = [name(run.config.get('data')) for run in runs]
@@ -140,16 +144,18 @@ def _runs_frame(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #018
 def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN if there are too few
-    "Return mean and standard deviation of `values`, one per seed; NaN and infinity do not count"
+    "Return mean and standard deviation of `values`, one per seed; NaN and infinity are excluded"
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
-    return dict(mean=float(x.mean()) if len(x) else math.nan, std=float(x.std(ddof=1)) if len(x) > 1 else math.nan,
-                n=len(x))
+    mean, std = math.nan, math.nan
+    if len(x): mean = float(x.mean())
+    if len(x) > 1: std = float(x.std(ddof=1))
+    return dict(mean=mean, std=std, n=len(x))
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021
 @dataclass(frozen=True)
 class Comparison:
-    "The difference between two paired lists of numbers"
+    "Difference between two paired lists of numbers, with a confidence interval and a p-value"
     test:str          # 't' or 'bootstrap'
     n:int             # number of pairs
     difference:float  # mean of first minus second
@@ -161,19 +167,20 @@ class Comparison:
 def _differences(a, b):
     "Return the differences of two equally long lists of numbers, without pairs with NaN or infinity"
     a, b = (np.asarray(values, dtype=np.float64) for values in (a, b))
-    if a.ndim != 1 or a.shape != b.shape:
-        raise ValueError(f'a and b must be paired lists of numbers, got shapes {list(a.shape)} and {list(b.shape)}')
+    check_shapes('paired lists of numbers', 1, a=a, b=b)
     both = np.isfinite(a) & np.isfinite(b)
     return a[both] - b[both]
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021s
 def _refuse_outside(confidence, resamples=1):
-    if not 0 < confidence < 1: raise ValueError(f'confidence must be between 0 and 1, such as .95, got {confidence!r}')
+    "Raise a `ValueError` unless `confidence` is between 0 and 1 and `resamples` is a positive integer"
+    check_fraction('confidence', confidence)
     if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise ValueError(f'resamples must be a positive integer, got {resamples!r}')
 
-def _untested(test, d):
-    return Comparison(test, len(d), float(d.mean()) if len(d) else math.nan, math.nan, math.nan, math.nan)
+def _untested(test, d) -> Comparison:
+    "Return a `Comparison` of the differences `d` without an interval and a p-value"
+    return Comparison(test, len(d), over_seeds(d)['mean'], math.nan, math.nan, math.nan)
 
 def _constant(d): return len(d) < 2 or np.ptp(d) <= 1e-12*max(1., np.abs(d).max())
 
@@ -182,7 +189,7 @@ def paired_t(
     a, b,           # numbers, `a[i]` paired with `b[i]`
     confidence=.95, # of the interval
 ) -> Comparison:
-    "Two-sided paired t-test; NaN for fewer than two pairs or if their differences do not vary"
+    "Perform a two-sided paired t-test; p is NaN for fewer than two pairs or if their differences do not vary"
     _refuse_outside(confidence)
     d = _differences(a, b)
     if _constant(d): return _untested('t', d)
@@ -193,7 +200,7 @@ def paired_t(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #025
 def _resampled_means(d, resamples, seed):
-    "Return means of `d` drawn with replacement: all draws for up to 6 elements, else `resamples` of them"
+    "Return means of samples drawn from `d` with replacement: all for up to 6 elements, else `resamples` of them"
     n = len(d)
     if n <= 6: return d[np.indices((n,)*n).reshape(n, -1)].mean(0)
     rng, at_once = np.random.default_rng(seed), max(1, 1_000_000 // n)
@@ -213,11 +220,11 @@ def paired_bootstrap(
     seed:int=0,          # for the draws
     confidence=.95,      # of the interval
 ) -> Comparison:
-    "Two-sided paired bootstrap test of the mean difference; NaN if the differences do not vary"
+    "Perform a two-sided paired bootstrap test of the mean difference; p is NaN if the differences do not vary"
     _refuse_outside(confidence, resamples)
     d = _differences(a, b)
-    return (_untested('bootstrap', d) if _constant(d)
-            else _bootstrapped(d.mean(), _resampled_means(d, resamples, seed), len(d), confidence))
+    if _constant(d): return _untested('bootstrap', d)
+    return _bootstrapped(d.mean(), _resampled_means(d, resamples, seed), len(d), confidence)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #031
 def _accuracy_of(labels, predictions) -> float: return float(np.mean(labels == predictions))
@@ -231,12 +238,10 @@ def compare_predictions(
     seed:int=0,           # for the draws
     confidence=.95,       # of the interval
 ) -> Comparison:
-    "Two-sided paired bootstrap test over examples for the difference in `score` of two runs' predictions"
+    "Perform a two-sided paired bootstrap test over examples for the difference in `score` of two runs' predictions"
     _refuse_outside(confidence, resamples)
     labels, a, b = (np.asarray(values) for values in (labels, a, b))
-    if not len(labels) or not len(labels) == len(a) == len(b):
-        raise ValueError('labels, a and b must have the same number of examples and not be empty, got '
-                         f'{len(labels)}, {len(a)} and {len(b)}')
+    check_lengths(1, labels=labels, a=a, b=b)
     observed, rng = score(labels, a) - score(labels, b), np.random.default_rng(seed)
     drawn = np.empty(resamples)
     for i in range(resamples):
@@ -305,30 +310,39 @@ def id_columns(frame) -> list:
 def _measures_in(frame) -> list: return [c for c in frame.columns if c not in id_columns(frame)]
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041s
+def check_names(argument, names, allowed):
+    "Raise a `ValueError` if one of the `names` in `argument` is not `allowed`"
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        available = ', '.join(str(name) for name in allowed if name != 'run')
+        raise ValueError(f'{argument} has {unknown[0]!r}, which is unknown; available: {available or "none"}')
+
+def value_text(x) -> str:
+    "Format a value of a setting; floats in their shortest form"
+    if isinstance(x, float): return f'{x:g}'
+    return str(x)
+
 def _chosen(frame, where):
     """Return the rows of `frame` that match `where` {column: value or list of values} or lack such a setting, and
     sentences about them"""
     settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
-        if name not in frame:
-            raise ValueError(f'where has {name!r}, which is not a column; available: '
-                             f'{", ".join(map(str, frame.columns))}')
-        wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
+        check_names('where', [name], frame.columns)
+        if not isinstance(wanted, (list, tuple, set)): wanted = [wanted]
         values = [_plain_value(x) for x in frame[name]]
         named = np.array([x in wanted for x in values], dtype=bool)
         lacking = np.array([x is None and name in settings for x in values], dtype=bool)
-        if not named.any(): raise ValueError(f'no finished runs match {where}')
-        frame = frame[named | lacking]
+        frame = frame[(named | lacking) & named.any()]
         if name not in settings: continue
         without = []
         if 'method' in frame:
             is_without = frame[name].map(_plain_value).isna()
             without = list(dict.fromkeys(map(str, frame['method'][is_without])))
-        shown = [f'{x:g}' if isinstance(x, float) else str(x) for x in wanted if x is not None]
-        if shown:
-            sentences.append(f'Only runs with {name} = {" or ".join(shown)}'
-                        + (f'; {", ".join(without)} without {name}.' if without else '.'))
-    if not len(frame): raise ValueError('the frame has no finished runs')
+        shown = [value_text(x) for x in wanted if x is not None]
+        sentence = f'Only runs with {name} = {" or ".join(shown)}'
+        if without: sentence += f'; {", ".join(without)} without {name}'
+        if shown: sentences.append(f'{sentence}.')
+    if not len(frame): raise ValueError(f'the frame has no finished runs{f" that match {where}"*bool(where)}')
     return frame, sentences
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041sb
@@ -338,10 +352,12 @@ def _cells(frame, rows, column, measures):
     for record in frame.to_dict('records'):
         row = tuple(_plain_value(record[r]) for r in rows)
         for m in measures:
-            here = cells.setdefault((row, _plain_value(record[column]) if column else m), {})
+            at = _plain_value(record.get(column, m)) # without a setting along the columns, the metric
+            here = cells.setdefault((row, at), {})
             if record['seed'] in here:
                 vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
-                clash = f'{", ".join(vary)} take several values' if vary else f'seed {record["seed"]} occurs twice'
+                clash = f'seed {record["seed"]} occurs twice'
+                if vary: clash = f'{", ".join(vary)} take several values'
                 raise ValueError(f'several runs share one cell of the table: {clash}; add such columns to rows or '
                                  'columns, or select runs with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
@@ -352,7 +368,7 @@ _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
 _fewest_pairs = dict(t=4, bootstrap=20) # required for a mark; see the false alarms above
 
 def _baseline_of(row, base, rows):
-    "Return the row of the baseline `base` to compare `row` with, None if `row` is a baseline or there is none"
+    "Return the row of the baseline `base` with which `row` is compared; None if `row` is a baseline or there is none"
     has_base = [base in values for values in zip(*rows)]
     if not any(has_base):
         raise ValueError(f'compare_to must be a row of the table: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
@@ -360,7 +376,8 @@ def _baseline_of(row, base, rows):
     at = has_base.index(True)
     if row[at] == base: return None
     rest, bases = row[:at] + row[at+1:], [r for r in rows if r[at] == base]
-    return next((r for r in bases if r[:at] + r[at+1:] == rest), bases[0] if len(bases) == 1 else None)
+    if len(bases) == 1: return bases[0]
+    return next((r for r in bases if r[:at] + r[at+1:] == rest), None)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
@@ -370,7 +387,7 @@ def _compare(cells, base, test, correction, across=False):
     families, found_in = {}, {}
     for row, column in cells: found_in.setdefault(row, []).append(column)
     for c in columns:
-        family = families.setdefault(None if across else c, {})
+        family = families.setdefault(across or c, {})
         for r in rows:
             other = _baseline_of(r, base, rows)
             if other is None or (r, c) not in cells: continue
@@ -389,7 +406,7 @@ def _compare(cells, base, test, correction, across=False):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047
 @dataclass(frozen=True)
 class Cell:
-    "The printed content of one table cell"
+    "Printed content of a table cell"
     mean:str        # '' without runs
     std:str         # '' without a standard deviation
     mark:str        # '' without a mark
@@ -398,7 +415,7 @@ class Cell:
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047b
 @dataclass(eq=False, repr=False)
 class _TableFields:
-    "The data of a `ResultTable`"
+    "Data of a `ResultTable`"
     # one row per cell: names of row and column, mean, std, n, undefined (number of runs that do not count), infinite
     # (whether one of them is infinite), pairs, difference, low, high, p_value, p_adjusted, best, mark
     frame:pd.DataFrame
@@ -430,8 +447,9 @@ class ResultTable(_TableFields):
 
     @property
     def with_p(self) -> set:
-        "The columns that are followed by p-values"
-        tested = self.frame[self.frame['p_adjusted'].notna()] if self.p_values else self.frame[:0]
+        "Columns that are followed by a column of p-values"
+        if not self.p_values: return set()
+        tested = self.frame[self.frame['p_adjusted'].notna()]
         return {_plain_value(x) for x in tested[self.column]}
 
     def title(self, x) -> str:
@@ -474,22 +492,23 @@ class ResultTable(_TableFields):
 _average = 'average' # name of the optional last column
 
 def _p_cell(p):
-    "Return the adjusted p-value `p` as a cell, empty if nothing was tested"
+    "Format the adjusted p-value `p` as a cell, which is empty if nothing was tested"
     if math.isnan(p): return Cell('', '', '')
-    return Cell('<0.001' if p < .001 else f'{p:.3f}', '', '')
+    if p < .001: return Cell('<0.001', '', '')
+    return Cell(f'{p:.3f}', '', '')
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048b
 def _heads(table) -> tuple: # (of the rows, of the columns)
     "Return the titles of the columns, with arrows for the better direction"
     arrows = dict(higher=' ↑', lower=' ↓')
     def head(c):
-        percent = ' (%)' if c in table.percent else ''
+        percent = ' (%)'*(c in table.percent)
         if table.column == 'measure': return table.title(c) + percent + arrows.get(table.better.get(c), '')
         if c is None: return f'without {table.title(table.column)}{percent}' # a method without that setting
         if c == _average: return table.title(c) + percent
         return f'{table.title(table.column)} = {table.title(c)}{percent}'
-    with_p = table.with_p
-    columns = [text for c in table.columns for text in ([head(c), 'p'] if c in with_p else [head(c)])]
+    columns, with_p = [], table.with_p
+    for c in table.columns: columns += [head(c)] + ['p']*(c in with_p)
     return [table.title(r) for r in table.rows], columns
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048c
@@ -499,8 +518,9 @@ def _grid(table) -> list:
     for r in table.frame.to_dict('records'):
         row, c = tuple(_plain_value(r[k]) for k in table.rows), _plain_value(r[table.column])
         cell = Cell(table.number(r['mean'], c), table.number(r['std'], c), r['mark'], bool(r['best']))
-        out.setdefault(row, {})[c] = [cell, _p_cell(r['p_adjusted'])] if c in with_p else [cell]
-    empty = {c: [Cell('', '', '')]*(2 if c in with_p else 1) for c in table.columns}
+        out.setdefault(row, {})[c] = [cell]
+        if c in with_p: out[row][c].append(_p_cell(r['p_adjusted']))
+    empty = {c: [Cell('', '', '')]*(1 + (c in with_p)) for c in table.columns}
     def titled(row): return [table.title(x) for x in row]
     def in_order(cells): return [cell for column in table.columns for cell in cells.get(column, empty[column])]
     return [(titled(row), in_order(cells)) for row, cells in out.items()]
@@ -508,8 +528,9 @@ def _grid(table) -> list:
 # %% ../../nbs/08_metrics/03_statistics.ipynb #051
 def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
     "Format the `Cell` `c`"
-    mean = bold.format(c.mean) if c.best else c.mean or none
-    return mean + (deviation.format(c.std) if c.std else '') + (mark.format(c.mark) if c.mark else '')
+    mean = c.mean or none
+    if c.best: mean = bold.format(c.mean)
+    return mean + deviation.format(c.std)*bool(c.std) + mark.format(c.mark)*bool(c.mark)
 
 def _text(table) -> str:
     "Return the table and its caption for a terminal"
@@ -547,24 +568,26 @@ def _ems(text, bold=False):
         if c.isupper() or c in '±↑↓%−': return .75
         if c in "iljt.,;:'() ": return .28
         return .5
-    return sum(map(width, text))*(1.1 if bold else 1)
+    if bold: return 1.1*sum(map(width, text))
+    return sum(map(width, text))
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056b
 def _table_inches(table, small=None) -> float:
     "Return the approximate printed width of the LaTeX of `table`, within a tenth"
     heads, columns = table.heads()
     grid = table.grid()
-    def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5 if c.std else 0) + .6*_ems(c.mark)
+    def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5)*bool(c.std) + .6*_ems(c.mark)
     names, cells = zip(*grid)
     widths = [max(map(_ems, (head, *texts))) for head, texts in zip(heads, zip(*names))]
     widths += [max(_ems(head), *map(cell, column)) for head, column in zip(columns, zip(*cells))]
-    gap = float(_smaller[small].removesuffix('pt')) if small else 6.
+    gap = float(_smaller.get(small, '6pt').removesuffix('pt'))
     return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056c
 def _warn_if_wide(table, small, wide, max_width):
     "Warn if the LaTeX of `table` is wider than its column"
-    if max_width is None: max_width = 16/2.54 if wide else 7.7/2.54
+    if max_width is None and wide: max_width = 16/2.54
+    if max_width is None: max_width = 7.7/2.54
     inches = _table_inches(table, small)
     if inches <= 1.05*max_width: return
     sizes = [None, *_smaller]
@@ -579,8 +602,7 @@ def _prose(text): return latex_text(text, prose=True)
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
 def _latex(table, label, standalone, wide, small, max_width):
     "Return the table in LaTeX with its caption; needs the package booktabs"
-    if small is not None and small not in _smaller:
-        raise ValueError(f'small must be None or one of {", ".join(map(repr, _smaller))}, got {small!r}')
+    check_choice('small', small, (*_smaller, None))
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
         raise ValueError(f'label must consist of letters, digits and : . + - _, got {label!r}')
     def cell(c):
@@ -589,12 +611,12 @@ def _latex(table, label, standalone, wide, small, max_width):
     rows, columns = table.heads()
     lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in table.grid()]
     if not standalone: _warn_if_wide(table, small, wide, max_width)
-    kind = 'table*' if wide else 'table'
-    place = 'h!' if standalone and not wide else 't'
-    size = [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}'] if small else []
+    kind, place, size = 'table' + '*'*wide, 't', []
+    if standalone and not wide: place = 'h!'
+    if small: size = [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}']
     text = [rf'\begin{{{kind}}}[{place}]', r'\centering',
             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{_prose(table.caption)}}}',
-            *([rf'\label{{{label}}}'] if label else []), *size,
+            *[rf'\label{{{label}}}']*bool(label), *size,
             rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
             ' & '.join(map(_prose, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
             r'\end{tabular}', rf'\end{{{kind}}}', '']
@@ -614,10 +636,11 @@ def _seeds_sentence(frame, seeds):
     counts = sorted({int(n) for n in frame['n']})
     if not counts[-1]: return 'No run has a finite number.'
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    listed = f'{seeds[0]} to {seeds[-1]}' if whole else ', '.join(map(str, seeds))
+    listed = ', '.join(map(str, seeds))
+    if whole: listed = f'{seeds[0]} to {seeds[-1]}'
     if counts[-1] < 2: return f'One seed ({listed}): there is no deviation and no test, so a difference may be chance.'
-    seeds_text = (f'{counts[-1]} seeds ({listed})' if counts[0] == counts[-1]
-            else f'{counts[0]} to {counts[-1]} of the seeds {listed}')
+    seeds_text = f'{counts[0]} to {counts[-1]} of the seeds {listed}'
+    if counts[0] == counts[-1]: seeds_text = f'{counts[-1]} seeds ({listed})'
     return f'Mean ± standard deviation over {seeds_text}.'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059s
@@ -628,15 +651,16 @@ def _undefined_sentence(table, most=4):
         titles, c = [table.title(_plain_value(r[k])) for k in table.rows], _plain_value(r[table.column])
         k, n = int(r['undefined']), int(r['n'] + r['undefined'])
         if k and (r['n'] or r['infinite']):
-            where = table.title(c) if table.column == 'measure' else f'{table.title(table.column)} = {table.title(c)}'
+            where = table.title(c)
+            if table.column != 'measure': where = f'{table.title(table.column)} = {where}'
             missing.append(f'{k} of {n} run{"s"*(n > 1)} of {", ".join(titles)} ({where})')
     if not missing: return ''
-    return f'Not counted because not finite: {"; ".join(missing[:most])}' + (
-        f'; and {len(missing) - most} more cells' if len(missing) > most else '') + '.'
+    if len(missing) > most: missing[most:] = [f'and {len(missing) - most} more cells']
+    return f'Not counted because not finite: {"; ".join(missing)}.'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sb
 def _few_sentence(pairs, test):
-    "Return a sentence on the limits of a test with so few pairs"
+    "Return a sentence on the limitations of the `test` with this number of `pairs`"
     if test == 'bootstrap':
         return f'with {pairs} differences, resampling finds p < .05 far too often where there is no difference.'
     from scipy.stats import t as student
@@ -645,34 +669,33 @@ def _few_sentence(pairs, test):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested):
-    "Return in words which comparisons are corrected together"
+    "Describe which comparisons are corrected together"
     if table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'
     sizes = sorted(set(tested.groupby('measure').size()))
-    sizes_text = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
+    sizes_text = ' to '.join(map(str, dict.fromkeys([sizes[0], sizes[-1]])))
     if sizes == [1]: return 'the only comparison of a column'
     return f'the {sizes_text} comparisons of a column'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059t
 def _test_sentences(table, base, test, correction, levels, fewest):
-    "Return sentences on the comparisons, the marks and the p-values"
+    "Return sentences that explain the comparisons, the marks and the p-values"
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
-    if not pairs: return [f'No comparison with {base} could be tested.'] if table.frame['n'].max() > 1 else []
-    how = f'two-sided {_test_names[test]}, paired by seed; {_correction_names[correction]}' + (
-        f', family: {_family(table, tested)}' if correction != 'none' else '')
+    if not pairs: return [f'No comparison with {base} could be tested.']*bool(table.frame['n'].max() > 1)
+    how = f'two-sided {_test_names[test]}, paired by seed; {_correction_names[correction]}'
+    if correction != 'none': how += f', family: {_family(table, tested)}'
     if pairs[-1] < fewest:
-        listed = [f'p: p-value of no difference from {base} ({how}).'] if table.p_values else []
-        return [*listed,
+        return [*[f'p: p-value of no difference from {base} ({how}).']*table.p_values,
                 f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} required here '
                 f'for the {_test_names[test]};',
                 _few_sentence(pairs[-1], test)]
     marks = ', '.join(f'{m} p < {f"{x:g}".removeprefix("0")}' for m, x in levels.items())
     few = [n for n in pairs if n < _fewest_pairs[test]]
-    listed = ['p: the adjusted p-value of that comparison.'] if table.p_values else []
-    care = [f'Caution: {_few_sentence(few[0], test)}'] if few else []
-    return [f'{marks}: differs from {base} ({how}).', *listed, *care,
+    care = [f'Caution: {_few_sentence(n, test)}' for n in few[:1]]
+    return [f'{marks}: differs from {base} ({how}).',
+            *['p: the adjusted p-value of that comparison.']*table.p_values, *care,
             'No mark does not mean that there is no difference.']
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062
@@ -693,7 +716,7 @@ def _filled(cells, rows, column, compared, levels, fewest):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062b
 def _mark_best(table):
-    "Set `best` for each mean that prints like the best one of its column"
+    "Set `best` for each mean whose printed form equals that of the best mean in its column"
     for c, way in table.better.items():
         here = [i for i, x in enumerate(table.frame[table.column]) if _plain_value(x) == c
                 and not math.isnan(table.frame['mean'].iloc[i])]
@@ -703,55 +726,61 @@ def _mark_best(table):
         if not all(equal): table.frame.loc[here, 'best'] = equal
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062s
+def _listed(names) -> list:
+    "Return one or several names as a list"
+    if isinstance(names, str): return [names]
+    return list(names)
+
 def _table_axes(frame, rows, columns, measure):
     "Return (rows, setting along the columns or None, metrics) for the arguments of `result_table`"
-    ids, have, rows = id_columns(frame), _measures_in(frame), (rows,) if isinstance(rows, str) else tuple(rows)
-    across = columns if isinstance(columns, str) and columns in ids else None
-    if across: measures = [measure]
+    ids, have, rows, across = id_columns(frame), _measures_in(frame), _listed(rows), None
+    if isinstance(columns, str) and columns in ids: across, measures = columns, [measure]
     elif columns is None: measures = have
-    else: measures = [columns] if isinstance(columns, str) else list(columns)
-    if across and measure is None:
-        raise ValueError(f'a table with {across!r} along its columns shows one metric: pass measure=, one of '
-                         f'{", ".join(have)}')
-    for name, allowed, what in [*((r, ids, 'rows') for r in rows),
-                                *((m, have, 'columns or measure') for m in measures)]:
-        if name not in allowed:
-            raise ValueError(f'{what} has {name!r}; available: {", ".join(c for c in allowed if c != "run") or "none"}')
-    if 'seed' not in frame: raise ValueError('the frame needs a column seed, because runs are paired by it')
+    else: measures = _listed(columns)
+    problem = ''
     if not rows or not measures or {'seed', 'run', across} & set(rows):
-        raise ValueError(f'rows must be a method or settings that are not along the columns, got {rows}')
-    return rows, across, measures
+        problem = f'rows must be a method or settings that are not along the columns, got {tuple(rows)}'
+    if 'seed' not in frame: problem = 'the frame needs a column seed, because runs are paired by it'
+    if across and measure is None:
+        problem = f'a table with {across!r} along its columns shows one metric: pass measure=, one of {", ".join(have)}'
+        measures = []
+    check_names('rows', rows, ids)
+    check_names('columns or measure', measures, have)
+    if problem: raise ValueError(problem)
+    return tuple(rows), across, measures
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062x
 def checked_better(better, names=None, who='') -> dict: # a copy
     "Return a copy of `better`; raise a `ValueError` for invalid directions and for metrics not in `names` (None: any)"
     for k, way in (better or {}).items():
-        if names is not None and k not in names:
-            raise ValueError(f'{who}better has {k!r}, which is not a metric; available: {", ".join(map(str, names))}')
+        if names is not None: check_names(f'{who}better', [k], names)
         check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
     return dict(better or {})
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
+def _score_problem(frame, columns, measure, ways) -> str:
+    "Explain why a table cannot show the metrics `measure` {value of the setting `columns`: metric}; '' if it can"
+    if not isinstance(columns, str) or columns not in id_columns(frame):
+        return 'measure={value: measure} needs a setting along the columns, such as columns="task"'
+    if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
+    lacking = [x for x in dict.fromkeys(map(_plain_value, frame[columns])) if x not in measure]
+    if lacking: return f'measure has no entry for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}'
+    if len({*ways.values()}) > 1:
+        listed = ', '.join(f'{m} ({way})' for m, way in ways.items())
+        return f'the metrics of one table must have the same better direction, got {listed}'
+    return ''
+
 def _with_score(frame, columns, measure, better):
     "Return the frame with a column score, and its direction, for a `measure` per value of the setting `columns`"
-    if not isinstance(columns, str) or columns not in id_columns(frame):
-        raise ValueError('measure={value: measure} needs a setting along the columns, such as columns="task"')
-    if 'score' in frame: raise ValueError('the frame already has a column score, which measure={…} would create')
-    values = [_plain_value(x) for x in frame[columns]]
-    if lacking := [x for x in dict.fromkeys(values) if x not in measure]:
-        raise ValueError(f'measure has no entry for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}')
-    if wrong := [m for m in measure.values() if m not in _measures_in(frame)]:
-        raise ValueError(f'measure has {wrong[0]!r}; available: {", ".join(_measures_in(frame))}')
-    ways = {(better or {}).get(m, better_of(m)) for m in measure.values()}
-    if len(ways) > 1:
-        raise ValueError('the metrics of one table must have the same better direction, got '
-                         f'{", ".join(f"{m} ({(better or {}).get(m, better_of(m))})" for m in measure.values())}')
-    scores = [row[measure[x]] for row, x in zip(frame.to_dict('records'), values)]
-    return frame.assign(score=scores), ways.pop()
+    ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
+    if problem := _score_problem(frame, columns, measure, ways): raise ValueError(problem)
+    check_names('measure', measure.values(), _measures_in(frame))
+    scores = [row[measure[_plain_value(row[columns])]] for row in frame.to_dict('records')]
+    return frame.assign(score=scores), next(iter(ways.values()))
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xs
 def _add_average(cells):
-    "Add a column with the mean over all columns for each row and seed; empty if one is missing"
+    "Add a column with the mean over all columns for each row and seed; the mean is missing if one of the values is"
     columns = list(dict.fromkeys(c for _, c in cells if c is not None))
     if _average in columns: raise ValueError(f'there already is a column named {_average!r}; rename that value')
     for row in dict.fromkeys(row for row, _ in cells):
@@ -763,24 +792,16 @@ def _add_average(cells):
         if whole: cells[row, _average] = whole
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xsb
-def _checked_format(frame, percent, titles, digits, levels, fewest):
-    "Check the format options; return the metrics to print in per cent"
+def _checked_format(frame, percent, titles, levels):
+    "Check the format options; return the metrics that are printed in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
     if percent is True: percent = have
-    else: percent = [percent] if isinstance(percent, str) else list(percent or ())
+    percent = _listed(percent or ())
+    check_names('percent', percent, have)
     values = {_plain_value(x) for c in ids if c != 'run' for x in frame[c]}
-    for name, chosen, allowed in (('percent', percent, set(have)),
-                                  ('titles', titles or {}, set(frame.columns) | {'measure'} | values)):
-        if unknown := [k for k in chosen if k not in allowed]:
-            what = 'not a metric' if name == 'percent' else 'neither a column nor a value of one'
-            raise ValueError(f'{name} has {unknown[0]!r}, which is {what}; available: '
-                             f'{", ".join(map(str, have if name == "percent" else frame.columns))}')
-    if type(digits) is not int or not 0 <= digits <= 15:
-        raise ValueError(f'digits must be an integer from 0 to 15, got {digits!r}')
-    if fewest is not None and (type(fewest) is not int or fewest < 2):
-        raise ValueError(f'fewest must be an integer of at least 2, got {fewest!r}')
-    if levels is not None and not all(isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1
-                                      for k, x in dict(levels).items()):
+    check_names('titles', [k for k in titles or () if k != 'measure' and k not in values], list(frame.columns))
+    def is_level(k, x): return isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1
+    if levels is not None and not all(is_level(*level) for level in dict(levels).items()):
         raise ValueError(f'levels must be {{mark: p between 0 and 1}}, got {levels!r}')
     return percent
 
@@ -793,8 +814,8 @@ def _way_sentence(ways):
 
 def _shown_sentence(table, measure, way, average):
     "Return the sentence that names the metric of a table with a setting along its columns"
-    better = f', {way} is better' if way else ''
-    last = ' Average: over the columns, seed by seed.' if average else ''
+    better = f', {way} is better'*bool(way)
+    last = ' Average: over the columns, seed by seed.'*average
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #063wb
@@ -806,6 +827,7 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #064
+@validated
 def result_table(
     # tidy table, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
     frame:pd.DataFrame,
@@ -821,45 +843,43 @@ def result_table(
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
     best:Literal['bold']|None='bold',   # how to print the best mean of a column: 'bold', or None for no emphasis
-    digits:int=3,                       # after the decimal point
+    digits:Annotated[int, Ge(0), Le(15)]=3, # after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all
     titles:dict|None=None,              # {name: printed title}
     levels:dict|None=None,              # {mark: threshold for the adjusted p-value}; None: {'†': .05, '‡': .01}
-    fewest:int|None=None,               # pairs required for a mark; None: see `_fewest_pairs`
+    fewest:Annotated[int, Ge(2)]|None=None, # pairs required for a mark; None: see `_fewest_pairs`
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
     "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
-    check_choice('test', test, _tests)
-    check_choice('correction', correction, _corrections)
-    check_choice('best', best, ['bold', None])
-    if p_values and compare_to is None: raise ValueError('p_values requires compare_to, the baseline to compare with')
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)
-    percent = _checked_format(frame, percent, titles, digits, levels, fewest)
+    percent = _checked_format(frame, percent, titles, levels)
     stated_ways = checked_better(better, _measures_in(frame))
-    about, names = frame.attrs.get('about', '') if about is None else about, tuple(frame.attrs.get('names', ()))
+    names = tuple(frame.attrs.get('names', ()))
+    if about is None: about = frame.attrs.get('about', '')
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
-    if average and not across: raise ValueError('average requires a setting along the columns, such as columns="task"')
+    problem = ''
+    if average and not across: problem = 'average requires a setting along the columns, such as columns="task"'
+    if p_values and compare_to is None: problem = 'p_values requires compare_to, the baseline to compare with'
+    if problem: raise ValueError(problem)
     if average: _add_average(cells)
     better = {m: stated_ways.get(m, better_of(m)) for m in measures}
     shown = list(dict.fromkeys(c for _, c in cells))
-    ways = {c: better[measures[0] if across else c] for c in shown}
-    compared = {} if compare_to is None else _compare(cells, compare_to, test, correction, bool(across))
-    column = across or 'measure'
-    in_percent = tuple(percent) if not across else tuple(shown)*(measure in percent)
+    ways, in_percent, compared, column = better, tuple(percent), {}, across or 'measure'
+    if across: ways, in_percent = dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
+    if compare_to is not None: compared = _compare(cells, compare_to, test, correction, bool(across))
     table = ResultTable(_filled(cells, rows, column, compared, levels, fewest), rows, column, [], ways, digits,
                         in_percent, dict(titles or {}), about, names, bool(p_values))
     table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best: _mark_best(table)
-    way = better[measure] if across else None
-    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))),
-                 _shown_sentence(table, measure, way, average) if across else _way_sentence(ways),
-                 *chosen, _undefined_sentence(table)]
+    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), _way_sentence(ways), *chosen,
+                 _undefined_sentence(table)]
+    if across: sentences[1] = _shown_sentence(table, measure, better[measure], average)
     if table.frame['best'].any(): sentences.append('Bold: the best mean of its column.')
     if compare_to is not None:
         sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)

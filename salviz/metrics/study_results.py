@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-import numpy as np
 import pandas as pd
 
 from ..core.description import different, model_fact, plain_value
@@ -25,7 +24,7 @@ from ..core.run_files import read_object
 from ..core.runs import Run
 from ..core.validation import check_arguments
 from .statistics import (better_of, id_columns, is_measure, measure_of, names_of_runs, over_seeds,
-                                       result_table)
+                                       result_table, value_text)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written
@@ -57,7 +56,7 @@ def read_study(folder) -> dict:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r010b
 class _StudyFolder:
-    "The runs of the study in `folder`, and the metrics of each"
+    "Runs of a study and the metrics of each run, read from its folder"
     live = False # whether the study can be run
 
     @classmethod
@@ -72,12 +71,18 @@ class _StudyFolder:
         return True
 
     def _record(self, name) -> dict:
-        "Return the record of the trial `name`"
+        "Read the record of the trial `name`; empty if there is none"
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
         except ValueError as e: warnings.warn(f'Study: {file} {e}; run() measures this trial again', stacklevel=2)
         return {}
+
+    def finished_trials(self, who:str) -> list:
+        "Return [(trial, `Run`)] of the finished trials; raise a `ValueError` if there are none, with the caller `who`"
+        trials = list(self._finished())
+        if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; run() trains them')
+        return trials
 
     def _finished(self):
         "Iterate over (trial, `Run`) of the finished trials"
@@ -89,7 +94,7 @@ _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get',
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035b
 def _model_sentence(model, configs):
-    "Describe the `model` of a design with the information in the `configs` of its runs"
+    "Describe the `model` of a design in a sentence, with details from the `configs` of its runs"
     several = different(map(model_fact, configs))
     if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
     recorded = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
@@ -100,21 +105,21 @@ def _model_sentence(model, configs):
         if not {*name.lower().split('_')} - {*_generic, ''}: name = recorded.get('name') or kind
     if not name: return ''
     name = display_name(name)
-    size = [f'{recorded[k]} {k if recorded[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in recorded]
+    size = [f'{recorded[k]} {k[:-1]}{"s"*(recorded[k] != 1)}' for k in ('layers', 'heads') if k in recorded]
     inside = ', '.join([*[kind]*bool(kind and kind != name), *size])
     if inside: return f'Model: {name} ({inside}).'
     return f'Model: {name}.'
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035c
 def _training_words(settings):
-    "Return the `settings` of training that a caption names"
+    "Describe the training `settings` for a caption"
     silent = {'snapshots', 'probes', 'keep'}
     shown = {name: x for name, x in settings.items() if name not in silent and not isinstance(x, (dict, list))}
     return ', '.join(f'{name.replace("_", " ")} {plain_value(x)}' for name, x in shown.items())
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035cb
 class _DescribedStudy(_StudyFolder):
-    "A study that lists its runs and describes itself in words"
+    "Study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
         "Return one row per trial: 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
         names, rows = list(self.manifest['design']['settings']), []
@@ -134,14 +139,15 @@ class _DescribedStudy(_StudyFolder):
         sizes = '' # they may differ between trials
         if 'function' not in d['data']:
             sizes = ', '.join(f'{n:,} {split}' for split, n in d['data']['sizes'].items()) + ' examples'
-        source = display_name(d['data']['name']) if d['data']['name'] else ''
-        data = f'{source} ({sizes})' if source and sizes else source or sizes
+        source = d['data']['name'] and display_name(d['data']['name'])
+        data = source or sizes
+        if source and sizes: data = f'{source} ({sizes})'
         missing = sum(state != 'finished')
         once = {name: values[0] for name, values in d['settings'].items() if len(values) == 1}
         trained = _training_words({**d['train'], **once})
         sentences = [_model_sentence(d['model'], configs), data and f'Data: {data}.',
                      trained and f'Training: {trained}.',
-                     f'{missing} of {len(state)} runs are missing.' if missing else '']
+                     f'{missing} of {len(state)} runs are missing.'*bool(missing)]
         return ' '.join(filter(None, sentences))
 
     @property
@@ -149,8 +155,8 @@ class _DescribedStudy(_StudyFolder):
         "Names of the methods, the data and the model, for citations"
         d = self.manifest['design']
         methods = [part for m in d['methods'].values() for part in str(m.get('name', '')).split(' + ')]
-        model = [d['model']] if isinstance(d['model'], str) else []
-        every = [*methods, *names_of_runs(run for _, run in self._finished()), d['data']['name'], *model]
+        every = [*methods, *names_of_runs(run for _, run in self._finished()), d['data']['name']]
+        if isinstance(d['model'], str): every.append(d['model'])
         return [name for name in dict.fromkeys(every) if name]
 
     def __repr__(self):
@@ -162,14 +168,16 @@ class _DescribedStudy(_StudyFolder):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #033
 class _MeasuredStudy(_DescribedStudy):
-    "A study with its metrics as tidy tables"
+    "Study with its metrics as tidy tables"
     def _values(self, cell:dict) -> dict:
-        "Return {column: number} of a trial, for the known metrics of the study"
+        "Return {column: number} of a trial, NaN for metrics that are not current"
         records, out = self._record(Path(cell['run']).name).get('measures', {}), {}
         for name in self.manifest['measures']:
-            is_valid = name in records and self.is_current(name, records[name], Run(self.folder/cell['run']))
-            value = records[name].get('value', math.nan) if is_valid else math.nan
-            out |= {f'{name}_{k}': v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+            value = math.nan
+            if name in records and self.is_current(name, records[name], Run(self.folder/cell['run'])):
+                value = records[name].get('value', math.nan)
+            if isinstance(value, dict): out |= {f'{name}_{k}': v for k, v in value.items()}
+            else: out[name] = value
         return out
 
     # columns method, settings, seed, run (folder within the study), metrics
@@ -181,10 +189,17 @@ class _MeasuredStudy(_DescribedStudy):
             settings = {name: c['settings'].get(name) for name in names}
             rows.append(dict(method=c['method'], **settings, seed=c['seed'], run=c['run'], **self._values(c)))
         columns = ['method', *names, 'seed', 'run', *self.manifest['measures']]
-        frame = pd.DataFrame(rows, columns=None if rows else columns)
+        if rows: columns = None # metrics with several numbers have a column for each
+        frame = pd.DataFrame(rows, columns=columns)
         facts = study_facts(self.folder, self.manifest)
         frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']),
                            origin={name: x for name, x in facts.items() if name != 'folder'}) # for the file of a figure
+        return frame
+
+    def _finished_results(self) -> pd.DataFrame:
+        "Return the `results` of the study; raise a `ValueError` if no run is finished"
+        frame = self.results()
+        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
         return frame
 
     def runs(
@@ -204,7 +219,8 @@ class _MeasuredStudy(_DescribedStudy):
     def _with_scores(self, frame, names):
         "Return `frame` with scores in `names` that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
-        runs = {c['run']: run for c, run in self._finished()} if missing else {}
+        if not missing: return frame
+        runs = {c['run']: run for c, run in self._finished()}
         for name in missing:
             try: frame = frame.assign(**{name: [measure_of(runs[path], name) for path in frame['run']]})
             except ValueError as e: raise ValueError(f'best: {e}') from None
@@ -212,11 +228,12 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    "Return [(setting, {by, report: `over_seeds`})] of one method, for settings with the most runs, and their number"
-    groups = frame.groupby(settings, dropna=False, sort=False) if settings else [((), frame)]
-    cells = []
+    "Return [(setting, {by, report: `over_seeds`})] for the settings with the most runs, and the number of all settings"
+    groups, cells = [((), frame)], []
+    if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:
-        setting = dict(zip(settings, values if isinstance(values, tuple) else (values,)))
+        if not isinstance(values, tuple): values = (values,)
+        setting = dict(zip(settings, values))
         twice = group['seed'][group['seed'].duplicated()]
         if len(twice): raise ValueError(f'best: seed {twice.iloc[0]} occurs twice in one setting; select with where=')
         cells.append((setting, {k: over_seeds(group[k]) for k in (by, report)}))
@@ -225,26 +242,25 @@ def _means(frame, settings, by, report):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
-    "Return `report` and the signs of `by` and `report`, or raise an error that says which argument is invalid"
-    ids = id_columns(frame)
+    "Check the arguments of `best_settings`; return `report` and the signs of `by` and `report`, -1 if lower is better"
+    ids, problem = id_columns(frame), ''
     measures = [c for c in frame if c not in ids]
     if report is None: report = 'test_' + by.removeprefix('validation_')
+    ways = {x: (better or {}).get(x, better_of(x)) for x in (by, report)}
+    for name, x in dict(report=report, by=by).items():
+        if ways[x] is None:
+            problem = f"the better direction of {x} is unknown; pass better={{{x!r}: 'higher'}} or 'lower'"
+    for name, x in dict(report=report, by=by).items():
+        if x not in measures: problem = f'{name} has {x!r}; available metrics: {", ".join(measures) or "none"}'
     if by == report or by.startswith('test_'):
-        raise ValueError(f'best: by must be a metric of the validation split, got {by!r}; the column flattery shows '
-                         'the effect of selecting on the reported split')
-    for name, x in dict(by=by, report=report).items():
-        if x not in measures:
-            raise ValueError(f'best: {name} has {x!r}; available metrics: {", ".join(measures) or "none"}')
-    ways = [(better or {}).get(x, better_of(x)) for x in (by, report)]
-    if None in ways:
-        unknown = (by, report)[ways.index(None)]
-        raise ValueError(f"best: the better direction of {unknown} is unknown; pass better={{{unknown!r}: 'higher'}} "
-                         "or 'lower'")
-    return report, *(1 if way == 'higher' else -1 for way in ways)
+        problem = (f'by must be a metric of the validation split, got {by!r}; the column flattery shows the effect of '
+                   'selecting on the reported split')
+    if problem: raise ValueError(f'best: {problem}')
+    signs = dict(higher=1, lower=-1)
+    return report, signs[ways[by]], signs[ways[report]]
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b03
-def _setting_text(setting):
-    return ', '.join(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}' for k, v in setting.items())
+def _setting_text(setting): return ', '.join(f'{k}={value_text(v)}' for k, v in setting.items())
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b03b
 def best_settings(
@@ -278,7 +294,7 @@ def best_settings(
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #mt1
 class StudyResults(_MeasuredStudy):
-    "The results of the study in `folder`"
+    "Results of a study, read from its folder"
     def table(self,
         # default: the method, and settings with several values that are not along the columns
         rows:str|Sequence[str]|None=None,
@@ -287,11 +303,10 @@ class StudyResults(_MeasuredStudy):
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
     ) -> 'ResultTable':
-        "Return a table of the study: means and deviations over seeds, the best values, comparisons with the baseline"
+        "Return a table of means and deviations over seeds, with the best values and comparisons with the baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
         check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
-        frame, options = self.results(), dict(options)
-        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
+        frame, options = self._finished_results(), dict(options)
         fixed = {name for name, values in (options.get('where') or {}).items()
                  if not isinstance(values, (list, tuple, set)) or len(values) < 2}
         varied = [name for name, values in self.manifest['design']['settings'].items()
@@ -324,12 +339,12 @@ class StudyResults(_MeasuredStudy):
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:
         "Return the best setting of each method, selected on the validation split, see `best_settings`"
-        frame = self.results()
-        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
+        frame, problem = self._finished_results(), ''
         for name, x in where.items():
             if name not in id_columns(frame):
-                raise ValueError(f'best: {name} is not a setting; available: {", ".join(id_columns(frame)[:-1])}')
+                problem = f'{name} is not a setting; available: {", ".join(id_columns(frame)[:-1])}'
+            elif not (frame[name] == x).any(): problem = f'no finished run has {name} = {x!r}'
+            if problem: raise ValueError(f'best: {problem}')
             frame = frame[frame[name] == x]
-            if not len(frame): raise ValueError(f'best: no finished run has {name} = {x!r}')
         frame = self._with_scores(frame, [by, report or 'test_' + by.removeprefix('validation_')])
         return best_settings(frame, by, report, self.manifest['better'])

@@ -17,30 +17,31 @@ from .scores import (classification_metrics, detection_metrics, masked_metrics, 
                                    translation_metrics)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
+def _refuse(bad, expected, where, advice=''):
+    "Raise a `ValueError` if the list `bad` is not empty, with its first value, what is `expected`, and `advice`"
+    if bad:
+        rows = f'{len(bad)} such row{"s"*(len(bad) > 1)}'
+        raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({rows}){advice}')
+
 def check_labels(where, labels, classes:int):
     "Raise a `ValueError` if `labels` of the split `where` are not integers from 0 to `classes` - 1"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or not 0 <= x < classes]
-    if bad:
-        raise ValueError(f'train: labels must be 0 to {classes - 1}, got {bad[0]!r} in {where} ({len(bad)} such rows); '
-                         'load_text converts names to labels')
+    _refuse(bad, f'labels must be 0 to {classes - 1}', where, '; load_text converts names to labels')
 
 def _check_numbers(where, labels):
     "Raise a `ValueError` if `labels` of the split `where` are not finite numbers"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, float)) or not np.isfinite(x)]
-    if bad:
-        raise ValueError(f'train: labels must be finite numbers, because the head has one output, got {bad[0]!r} in '
-                         f'{where} ({len(bad)} such rows)')
+    _refuse(bad, 'labels must be finite numbers, because the head has one output', where)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06b
 def _check_tags(where, words, tags, classes:int):
     "Raise a `ValueError` for rows of the split `where` without one of `tags` (0 to `classes` - 1) for each of `words`"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
+        bad, problem = [t for t in row_tags if type(t) is not int or not 0 <= t < classes], ''
+        if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'
         if not row_words or len(row_words) != len(row_tags):
-            raise ValueError(f'train: row {i} of the {where} split has {len(row_words)} words and {len(row_tags)} '
-                             'tags; each word needs one tag')
-        bad = [t for t in row_tags if type(t) is not int or not 0 <= t < classes]
-        if bad:
-            raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
+            problem = f'{len(row_words)} words and {len(row_tags)} tags; each word needs one tag'
+        if problem: raise ValueError(f'train: row {i} of the {where} split has {problem}')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #ml02
 def _is_list_of_integers(feature) -> bool:
@@ -50,12 +51,14 @@ def _check_class_lists(where, rows, classes:int):
     "Raise a `ValueError` unless each of `rows` of the split `where` lists distinct classes from 0 to `classes` - 1"
     for i, row in enumerate(rows):
         bad = [x for x in row if type(x) is not int or not 0 <= x < classes]
+        problem = ''
+        if len({*map(repr, row)}) < len(row):
+            problem = (f'lists of distinct classes, got {row} in row {i} of {where}; load_text reads rows of flags (0 '
+                       'or 1 for each class)')
         if bad:
-            raise ValueError(f'train: labels must be lists of classes from 0 to {classes - 1}, got {bad[0]!r} in row '
-                             f'{i} of {where}; load_text converts names to labels')
-        if len(set(row)) < len(row):
-            raise ValueError(f'train: labels must be lists of distinct classes, got {row} in row {i} of {where}; '
-                             'load_text reads rows of flags (0 or 1 for each class)')
+            problem = (f'lists of classes from 0 to {classes - 1}, got {bad[0]!r} in row {i} of {where}; load_text '
+                       'converts names to labels')
+        if problem: raise ValueError(f'train: labels must be {problem}')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #qa01
 def _check_spans(where, split, classes):
@@ -65,15 +68,15 @@ def _check_spans(where, split, classes):
                          f'{where} split has {", ".join(split.column_names)} (see load_questions)')
     def fits(context, span):
         return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
-    bad = [i for i, pair in enumerate(zip(split['text_pair'][:], split['answer'][:])) if not fits(*pair)]
-    if bad:
-        raise ValueError('train: answers must be character spans [start, end] in the context (text_pair), got '
-                         f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
+    pairs = enumerate(zip(split['text_pair'][:], split['answer'][:]))
+    bad = {i: span for i, (context, span) in pairs if not fits(context, span)}
+    _refuse(list(bad.values()), 'answers must be character spans [start, end] in the context (text_pair)',
+            f'row {min(bad, default=0)} of the {where} split')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt09
 @dataclass(frozen=True)
 class TaskWords:
-    "The wording of a task's answers"
+    "Wording of a task's answers"
     explained:str='the prediction'                      # what the recorded saliency explains
     score:str='the score'                               # what increases or decreases with the input
     sign:str='orange is evidence for it, blue against it.' # meaning of the two colours of saliency
@@ -109,7 +112,7 @@ def _check_prompts(where, split, classes):
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt12
 @dataclass(frozen=True)
 class _TaskFields:
-    "The properties of a task; by default, of one class per text"
+    "Properties of a task; the defaults are those of one class per text"
     name:str                     # as returned by `task_of`
     columns:tuple=('text', 'label')  # required columns of the data, the labels last
     loader:str='load_text'       # name of the function that loads such data
@@ -135,7 +138,7 @@ class _TaskFields:
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt12m
 class Facts(_TaskFields):
-    "The description of a task without a network"
+    "Description of a task, without a network"
     @property
     def one_class(self) -> bool:
         "Whether the answer is one class per example"
@@ -148,7 +151,7 @@ class Facts(_TaskFields):
 
     @property
     def best(self) -> dict: # {'name', 'greater_is_better'}, as in the config of a run
-        "The validation score that selects the checkpoint"
+        "Validation score that selects the checkpoint"
         return dict(name=self.metric, greater_is_better=self.metric != 'loss')
 
     @property
@@ -180,7 +183,7 @@ class Facts(_TaskFields):
         return getattr(self.label_feature(features), 'names', None)
 
     def scores(self, labels, predictions, classes=()) -> dict: # {name: float}
-        "Return metrics of `predictions` against `labels`; `classes`: names, for metrics that use them"
+        "Score `predictions` against `labels`; metrics that need class names read them from `classes`"
         named = dict(classes=classes) if 'classes' in inspect.signature(self.metrics).parameters else {}
         return self.metrics(labels, predictions, **named)
 
@@ -240,7 +243,7 @@ def facts_of(
     return tasks.get(name) or Facts(name, (), has_classes=False, pseudo_labels=False, loss_unit='', words=TaskWords())
 
 def unknown_task(info:dict) -> str: # '' if it is known
-    "Return a sentence about a task that is unknown here"
+    "Return a sentence that says that the task of a run is unknown here"
     name = info.get('task') or 'classification'
     if name in tasks: return ''
     return f'The task {name!r} is unknown here, so its answers are shown in a generic form.'

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import forked
+import salviz
 from salviz.core.assets import asset
 from salviz.data import texts as texts_module
 from salviz.data.columns import collated, column_kinds, with_columns
@@ -280,8 +281,8 @@ def test_unknown_splits_are_ignored_with_a_warning():
     (dict(source='nowhere.jsonl'), FileNotFoundError, 'nowhere.jsonl does not exist'),
     (dict(source=dict(train='notes.docx')), ValueError,
      "has the extension '.docx'; supported extensions: .csv, .jsonl, .parquet, .txt"),
-    (dict(source=17), ValueError, 'a split must be a Dataset, a pandas DataFrame or the path of a file .*, got int'),
-    (dict(source={}), ValueError, 'the source is an empty dict'),
+    (dict(source=17), ValueError, 'source must be a path, a pandas DataFrame, a Dataset or a dict, got 17'),
+    (dict(source={}), ValueError, 'the source has no train split; it has nothing'),
     (dict(source=os.curdir), ValueError, 'is a folder; pass its files'),
     (dict(source=dict(test=frame())), ValueError, 'the source has no train split; it has test'),
     (dict(source=frame(), text='sentence'), ValueError,
@@ -311,7 +312,7 @@ def test_unknown_splits_are_ignored_with_a_warning():
     (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError,
      'labels are class names, but regression has no classes'),
     (dict(source=frame(), task='seq2seq'), ValueError,
-     "task must be 'classification', 'multi_label_classification', 'regression' or None"),
+     "task must be 'classification', 'multi_label_classification' or 'regression' or None"),
     (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]),
                                    Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))),
           task='regression'),
@@ -324,7 +325,7 @@ def test_unknown_splits_are_ignored_with_a_warning():
     (dict(source=dict(train=frame(), test=frame().assign(label='awful'))), ValueError,
      r"label 'awful' is not one of the classes \(bad, good\) in 20 rows of test")])
 def test_invalid_sources_give_a_short_error(arguments, error, reason):
-    with pytest.raises(error, match=reason) as e: load_text(**arguments)
+    with pytest.raises(error, match=reason) as e: salviz.load_text(**arguments)
     one_sentence(e)
 
 def test_invalid_json_line_is_reported_with_its_number(tmp_path):

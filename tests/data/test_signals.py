@@ -14,6 +14,7 @@ from PIL.Image import fromarray
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
 from scipy.special import gamma, kv
 
+import salviz
 from salviz.data import signals
 from salviz.core.assets import asset
 from salviz.data.texts import fingerprint, subset
@@ -340,16 +341,17 @@ def test_min_max_uses_training_values_of_each_entry():
     assert array(data['train']).min() == 0 and array(data['train']).max() == 1
 
 @pytest.mark.parametrize('kwargs,message', [
-    (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'),
+    (dict(layout='corner'), 'layout must be one of middle'),
+    (dict(process='white'), "process must be one of 'gaussian'"),
     (dict(sampling='even'), 'sampling must be'),
-    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of examples'),
+    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be an integer at least 2'),
     (dict(features=30), 'along feature it covers 10 to 40'),
     (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'),
     (dict(normalise='published'), 'normalise must be')])
 def test_unknown_benchmark_raises(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
-    with pytest.raises(ValueError, match='where must be one of early, middle, late'): vanishing_series('soon')
+        salviz.synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
+    with pytest.raises(ValueError, match="where must be 'early', 'middle' or 'late'"): salviz.vanishing_series('soon')
 
 # the benchmark: processes
 

@@ -164,7 +164,7 @@ def test_gap_uses_the_score_that_selects_the_checkpoint(tmp_path):
     for split, loss in (('train', 1.), ('test', 3.)):
         run.log(dict(kind='score', split=split, step=5, loss=loss, accuracy=loss/10))
     assert train_test_gap(run) == -2 and train_test_gap(run, 'accuracy') == pytest.approx(-.2)
-    with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'macro_f1'"):
+    with pytest.raises(ValueError, match="metric must be one of 'loss', 'accuracy', got 'macro_f1'"):
         train_test_gap(run, 'macro_f1')
 
 
@@ -189,7 +189,7 @@ def test_constant_or_diverged_predictions_have_no_correlation():
     assert math.isnan(got['pearson']) and math.isnan(got['spearman']) and got['mse'] == pytest.approx(2/3)
     assert all(math.isnan(x) for x in regression_metrics([1., 2.], [np.nan, 1.]).values())
     for labels, predictions, message in (([1.], [1., 2.], 'scores of the same number'), ([], [], 'not be empty'),
-                                      ([np.nan], [1.], 'finite scores, got nan'),
+                                      ([np.nan], [1.], 'labels must be finite, got nan'),
                                       ([[1.]], [[1.]], 'scores of the same number')):
         with pytest.raises(ValueError, match=message): regression_metrics(labels, predictions)
 
@@ -273,7 +273,7 @@ def test_token_metrics_count_labelled_positions_only():
 def test_unlabelled_token_metrics_are_undefined_and_odd_shapes_raise(task):
     for labels in ([[-100, -100]], np.zeros((0, 3), int)):
         assert all(math.isnan(x) for x in tasks[task].metrics(labels, np.ones_like(labels)).values())
-    for labels, predictions, message in (([[1]], [[1], [1]], 'the same number of examples, got 1 and 2'),
+    for labels, predictions, message in (([[1]], [[1], [1]], 'the same length, got 1 and 2'),
                                       ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
                                       ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
                                       ([[1]], [[.5]], 'of float64 in example 0; take argmax')):

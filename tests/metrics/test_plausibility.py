@@ -182,7 +182,8 @@ def test_ranking_uses_sign_or_magnitude():
 
 
 @pytest.mark.parametrize('values,rationales,message', [
-    ([[1, 2]], [], 'the same number of examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
+    ([[1, 2]], [], 'the same length, got 1 and 0'),
+    ([[1, 2]], [[1]], 'of example 0, without special tokens and padding, got shapes [2] and [1]'),
     ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
 def test_inconsistent_pairs_raise(values, rationales, message):
@@ -256,4 +257,5 @@ def test_prior_agreement_equals_scipy_spearman():
                            'leave_out') == pytest.approx(spearmanr(np.abs(values[known]), prior[known]).statistic)
     assert math.isnan(prior_agreement([1., 2., 3.], ['the', 'of', 'a']))
     assert math.isnan(prior_agreement([1., 2.], ['good', 'bad']))
-    with pytest.raises(ValueError, match='must have one number for each of the 9 words'): prior_agreement([1.], words)
+    with pytest.raises(ValueError, match='must be a number for each word, got shapes .1. and .9.'):
+        prior_agreement([1.], words)

@@ -243,9 +243,9 @@ def test_misspelt_direction_raises(wrong):
 
 @pytest.mark.parametrize('options,message', [
     (dict(better=dict(acc='higher')),
-     "better has 'acc', which is not a metric; available: test_accuracy, average_loss"),
-    (dict(percent='acc'), "percent has 'acc', which is not a metric"),
-    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is neither a column nor a value of one"),
+     "better has 'acc', which is unknown; available: test_accuracy, average_loss"),
+    (dict(percent='acc'), "percent has 'acc', which is unknown"),
+    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is unknown"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
 def test_ignored_or_invalid_options_raise(options, message):
@@ -399,13 +399,13 @@ def test_setting_along_the_columns_shows_one_metric():
 
 @pytest.mark.parametrize('options,message', [
     (dict(), 'several runs share one cell of the table: p, lr take several values'),
-    (dict(rows='size'), "rows has 'size'; available: method, p, lr, seed"),
-    (dict(columns=['f1']), "'f1'; available: accuracy"),
+    (dict(rows='size'), "rows has 'size', which is unknown; available: method, p, lr, seed"),
+    (dict(columns=['f1']), "'f1', which is unknown; available: accuracy"),
     (dict(columns='p'), 'pass measure=, one of accuracy'),
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
-    (dict(test='z'), "test must be one of 't', 'bootstrap'"), (dict(correction='fdr'), 'correction must be one of'),
-    (dict(best='red'), "best must be one of 'bold', None"),
-    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs match'),
+    (dict(test='z'), "test must be 't' or 'bootstrap'"), (dict(correction='fdr'), "correction must be 'holm'"),
+    (dict(best='red'), "best must be 'bold' or None"),
+    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs that match'),
     (dict(rows='seed'), 'rows must be')])
 def test_invalid_tables_raise(options, message):
     with pytest.raises(ValueError, match=re.escape(message)): result_table(grid_frame(), **options)
@@ -469,7 +469,7 @@ def test_latex_fits_a_two_column_page(tmp_path):
     assert r'\tabcolsep' in narrow
     assert all(t.index('belowcaptionskip') < t.index(r'\caption') for t in (wide, narrow))
     with pytest.raises(ValueError,
-                       match="small must be None or one of 'small', 'footnotesize', 'scriptsize', got 'tiny'"):
+                       match="small must be 'small', 'footnotesize', 'scriptsize' or None, got 'tiny'"):
         table.latex(small='tiny')
     if shutil.which('pdflatex'):
         body = '\n'.join([r'\documentclass[10pt,twocolumn]{article}', r'\usepackage{booktabs}', r'\begin{document}',
