@@ -31,7 +31,8 @@ from ..core.leases import Lease, Leased
 from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
 from ..metrics.study_results import read_study, state_of
-from .trials import Trial, arguments_of, import_cloudpickle, leased_cell, most_tries
+from .trials import (Trial, arguments_of, check_known, import_cloudpickle, leased_cell, most_tries,
+                                   optional_module)
 from ..training.control import Stopped, unbroken
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05
@@ -56,16 +57,15 @@ def pack_run(
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05b
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
-def _check_member(member, end):
-    "Raise a `ValueError` unless `pack_run` could have written `member`, in an archive of `end` bytes"
+def _fault_of(member, end) -> str|None:
+    "Return why `pack_run` cannot have written `member` in an archive of `end` bytes, or None if it can have"
     name, *inside = member.name.split('/')
-    if not (member.isreg() or member.isdir()) or member.issparse():
-        raise ValueError(f'{member.name!r} is neither a regular file nor a folder')
+    if not (member.isreg() or member.isdir()) or member.issparse(): return 'is neither a regular file nor a folder'
     if member.name not in ('cell.json', 'name.json', 'run') and (name != 'run' or {'', '.', '..'} & {*inside}):
-        raise ValueError(f'{member.name!r} does not belong to a run')
-    if member.offset_data + member.size > end: raise ValueError(f'{member.name!r} is truncated')
+        return 'does not belong to a run'
+    if member.offset_data + member.size > end: return 'is truncated'
     if name != 'run' and member.size > _most_of_record:
-        raise ValueError(f'{member.name!r} has {member.size:,} bytes; at most {_most_of_record:,} are allowed')
+        return f'has {member.size:,} bytes; at most {_most_of_record:,} are allowed'
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2
 def _extract(archive, place):
@@ -73,7 +73,8 @@ def _extract(archive, place):
     end = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     with tarfile.open(fileobj=archive, mode='r:') as tar: # uncompressed only: a small compressed file can fill a disk
-        for member in tar: _check_member(member, end)
+        for member in tar:
+            if fault := _fault_of(member, end): raise ValueError(f'{member.name!r} {fault}')
         needed, free = sum(member.size for member in tar), shutil.disk_usage(place).free
         if needed > free: raise ValueError(f'it needs {needed:,} bytes of disk space, but only {free:,} are free')
         tar.extractall(place, filter='data')
@@ -115,8 +116,7 @@ def unpack_run(
     folder, study = Path(folder), read_study(Path(folder))
     with _incoming(folder, archive) as (place, name):
         names = [Path(c['run']).name for c in study['cells']]
-        if name not in names:
-            raise ValueError(f'unpack_run: the study in {folder} has no trial {name}; available: {", ".join(names)}')
+        check_known(f'unpack_run: the study in {folder} has no trial', [name], names)
         if 'error' not in read_object(place/'cell.json') and state_of(place/'run') != 'finished':
             raise ValueError(f'unpack_run: the run of {name} is not finished; finish its training before you send it')
         try:
@@ -428,8 +428,9 @@ class _Sending(_Arrivals):
 def _stages(study, cells) -> list:
     "Split `cells` into trials that need no other run, and those of each method that builds on others"
     building = [k for k, m in study.methods.items() if callable(m) and 'run_of' in arguments_of(m)]
-    parts = [[c for c in cells if c.method not in building], *([c for c in cells if c.method == k] for k in building)]
-    return [part for part in parts if part]
+    parts = {k: [] for k in (None, *building)} # None: trials that need no other run
+    for c in cells: parts[c.method if c.method in building else None].append(c)
+    return [part for part in parts.values() if part]
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg11b
 def run_on(
@@ -447,8 +448,6 @@ def run_on(
     if not shared and len(stages) > 1:
         raise ValueError('Study: run(shared=False) cannot train methods with run_of, because workers cannot access the '
                          'runs of other trials; use a shared folder, or train those methods here')
-    if in_flight is not None and in_flight < 1:
-        raise ValueError(f'Study: in_flight must be at least 1, got {in_flight}')
     crew = _Crew(executor)
     with tqdm(total=len(cells), desc='study', unit='run', disable=not study.progress, dynamic_ncols=True) as bar:
         sending = _Sending(study, crew, again, threads, devices, shared, bar, in_flight)
@@ -461,8 +460,7 @@ def run_on(
 class RayExecutor:
     "Executor with `submit` as in `concurrent.futures` for ray; start ray if necessary"
     def __init__(self, **options): # options of a ray task, such as num_cpus=1, num_gpus=1
-        try: import ray
-        except ImportError: raise ImportError("RayExecutor needs ray: pip install 'salviz[ray]'") from None
+        ray = optional_module('ray', 'ray', 'RayExecutor')
         if not ray.is_initialized(): ray.init()
         self.ray, self.options, self._tasks = ray, {'max_retries': 0, **options}, {}
 
