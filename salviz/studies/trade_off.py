@@ -184,8 +184,8 @@ def pareto(
     x:str='validation_accuracy',    # measure of the front
     y:str='plausibility_validation_token_f1', # measure of the front
     setting:str='weight',           # an argument of the study's method, or of `train`
-    start:Annotated[int, Ge(2)]=5,  # number of evenly spaced values with both ends; on a log scale 0 does not count
-    budget:Annotated[int, Ge(3)]=9, # total number of values; each is trained with every seed
+    start:Annotated[int, Ge(2), 'an integer of at least 2']=5,  # number of evenly spaced values with both ends; on a log scale 0 does not count
+    budget:Annotated[int, Ge(3), 'an integer of at least 3']=9, # total number of values; each is trained with every seed
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:

@@ -283,12 +283,12 @@ def start_training(
     """Start `train` in a worker thread and return its `Training`; raise for invalid arguments
 
     You can pause, resume, stop, wait for and await the `Training`."""
-    if 'progress' in kwargs:
-        raise ValueError('start_training: progress is an argument of train; leave it out, '
-                         'the returned Training reports its progress')
+    fault = ''
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
-        raise ValueError('start_training: this is one of several processes (WORLD_SIZE), which must train in step; '
-                         'use train in each of them')
+        fault = 'this is one of several processes (WORLD_SIZE), which must train in step; use train in each of them'
+    if 'progress' in kwargs:
+        fault = 'progress is an argument of train; leave it out, the returned Training reports its progress'
+    if fault: raise ValueError(f'start_training: {fault}')
     run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
     settings = Settings(**kwargs)
     turn.take(run_dir)
