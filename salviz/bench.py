@@ -270,7 +270,7 @@ def _check_fused(flops:dict):
 
 # %% ../nbs/13_cli/01_bench.ipynb #028
 def _turns(names:list, r:int) -> list:
-    "Return the order of round `r`, rotated by one position per round"
+    "Return the order of steps in round `r`, rotated by one position per round"
     k = r % len(names)
     return names[k:] + names[:k]
 
@@ -304,7 +304,7 @@ def _settled_rounds(
     tries=3,   # largest number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt in which it is closest to 1"
+    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt whose ratio is closest to 1"
     attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)
@@ -782,7 +782,7 @@ def bench(
 
 # %% ../nbs/13_cli/01_bench.ipynb #062c
 def _measure_beside(results, tokens, names, say, folder):
-    "Add the costs outside of the steps to `results`"
+    "Add the costs other than those of steps to `results`"
     shape, device = results['shape'], results['device']
     results['buckets'] = _measure_buckets(say)
     results['region'] = _measure_region(shape, tokens, device, say)

@@ -28,7 +28,7 @@ def _literal(word):
 def _parse_settings(
     words, # such as ['p=.3', 'target=gold']
 ) -> dict:
-    "Return the arguments of a method in `name=value` words as a dict"
+    "Parse `name=value` words into a dict of arguments"
     settings = {}
     for word in words:
         name, eq, value = word.partition('=')
@@ -299,7 +299,7 @@ def _run_bench(a):
 def _numbers(
     word, # such as '3', '0,5,-1' or '2-4'
 ) -> list:
-    "Parse whole numbers and ranges"
+    "Parse whole numbers and ranges of them"
     listed, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
@@ -314,14 +314,14 @@ def _numbers(
 def _heads(
     word, # numbers as for `_numbers`, or a word such as 'mean' or 'rollout'
 ) -> list:
-    "Parse heads"
+    "Parse numbers of heads, or a word such as 'mean'"
     if word.isalpha(): return [word]
     return _numbers(word)
 
 def _points(
     word, # a number or 'caption'
 ):
-    "Parse a font size"
+    "Parse a font size in points, or 'caption'"
     if word == 'caption': return word
     return _amount(word)
 
@@ -329,7 +329,7 @@ def _points(
 def _inches(
     word, # a number or a venue
 ):
-    "Parse a width"
+    "Parse a width in inches, or the name of a venue"
     try: number = float(word)
     except ValueError: return word
     if not math.isfinite(number): raise argparse.ArgumentTypeError(f'must be inches or a venue, got {word!r}')
@@ -354,7 +354,7 @@ def _run_show(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #016xc
 def _in_options(message, heads):
-    "Replace the arguments in an error message of `page_of` by the options of the command line"
+    "Replace the arguments in an error message from `page_of` with the options of the command line"
     message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
     message = message.replace('limit=None', '--limit 0')
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')

@@ -26,7 +26,7 @@ from .trials import arguments_of, check_known, optional_module
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
-    "Return the study among the `names` of a Python file"
+    "Return the only study among the variables `names` of a Python file"
     studies, problem = {id(x): (k, x) for k, x in reversed(names.items()) if isinstance(x, Study)}, 'creates no Study'
     if not studies and inspect.isfunction(names.get('study')):
         x = names['study']()
@@ -50,6 +50,9 @@ _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
 def _table_faults(table) -> Iterator[str]:
     "Yield what is wrong with the keys of a study's file, and with the types of their values"
+    if not isinstance(table, dict): yield f' must contain a table of keys, got {type(table).__name__}'
+    unknown = [k for k in table if k not in _parts]
+    if unknown: yield f' has unknown keys {", ".join(unknown)}; available: {", ".join(_parts)}'
     lacking = [k for k in ('model', 'data', 'methods') if k not in table]
     if lacking: yield f' lacks {", ".join(lacking)}; a study needs model, data and methods'
     for k, x in table.items():
@@ -58,13 +61,11 @@ def _table_faults(table) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds009b
 def _read_table(file) -> dict:
-    "Return the contents of a TOML or JSON file, with the types of its keys checked"
+    "Return the contents of a TOML or JSON file, after checking its keys and their types"
     text = read_utf8(file)
     parse = {'.toml': tomllib.loads, '.json': json.loads}[file.suffix]
     try: table = parse(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{file} cannot be read: {e}') from None
-    if not isinstance(table, dict): raise ValueError(f'{file} must contain a table of keys, got {type(table).__name__}')
-    check_known(f'{file} has unknown keys', table, _parts)
     for fault in _table_faults(table): raise ValueError(f'{file}{fault}')
     return table
 
@@ -73,7 +74,7 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
 class Recipe:
-    """The function `make` with fixed `arguments`; its signature has those that are left `open`
+    """The function `make` with fixed `arguments`; its signature has the remaining arguments `open`
 
     A study identifies a recipe by its name, which contains the fixed arguments."""
     def __init__(self, make, arguments:dict, open, name=None):
@@ -111,7 +112,7 @@ def _data_of(table, file, settings):
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
     open = [k for k in _sizes if k in settings]
     twice, fault = [k for k in open if k in arguments], ''
-    if not isinstance(arguments.get('name'), str): fault = 'data needs a name, a string'
+    if not isinstance(arguments.get('name'), str): fault = 'data must have a name, which is a string'
     elif twice: fault = f'{", ".join(twice)} given twice, in data and in settings; remove one'
     if fault: raise ValueError(f'{file}: {fault}')
     columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
@@ -129,13 +130,13 @@ def _method_kinds() -> dict: # {name: class}
             if issubclass(kind, methods.Method) and kind not in (methods.Method, methods.Together)}
 
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of the class `kind`, and replace the names of runs in its arguments by the runs"
+    "Create a method of the class `kind`; arguments that name a run are replaced by that run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
-    "Return a method or its class, or a `Recipe` if it builds on the run of another method"
+    "Return a method, its class, or a `Recipe` if the method builds on the run of another one"
     where, kinds = f'{file}: methods.{name}', _method_kinds()
     if isinstance(table, str): table = dict(kind=table)
     for fault in _method_faults(name, table, kinds): raise ValueError(f'{where}{fault}')

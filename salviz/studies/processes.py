@@ -29,7 +29,7 @@ def in_step(
     n:int, # number of processes on this machine
     *what, # command line of each process, after the launcher's options
 ) -> tuple: # (command, environment), for `subprocess`
-    "Return the command and environment that start `n` processes which split each batch"
+    "Return a command and its environment that start `n` processes, which split each batch"
     import torch
     gpus = torch.cuda.device_count()
     if gpus and n > gpus:
@@ -115,7 +115,7 @@ def train_in_step(
     cell,                 # `Trial` of the study
     check=lambda: None,   # raises an exception to end training at once; returns True to stop after a step
 ) -> Run: # the finished run
-    "Train the trial `cell` in several processes, which end with this one"
+    "Train the trial `cell` in several processes, which end when this process ends"
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))

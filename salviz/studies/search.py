@@ -108,7 +108,7 @@ def _waiting(optuna_study):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se013b
 class _OptunaTrials(_PointStudy):
-    "Asks Optuna for points, and tells it their values"
+    "A point study that gets its points from Optuna and reports their values to it"
     def _open_optuna(self):
         "Open or create Optuna's study, which stores the points and their values"
         optuna = _optuna()
@@ -152,7 +152,7 @@ class _OptunaTrials(_PointStudy):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se014
 class _RunningSearch(_OptunaTrials):
-    "Runs the search, and reports the best point"
+    "A search that can be run, and that reports its best point"
     def _report(self, busy):
         "Report failed trials only at the end, since Optuna handles failed points during the search"
         if busy or len(self.points) >= self.trials: super()._report(busy)

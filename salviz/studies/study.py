@@ -65,7 +65,8 @@ def _fault_of_measure(name, m, splits) -> str|None:
     "Return why a study cannot use the measure `m` called `name`, or None if it can"
     if not re.fullmatch(r'\w[\w. -]*', str(name)):
         return f'measure {name!r} needs a name of letters and digits; use measures={{name: function}}'
-    if name in ('method', 'seed', 'run'): return f'{name!r} cannot be the name of a measure, because it is a column already'
+    if name in ('method', 'seed', 'run'):
+        return f'{name!r} cannot be the name of a measure, because it is a column already'
     if isinstance(m, str):
         if is_measure(m, splits): return None
         return f'unknown measure {m!r}; available: {", ".join(measure_names(splits))}, and your own functions'
@@ -97,7 +98,7 @@ def _source_and_values(f) -> tuple:
 
 # %% ../../nbs/07_studies/03_study.ipynb #013c
 def _measure_code(measure) -> str:
-    "Return what identifies `measure`: its name, its `version`, or a hash of its source and of the values it uses"
+    "Return an identifier of `measure`: its name, its `version`, or a hash of its source and of the values it uses"
     if isinstance(measure, str): return measure
     version = getattr(measure, 'version', None)
     if version is not None: return f'version {version}'
@@ -162,8 +163,8 @@ class _StudyArguments(StudyResults):
     def check_live(self):
         "Raise if this study was opened from its folder, without what is needed to train"
         if not self.live:
-            raise ValueError('Study: Study.open returns results only; create the Study with its model, data and methods '
-                             'again to run or grow it')
+            raise ValueError('Study: Study.open returns results only; create the Study with its model, data and '
+                             'methods again to run or grow it')
 
     def _check(self) -> list:
         "Check the arguments; return the names of the settings that every trial takes"
@@ -282,7 +283,7 @@ def _new(values, others): return [x for x in values if x not in others]
 def _shown_values(settings) -> dict: return {k: [*map(shown_value, values)] for k, values in settings.items()}
 
 def _extended_only(old, new) -> dict:
-    "Return the design `new` without the methods, seeds and values that `old` does not have"
+    "Return the design `new` without the methods, seeds and values that are not in `old`"
     settings = {k: _common(v, old['settings'].get(k, v)) for k, v in new['settings'].items()}
     return dict(new, methods={k: v for k, v in new['methods'].items() if k in old['methods']},
                 seeds=_common(new['seeds'], old['seeds']), settings=settings)
@@ -294,7 +295,7 @@ class _Design(_TrialParts):
     _completed:dict # {method: function that adds arguments which earlier versions did not have}
 
     def _design(self) -> dict:
-        "Return everything that determines a number, as plain values"
+        "Return everything that determines the results, as plain values"
         from salviz.data.texts import fingerprint
         from salviz.models.loading import weights_checksum
         methods, first, self._completed = {}, {}, {}
@@ -308,7 +309,8 @@ class _Design(_TrialParts):
             net = self._load(self.cells[0])[0]
             model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
         return dict(methods=methods, seeds=list(self.seeds),
-                    settings=_shown_values(self.settings), model=model, data=_described(self.data, facts) if callable(self.data) else facts,
+                    settings=_shown_values(self.settings), model=model,
+                    data=_described(self.data, facts) if callable(self.data) else facts,
                     train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
 
     def _described_method(self, name, spec, cell) -> dict:
@@ -341,7 +343,7 @@ class _Design(_TrialParts):
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):
-        "Add arguments that an earlier version did not have to `was`, the stored method `name`"
+        "Add the arguments that are new in this version to `was`, the stored form of the method `name`"
         if name not in self._completed or name not in methods or 'args' not in was: return
         filled = json.loads(to_json(self._completed[name](was['args'])))
         was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}
@@ -349,11 +351,11 @@ class _Design(_TrialParts):
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
 class _GrowingStudy(_Design):
-    "Adds values to settings, and stores them in the folder"
+    "A study whose settings can get further values"
     _shared:list # names of the settings that every trial takes
 
     def _take_in(self, grown):
-        "Create the trials, with the values `grown` {setting: values} after those of the constructor"
+        "Create the trials; the values `grown` {setting: values} come after those of the constructor"
         self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
@@ -368,7 +370,7 @@ class _GrowingStudy(_Design):
                              f'{"; ".join(differs)}. Create the Study again with that design')
 
     def _write_cells(self, **more):
-        "Write the current settings and trials into study.json, and the entries `more`"
+        "Write the current settings, the trials and the entries `more` into study.json"
         self.manifest['design']['settings'] = _shown_values(self.settings)
         self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
         self.manifest = json.loads(to_json(self.manifest))
@@ -392,7 +394,7 @@ class _GrowingStudy(_Design):
 
 # %% ../../nbs/07_studies/03_study.ipynb #024
 def _set_aside(path):
-    "Move the run folder `path` into superseded/ of the study"
+    "Move the run folder `path` into the folder superseded/ of its study"
     aside = path.parent.parent/'superseded'
     aside.mkdir(exist_ok=True)
     k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
@@ -400,7 +402,7 @@ def _set_aside(path):
 
 # %% ../../nbs/07_studies/03_study.ipynb #024b
 class _TrainedTrials(_GrowingStudy):
-    "Trains single trials"
+    "Training of single trials"
     def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if this call trained them, else None)
         "Return the finished run of `cell`"
         path = self.folder/'runs'/cell.name
@@ -451,7 +453,7 @@ def _called(f, offered, seed):
 
 # %% ../../nbs/07_studies/03_study.ipynb #027m
 class _MeasuredTrials(_TrainedTrials):
-    "Measures single trials, and stores the results"
+    "Measurement of single trials, and storage of the results"
     _codes:dict # {measure: what identifies its code}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
@@ -489,7 +491,7 @@ def _may_use(cell, other) -> bool:
 
 # %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
-    "Deletes checkpoints that no trial needs any longer"
+    "Deletion of checkpoints that no trial needs any longer"
     def _lease(self, cell): return leased_cell(self.folder, cell.name, self.patience)
 
     def _building(self) -> set:
@@ -531,12 +533,12 @@ class _Checkpoints(_MeasuredTrials):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031
 def _is_blameless(e) -> bool:
-    "Return whether the error `e` is not the fault of a trial, but of the study, or a stop"
+    "Return whether the error `e` ends the whole study instead of counting as a failure of one trial"
     return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
 
 # %% ../../nbs/07_studies/03_study.ipynb #031b
 class _FinishedTrials(_Checkpoints):
-    "Trains and measures single trials, each by one process at a time"
+    "Training and measurement of single trials, each by one process at a time"
     def _finish(self, cell, again, check=lambda: None):
         """Train and measure `cell`, or store the error that prevents it
 
@@ -583,7 +585,7 @@ class _FinishedTrials(_Checkpoints):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031w
 class _TrialList(_FinishedTrials):
-    "Chooses the trials to run, and reports on them"
+    "Selection of the trials to run, and reports on them"
     def _is_over(self, cell) -> bool:
         "Return whether `cell` is finished and all its measures are up to date"
         record = self._record(cell.name)
@@ -596,7 +598,7 @@ class _TrialList(_FinishedTrials):
         why:str='its process died repeatedly during training; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
-        "Record that `cell` is not tried again; keep an existing error"
+        "Record that `cell` must not be tried again, and why; an existing error is not replaced"
         try:
             with self._lease(cell):
                 record = self._record(cell.name)
@@ -635,7 +637,7 @@ class _TrialList(_FinishedTrials):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):
-    "Runs all trials, here or on workers"
+    "Execution of all trials, in this process or on workers"
     def _grouped(self, devices) -> list:
         "Group `devices` by worker, with one device for each of its processes"
         devices, n = list(devices), self.processes
@@ -679,7 +681,7 @@ class _RunningStudy(_TrialList):
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
-    "Train methods x seeds x settings in `folder`, and return the results as tables, see `StudyResults`"
+    "A study that trains methods x seeds x settings in `folder`, and returns the results as tables, see `StudyResults`"
     patience = 120. # seconds after which an inactive process on another host counts as dead, see `Lease`
 
     @validated

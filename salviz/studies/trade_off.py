@@ -35,7 +35,7 @@ def _marked_words(
     data,            # a split with a column rationale
     max_length=None, # maximum number of tokens; None: the maximum of `model`
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] for each)
-    "Return which words of each text people marked, up to the maximum length"
+    "Return which words of each text annotators marked, up to the maximum length"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(marked)
@@ -44,7 +44,7 @@ def _marked_words(
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td07b
 class RationalePlausibility:
-    "Measure of a study: SPLIT_token_f1 and SPLIT_auprc of an attribution compared with the rationales of each split"
+    "Study measure that compares an attribution with the rationales of each split (SPLIT_token_f1, SPLIT_auprc)"
     @validated
     def __init__(self,
         attribution:str='input_x_gradient',              # name of an attribution, see `registered_attributions`
@@ -73,11 +73,10 @@ class RationalePlausibility:
         "Return the scores of `model` on each split"
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
-            if split not in data or 'rationale' not in data[split].column_names:
-                raise ValueError(f'RationalePlausibility: {split} has no rationales; splits with rationales: '
-                                 f'{", ".join(k for k, d in data.items() if "rationale" in d.column_names) or "none"}; '
-                                 'use splits= to choose them')
-            part = data[split] if self.most is None else data[split].select(range(min(self.most, len(data[split]))))
+            existing = [k for k, d in data.items() if 'rationale' in d.column_names]
+            check_known('RationalePlausibility: splits= contains splits without rationales:', [split], existing)
+            part = data[split]
+            if self.most is not None: part = part.select(range(min(self.most, len(part))))
             encoded, flags = _marked_words(model, tokenizer, part, length)
             if not any(f.any() for f in flags):
                 raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; remove {split} '
@@ -113,8 +112,8 @@ def _faults_of_study(study, setting) -> Iterator[str]:
         yield ('study must be a Study with its model, data and methods, because pareto trains more runs; for the '
                'existing front of an opened study, use front_of')
     if setting not in study.settings:
-        yield (f'the study has no setting {setting!r}; available: {", ".join(study.settings) or "none"}; create it with '
-               f'settings=dict({setting}=[0, .1, 10])')
+        yield (f'the study has no setting {setting!r}; available: {", ".join(study.settings) or "none"}; create it '
+               f'with settings=dict({setting}=[0, .1, 10])')
     others = [k for k, v in study.settings.items() if k != setting and len(v) > 1]
     if others: yield f'{", ".join(others)} also have several values; create one study for each'
     takes = [name for name, m in study.methods.items() if setting in arguments_of(m) or setting in study._shared]
@@ -184,8 +183,10 @@ def pareto(
     x:str='validation_accuracy',    # measure of the front
     y:str='plausibility_validation_token_f1', # measure of the front
     setting:str='weight',           # an argument of the study's method, or of `train`
-    start:Annotated[int, Ge(2), 'an integer of at least 2']=5,  # number of evenly spaced values with both ends; on a log scale 0 does not count
-    budget:Annotated[int, Ge(3), 'an integer of at least 3']=9, # total number of values; each is trained with every seed
+    # number of evenly spaced values, including both ends; on a log scale 0 does not count
+    start:Annotated[int, Ge(2), 'an integer of at least 2']=5,
+    # total number of values; each is trained with every seed
+    budget:Annotated[int, Ge(3), 'an integer of at least 3']=9,
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:

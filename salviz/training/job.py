@@ -119,7 +119,7 @@ def _training_arguments(
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02
 def _lacks_for_inductor() -> str: # '' if nothing is missing
-    "Return what inductor, the default backend of torch.compile, needs and this machine lacks"
+    "Return what this machine lacks for inductor, the default backend of torch.compile"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
@@ -153,7 +153,7 @@ def _size(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039b
 def _begins_with(model) -> dict:
-    "Return the settings of a salviz network's initial weights, where they differ from torch's initialisation"
+    "Return the settings of a salviz network's initial weights that differ from torch's initialisation"
     config = getattr(model, 'config', None)
     facts = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
     return {name: x for name, x in facts.items() if x is not None}

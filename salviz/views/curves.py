@@ -55,7 +55,7 @@ _dashes = ((), (5, 1.7), (1.2, 1.5), (6, 1.6, 1.2, 1.6)) # lengths of dashes and
 _marks = ('circle', 'square', 'triangle', 'diamond', 'cross', 'star')
 
 def _line_style(i:int) -> tuple: # (colour, dashes, mark)
-    "Return the style of line number `i`"
+    "Return the style of the `i`-th line"
     return colours[i % 7], _dashes[i % 4], _marks[i % 6]
 
 def styles_of(names) -> list:
@@ -89,7 +89,7 @@ def spread(
     band='deviation',
     ends=(-np.inf, np.inf), # lowest and highest possible value, see `ends_of`; bands are clipped to them
 ) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run deviation, low and high are NaN
-    "Return the mean of `values` over runs and its band"
+    "Return the mean of `values` over runs, with its band"
     check_choice('band', band, bands)
     values = np.asarray(values, dtype=float)
     mean, n, none = values.mean(0), len(values), np.full(values.shape[1:], np.nan)
@@ -447,6 +447,7 @@ def _frame_faults(frame, columns) -> Iterator[str]:
     if missing := [k for k in columns if k not in frame.columns]:
         yield (f'the frame has no column {", ".join(map(repr, missing))}; available: '
                f'{", ".join(map(str, frame.columns))}')
+    if not len(frame): yield 'the frame has no rows'
 
 def frame_with(
     frame,         # a tidy frame or the results of a study
@@ -468,10 +469,9 @@ def checked_frame(
     value:str, # numeric column
 ) -> pd.DataFrame:
     "Return `frame` with required index levels as columns; raise a ValueError if it has no rows of numbers"
-    frame, fault = frame_with(frame, view, keys, value), ''
-    if not len(frame): fault = 'the frame has no rows'
-    if frame[value].dtype.kind not in 'iufb': fault = f'column {value!r} must be numeric, got {frame[value].dtype}'
-    if fault: raise ValueError(f'{view}: {fault}')
+    frame = frame_with(frame, view, keys, value)
+    if frame[value].dtype.kind not in 'iufb':
+        raise ValueError(f'{view}: column {value!r} must be numeric, got {frame[value].dtype}')
     return frame
 
 # %% ../../nbs/10_views/01_curves.ipynb #048b
@@ -555,7 +555,7 @@ def _by_training(frame, training, value): # (frame, styles)
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
-    "Describe the dotted lines of random removal, if there are any"
+    "Describe the dotted lines, which show random removal, if there are any"
     has_random = any(m.endswith(', random') for m in frame['method'])
     return '; dotted: the same fraction removed at random'*has_random
 
@@ -646,7 +646,7 @@ def _label(x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
-    """Return the rows of `frame` with values for `settings`, and a note on rows without, such as the baseline of a
+    """Return the rows of `frame` with values for `settings`, and a note on the other rows, such as the baseline of a
     nested grid"""
     checked = checked_frame(frame, 'sensitivity_grid', settings, value)
     is_complete = checked[settings].notna().all(axis=1)
@@ -771,15 +771,15 @@ def _samples(frame, view, by, value, log, whiskers):
         raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
     if log is None: log = _spans_two_decades(every, whiskers)
-    if log and (every < 0).any():
-        raise ValueError(f'{view}: log=True needs non-negative values, got {every.min():.3g}; '
-                         'use absolute values or norms')
-    zeros = dict.fromkeys(samples, 0)
+    zeros, fault = dict.fromkeys(samples, 0), ''
     if log:
         zeros = {name: int((sample == 0).sum()) for name, sample in samples.items()}
         samples = {name: sample[sample > 0] for name, sample in samples.items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
-        raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
+        fault = f'{listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False'
+    if log and (every < 0).any():
+        fault = f'log=True needs non-negative values, got {every.min():.3g}; use absolute values or norms'
+    if fault: raise ValueError(f'{view}: {fault}')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero and left out, '
               'since a logarithmic axis cannot show them.' for name, k in zeros.items() if k]
     return samples, zeros, log, notes
@@ -851,7 +851,7 @@ def _gradient_histogram(
 # %% ../../nbs/10_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MetricTable(Chart):
-    "A table of results: `frame` is the one of a `ResultTable`, with one cell per row"
+    "A table of results: `frame` is that of a `ResultTable`, with one cell per row"
     row_heads:tuple  # headings of the columns that name the rows
     heads:tuple      # headings of the numeric columns, with an arrow for the better direction
     names:tuple      # names of the rows: a tuple for each, as long as `row_heads`

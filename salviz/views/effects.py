@@ -49,7 +49,6 @@ def _texts(frame, column):
 def _effect_rows(frame):
     "Return the rows of `frame` in the columns of a `Forest`, before scaling"
     table = frame_with(frame, 'forest', _needed)
-    if not len(table): raise ValueError('forest: the frame has no rows')
     out = pd.DataFrame({k: _texts(table, k) for k in ('name', 'title', 'group', 'word', 'rule')})
     out['rule'], out['word'] = out['rule'].replace('', 'better'), out['word'].map(renamed_verdict)
     for rule in out['rule']: check_choice('forest: rule', rule, _rules)
@@ -88,7 +87,7 @@ def _scaled_rows(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
-    "Describe the number of each verdict, '' if there are none"
+    "Describe how often each verdict occurs; '' without verdicts"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
@@ -123,7 +122,8 @@ def forest(
     alone = rows['name'][rows['mean'].notna() & rows['low'].isna()]
     if len(alone): notes = (*notes, f'No interval: {", ".join(alone)}.')
     if beyond: notes = (*notes, 'Arrows: values beyond the axis, printed as numbers.')
-    return Forest(title=title, subtitle=f'{counted(len(rows), "effect")}   positive: as claimed', notes=notes, frame=shown,
+    many = counted(len(rows), 'effect')
+    return Forest(title=title, subtitle=f'{many}   positive: as claimed', notes=notes, frame=shown,
                   names=tuple(shown['name']), groups=chosen, scaled=scaled, x_label=x_label, limits=limits,
                   caption=_forest_caption(rows, scaled, title, confidence, power) + about(frame))
 
@@ -183,7 +183,7 @@ def _band_words(frame, means, band, deviation):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
 def _joined(frame, columns):
-    "Return row names: the values of `columns`, with titles of methods"
+    "Return the names of rows: the values of `columns`, with methods replaced by their titles"
     def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
     return [words(row) for row in frame[columns].itertuples(index=False)]
 
@@ -200,7 +200,7 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return `value` for two methods, paired row by row"
+    "Return `value` for two methods, in pairs of one value each"
     keys = as_list(rows)
     rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))

@@ -28,8 +28,8 @@ from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, che
 from ..core.words import number_words, panel_letters
 from .base import (View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning,
                                best_head, blocked_keys, check_names, chosen_by, class_words, counted, custom_patterns,
-                               cut_name, fixed, infos_of, layer_row, masked_sentence, method_title, methods_of,
-                               not_finite, pattern_name, picked, robust_limit, shown_image, telling_head,
+                               cut_name, fixed, infos_of, layer_row, listed_sources, masked_sentence, method_title,
+                               methods_of, not_finite, pattern_name, picked, robust_limit, shown_image, telling_head,
                                tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
@@ -71,7 +71,7 @@ def _on_units(values, units, how='map'):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
-    """Return the fraction of the attention of words on words of the head's pattern [layers, heads], over the rows
+    """Return the fraction of attention from words to words on the head's pattern [layers, heads], over the rows
     that the pattern guides; 0 where it was not recorded"""
     words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
     out = np.zeros_like(word_fractions(snapshot, layers))
@@ -85,7 +85,7 @@ def _on_patterns(snapshot, layers):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
-    "Return the largest minus the smallest attention of a word to a word [layers, heads], mean over rows"
+    "Return the range of attention from a word to words [layers, heads], largest minus smallest, mean over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
     return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
@@ -472,7 +472,7 @@ def _pooled_row(snapshot, units, values):
 
 # %% ../../nbs/10_views/02_maps.ipynb #029b
 def _tied_words(attribution, tied, name) -> tuple: # of notes
-    "Describe the rows that are `tied` and so have no ranks; give the reason if their attributions are all 0"
+    "Describe the `tied` rows, which have no ranks, and the reason if all their attributions are 0"
     if tied is None or not tied.any(): return ()
     none = (np.nan_to_num(attribution[tied]) == 0).all()
     rows = f'{tied.sum()} of {len(tied)} rows'
@@ -651,7 +651,7 @@ def _at_steps(run, probe, steps, name, most):
         if steps is None: wanted = [s for s, p in run.recorded if p == probe]
         # without any, the run raises an error that lists the recorded steps
         every = [run.snapshot(s, probe) for s in wanted] or [run.snapshot(probe=probe)]
-    if not every: raise ValueError('evolution: no snapshots to show; pass a run or a list of snapshots')
+    every = listed_sources('evolution', every)
     if steps is not None: return every, []
     able = [s for s in every if name in s.arrays] or every[-1:]
     shown, notes = _spread(able, most), []
@@ -779,21 +779,24 @@ class ColouredSentences(View):
     unit:str             # label of the colour bar
 
 # %% ../../nbs/10_views/02_maps.ipynb #048b
+def _check_shape(name, values, texts, unit):
+    "Raise a ValueError unless `values` has one number for each of `texts`"
+    if values.shape != (len(texts),):
+        raise ValueError(f'coloured_sentences: {name} must have one number for each {unit} ({len(texts)}), got shape '
+                         f'{list(values.shape)}')
+
 def _coloured(source, words, evidence):
     "Return labels, special flags, values, continuation flags and unit of one sentence"
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
-        if values.shape != (len(labels),):
-            raise ValueError(f'coloured_sentences: values must contain one number for each of {len(labels)} labels, '
-                             f'got shape {list(values.shape)}')
+        _check_shape('values', values, labels, 'label')
         shown = tuple(cut_name(str(l)) for l in labels)
         return shown, np.isnan(values), values, np.zeros(len(labels), dtype=bool), 'saliency'
     name, called = saliency_of(source)
     if evidence: name, called = evidence, evidence.replace('_', ' ')
     values, = arrays_of(source, 'coloured_sentences', name or 'saliency')
-    if values.shape != (len(source.tokens),):
-        raise ValueError(f'coloured_sentences: {name} must have one number per token, got shape {list(values.shape)}')
+    _check_shape(name, values, source.tokens, 'token')
     units, ids = _units_of(source, words), np.asarray(source.word_ids)
     pieces = np.r_[False, (ids[1:] == ids[:-1]) & (ids[1:] >= 0)]
     if words: pieces = np.zeros(len(units.labels), dtype=bool)
@@ -835,8 +838,7 @@ def coloured_sentences(
     "Return sentences coloured by saliency on one scale"
     name = 'coloured_sentences'
     if isinstance(sources, tuple): sources = [sources]
-    sources = as_list(sources)
-    if not sources: raise ValueError(f'{name}: no sentences; pass snapshots or (labels, values) pairs')
+    sources = listed_sources(name, sources, 'snapshots or (labels, values) pairs')
     snapshots = [s for s in sources if hasattr(s, 'arrays')]
     sentences = [_coloured(s, words, evidence) for s in sources]
     shared, headings = [], [None]*len(sources)
@@ -936,8 +938,7 @@ def masked_pairs(
 ) -> MaskedPairs:
     """Return sentences coloured by the saliency that ranks words, with the replacing words of the masked copy
     (saliency guided training)"""
-    snapshots = as_list(snapshots)
-    if not snapshots: raise ValueError('masked_pairs: no sentences; pass snapshots of saliency guided training')
+    snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
     check_names('masked_pairs', names, len(snapshots))
     views = [masked_sentence(s) for s in snapshots]
     shared, distinct = _distinctions(snapshots)

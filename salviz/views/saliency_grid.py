@@ -16,15 +16,15 @@ import numpy as np
 from ..core.names import listed, methods_words
 from ..core.validation import Names, PositiveInt, check_choice
 from ..metrics.tasks import modalities
-from .base import (View, as_list, check_names, cut_name, fixed, methods_of, picked, robust_limit,
-                               shown_image, which_snapshot)
+from .base import (View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked,
+                               robust_limit, shown_image, which_snapshot)
 from .curves import plain_series_name
 from .maps import saliency_of
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SaliencyGrid(View):
-    "Maps [item][column] on one colour scale; `labels` are the concatenated words of all texts"
+    "Saliency maps [item][column] on one colour scale; `labels` are the concatenated words of all texts"
     modality:str      # 'image', 'series' or 'text'
     items:tuple       # names of the inputs
     inputs:tuple      # image: [height, width, 1 or 3] from 0 to 1; series: [time, features]; text: a tuple of words
@@ -113,7 +113,7 @@ def _as_input(x, modality):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
-    "Like `_of_snapshots`, for {training: {method: maps}}"
+    "Return the same as `_of_snapshots`, for {training: {method: maps}}"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: expected {training: {saliency method: [a map for each input]}} and inputs= '
                          '(images, series or lists of words)')
@@ -186,8 +186,7 @@ def saliency_grid(
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
     if isinstance(source, dict): kind, inputs_by_item, columns, wrong = _of_arrays(source, inputs, modality, names)
     else:
-        snapshots = as_list(source)
-        if not snapshots: raise ValueError('saliency_grid: no snapshots; pass at least one')
+        snapshots = listed_sources('saliency_grid', source)
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
     shown = picked('saliency_grid', 'trainings', dict.fromkeys(t for t, _ in columns), trainings)
     if methods is not None: methods = [plain_series_name(m) for m in as_list(methods)]

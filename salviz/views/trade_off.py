@@ -50,13 +50,13 @@ def _measure_words(measure) -> str:
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009b
 def _front_of(source, options):
     "Convert `source` to a `Front`"
-    if isinstance(source, Front):
-        if options:
-            raise ValueError(f'trade_off: got a finished front; pass {", ".join(options)} to pareto or front_of')
-        return source
-    if not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
-        raise ValueError('trade_off: source must be a Front, a study, or a table with method, seed, the setting and '
-                         f'both metrics, got {type(source).__name__}')
+    is_front, fault = isinstance(source, Front), ''
+    if is_front and options: fault = f'got a finished front; pass {", ".join(options)} to pareto or front_of'
+    if not is_front and not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
+        fault = ('source must be a Front, a study, or a table with method, seed, the setting and both metrics, got '
+                 f'{type(source).__name__}')
+    if fault: raise ValueError(f'trade_off: {fault}')
+    if is_front: return source
     return front_of(source, **options)
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009c
