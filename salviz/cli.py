@@ -48,11 +48,11 @@ def _refuse_unknown(
 ):
     "Raise an error for settings that are arguments of none of `takers`"
     import inspect
-    from salviz.studies.trials import check_known
+    from salviz.studies.trials import check_allowed
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     arguments = (p for f in takers for p in inspect.signature(f).parameters.values())
     accepted = list(dict.fromkeys(p.name for p in arguments if p.kind in kinds and p.name not in ('self', *apart)))
-    check_known(f'{who}: no argument', settings, accepted)
+    check_allowed(f'{who}: no argument', settings, accepted)
 
 # %% ../nbs/13_cli/02_cli.ipynb #301
 def _size(
@@ -112,9 +112,9 @@ def _run_examples(a):
 def _run_train(a):
     import salviz
     from salviz import methods
-    from salviz.studies.trials import check_known
+    from salviz.studies.trials import check_allowed
     names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    check_known('train: unknown method', [a.method], names)
+    check_allowed('train: unknown method', [a.method], names)
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
@@ -153,8 +153,8 @@ def _load_head(name, data, seed):
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
     "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown ones"
-    from salviz.studies.trials import check_known
-    check_known(f'{kind.__name__}: no argument', settings, kind.accepted())
+    from salviz.studies.trials import check_allowed
+    check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)
 
 # %% ../nbs/13_cli/02_cli.ipynb #010

@@ -22,7 +22,7 @@ from ..core.files import read_utf8
 from ..core.validation import shown, validated
 from .processes import end_with_parent
 from .study import Study
-from .trials import arguments_of, check_known, optional_module
+from .trials import arguments_of, check_allowed, optional_module
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
@@ -117,7 +117,7 @@ def _data_of(table, file, settings):
     if fault: raise ValueError(f'{file}: {fault}')
     columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
     loader = _loader(arguments['name'], columns)
-    check_known(f'{file}: data has unknown keys', columns, [*list(arguments_of(loader))[1:], *_sizes])
+    check_allowed(f'{file}: data has unknown keys', columns, [*list(arguments_of(loader))[1:], *_sizes])
     arguments['name'] = _beside(file, arguments['name'])
     if open: return Recipe(load_examples, arguments, open)
     return load_examples(**arguments)
@@ -142,7 +142,7 @@ def _method_of(name, table, file, settings=()):
     for fault in _method_faults(name, table, kinds): raise ValueError(f'{where}{fault}')
     kind, arguments = kinds[table.get('kind', name)], {k: x for k, x in table.items() if k != 'kind'}
     takes = arguments_of(kind)
-    check_known(f'{where} has unknown keys', arguments, ['kind', *takes])
+    check_allowed(f'{where} has unknown keys', arguments, ['kind', *takes])
     if any(isinstance(x, dict) for x in arguments.values()):
         open = ['run_of', *(k for k in takes if k in settings)]
         return Recipe(partial(_with_runs, kind), arguments, open, kind.__name__)

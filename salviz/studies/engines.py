@@ -31,7 +31,7 @@ from ..core.leases import Lease, Leased
 from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
 from ..metrics.study_results import read_study, state_of
-from .trials import (Trial, arguments_of, check_known, import_cloudpickle, leased_cell, most_tries,
+from .trials import (Trial, arguments_of, check_allowed, import_cloudpickle, leased_cell, most_tries,
                                    optional_module)
 from ..training.control import Stopped, unbroken
 
@@ -116,7 +116,7 @@ def unpack_run(
     folder, study = Path(folder), read_study(Path(folder))
     with _incoming(folder, archive) as (place, name):
         names = [Path(c['run']).name for c in study['cells']]
-        check_known(f'unpack_run: the study in {folder} has no trial', [name], names)
+        check_allowed(f'unpack_run: the study in {folder} has no trial', [name], names)
         if 'error' not in read_object(place/'cell.json') and state_of(place/'run') != 'finished':
             raise ValueError(f'unpack_run: the run of {name} is not finished; finish its training before you send it')
         try:

@@ -20,7 +20,7 @@ from ..core.validation import PositiveInt, validated
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
 from .study import Study
-from .trials import check_known, optional_module, study_cells
+from .trials import check_allowed, optional_module, study_cells
 from ..training.settings import shown_value
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007
@@ -215,7 +215,7 @@ class Search(_RunningSearch):
         self._study_arguments = dict(model=model, data=data, methods=methods, better=better, **train)
         self._way = (better or {}).get(by) or better_of(by)
         self.start = {k: _middle(d) for k, d in self.space.items()} | (start or {})
-        check_known('Search: start has unknown settings', start or (), space)
+        check_allowed('Search: start has unknown settings', start or (), space)
         for fault in self._search_faults(measures): raise ValueError(f'Search: {fault}')
         self.points = read_study(Path(folder)).get('points') if (Path(folder)/'study.json').exists() else [self.start]
         settings = {k: [self.start[k]] for k in self.space}

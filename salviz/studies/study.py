@@ -37,8 +37,7 @@ from ..metrics.statistics import checked_better, is_measure, measure_names, meas
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
 from .processes import examples_per_process, train_in_step
-from .trials import (Trial, arguments_of, check_known, fresh_method, leased_cell, most_tries,
-                                   study_cells)
+from .trials import Trial, arguments_of, check_allowed, fresh_method, leased_cell, most_tries, study_cells
 from ..training.control import Checked, Stopped
 from ..training.settings import Settings, plain, shown_value
 
@@ -143,7 +142,7 @@ def _check_required(makers, settings):
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
-        check_known(f'Study: {what} requires', required, [*further, *settings])
+        check_allowed(f'Study: {what} requires', required, [*further, *settings])
 
 # %% ../../nbs/07_studies/03_study.ipynb #018-2
 class _StudyArguments(StudyResults):
@@ -160,7 +159,7 @@ class _StudyArguments(StudyResults):
     progress:bool
     patience:float  # seconds, see `Study`
 
-    def check_live(self):
+    def check_live(self) -> None:
         "Raise if this study was opened from its folder, without what is needed to train"
         if not self.live:
             raise ValueError('Study: Study.open returns results only; create the Study with its model, data and '
@@ -169,13 +168,13 @@ class _StudyArguments(StudyResults):
     def _check(self) -> list:
         "Check the arguments; return the names of the settings that every trial takes"
         for fault in self._faults(): raise ValueError(f'Study: {fault}')
-        check_known('Study: train has no argument', self.train, _of_train)
+        check_allowed('Study: train has no argument', self.train, _of_train)
         values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
         for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # raises the errors of `train`
         for batch in self._values_of('batch_size', Settings.batch_size): examples_per_process(batch, self.processes)
         shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
         allowed = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
-        check_known('Study: train, methods, model and data have no argument', self.settings,
+        check_allowed('Study: train, methods, model and data have no argument', self.settings,
                     list(dict.fromkeys(allowed)))
         makers = {'the model': (self.model, ['seed']), 'the data': (self.data, ['seed'])}
         makers |= {f'method {k!r}': (m, ['seed', 'run_of']) for k, m in self.methods.items()}
@@ -244,7 +243,7 @@ class _TrialParts(_StudyArguments):
 
     def _other(self, cell, name) -> Run:
         "Return the finished run of method `name` with the seed and settings of `cell`"
-        check_known('run_of: unknown method', [name], self.methods)
+        check_allowed('run_of: unknown method', [name], self.methods)
         settings = dict(cell.settings)
         def is_alike(c): return c.seed == cell.seed and all(settings.get(k, v) == v for k, v in c.settings)
         other = next((c for c in self.cells if c.method == name and is_alike(c)), None)
@@ -379,7 +378,7 @@ class _GrowingStudy(_Design):
     def grow(self, **more) -> None: # {setting: list of numbers or texts}
         "Add values to settings and store them in the folder; `run` then trains them"
         self.check_live()
-        check_known('Study: unknown setting', more, self.settings)
+        check_allowed('Study: unknown setting', more, self.settings)
         for k, values in more.items():
             if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
                 raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
@@ -664,7 +663,7 @@ class _RunningStudy(_TrialList):
         "Train and measure every trial that is not finished, and return the results"
         self.check_live()
         again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
-        check_known('Study: unknown measure', again, self.measures)
+        check_allowed('Study: unknown measure', again, self.measures)
         # compute versions before calling the measures, which may change values that they use
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
         cells, busy = self._wanted(retry), []

@@ -22,7 +22,7 @@ from ..core.validation import PositiveInt, check_choice, validated
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
 from .study import Study, _is_column
-from .trials import arguments_of, check_known
+from .trials import arguments_of, check_allowed
 from ..training.feed import feed_for
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RationalePlausibility:
     ):
         available = registered_attributions('input_ids')
         check_choice('RationalePlausibility: attribution', attribution, available)
-        check_known(f'RationalePlausibility: {attribution} has no option', options, available[attribution].options)
+        check_allowed(f'RationalePlausibility: {attribution} has no option', options, available[attribution].options)
         self.attribution, self.target, self.splits, self.ranking = attribution, target, tuple(splits), ranking
         self.most, self.options = most, options
 
@@ -74,7 +74,7 @@ class RationalePlausibility:
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
             existing = [k for k, d in data.items() if 'rationale' in d.column_names]
-            check_known('RationalePlausibility: splits= contains splits without rationales:', [split], existing)
+            check_allowed('RationalePlausibility: splits= contains splits without rationales:', [split], existing)
             part = data[split]
             if self.most is not None: part = part.select(range(min(self.most, len(part))))
             encoded, flags = _marked_words(model, tokenizer, part, length)
@@ -192,7 +192,7 @@ def pareto(
 ) -> Front:
     "Train `study` at evenly spaced values of `setting`, then in gaps of the front of `x` and `y`; return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
-    check_known('pareto: no option', options, ('reference', 'confidence', 'better'))
+    check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     for fault in _faults(study, (x, y), setting, start, budget, scale): raise ValueError(f'pareto: {fault}')
     _check_directions(study, (x, y), options)
     study.grow(**{setting: _even(study.settings[setting], start, scale)})

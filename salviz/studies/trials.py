@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['most_tries', 'arguments_of', 'fresh_method', 'Trial', 'study_cells', 'leased_cell', 'optional_module',
-           'import_cloudpickle', 'check_known']
+           'import_cloudpickle', 'check_allowed']
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr02
 import copy
@@ -124,7 +124,7 @@ def optional_module(
 
 def import_cloudpickle(): return optional_module('cloudpickle', 'workers', 'Study.run(executor=…)')
 
-def check_known(
+def check_allowed(
     problem:str,        # start of the message, such as 'Study: unknown measure'
     names:Iterable,
     allowed:Collection,

@@ -31,8 +31,8 @@ def _split_faults(data, task) -> Iterator[str]:
                f'use {loader}')
     missing = [split for split in ('train', 'validation') if split not in data]
     if missing:
-        yield (f'data has no {" and no ".join(missing)} split; it has {", ".join(data)}. {loader} creates missing '
-               'splits')
+        yield (f'data has no {" and no ".join(missing)} split; it has {", ".join(data)}. '
+               f'{loader} creates missing splits')
     for name, d in data.items():
         if not len(d): yield f'the {name} split is empty'
         if not {*needed} <= set(d.column_names):

@@ -84,8 +84,8 @@ def _job_faults(model, method, settings) -> Iterator[str]:
         names = ', '.join(f'{name}(...)' for name in supported)
         yield f'method must be a method object ({names}), got {method!r}'
     if not any(p.requires_grad for p in model.parameters()):
-        yield ('all parameters of model are frozen; set requires_grad=True for some of them, such as those of the '
-               'head')
+        yield ('all parameters of model are frozen; set requires_grad=True for some of them, '
+               'such as those of the head')
     name, current = settings.attention_kernel, getattr(getattr(model, 'config', None), '_attn_implementation', None)
     available = {current, *attention_kernels(model)}
     if name is not None and name not in available:

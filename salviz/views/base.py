@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['axes_meaning', 'attributed_rule', 'View', 'as_list', 'counted', 'range_words', 'class_name', 'method_title',
-           'was_trained', 'title_of', 'which_snapshot', 'methods_of', 'arrays_of', 'listed_sources', 'check_names',
-           'picked', 'infos_of', 'fixed', 'not_finite', 'layer_row', 'AttentionBesideSaliency',
+           'was_trained', 'title_of', 'which_snapshot', 'methods_of', 'arrays_of', 'infos_of', 'listed_sources',
+           'check_names', 'picked', 'fixed', 'not_finite', 'layer_row', 'AttentionBesideSaliency',
            'attention_beside_saliency', 'ExplanationBesideRationale', 'explanation_beside_rationale', 'class_words',
            'MaskedSentence', 'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion',
            'blocked_keys', 'word_tokens', 'word_fractions', 'best_head', 'chosen_by', 'telling_head', 'tied_candidates',
@@ -109,6 +109,19 @@ def arrays_of(
                          'Choose another step, or use view_for(snapshot) for a view that it supports')
     return [fixed(snapshot.arrays[name]) for name in names]
 
+def infos_of(
+    snapshot,
+    view:str, # name of the view, for errors
+    *names,   # required keys of `snapshot.info`
+) -> list:
+    "Return the entries `names` of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
+    missing = [name for name in names if snapshot.info.get(name) is None]
+    if missing:
+        raise ValueError(f'{view}: {which_snapshot(snapshot)} has no {", ".join(missing)} in its info; available: '
+                         f'{", ".join(sorted(snapshot.info)) or "nothing"}')
+    return [snapshot.info[name] for name in names]
+
+# %% ../../nbs/10_views/00_base.ipynb #53511623
 def listed_sources(
     view:str, # name of the view, for errors
     sources,  # one or several
@@ -143,18 +156,6 @@ def picked(
         raise ValueError(f'{view}: {argument} must be among {", ".join(map(repr, existing))}, got '
                          f'{", ".join(map(repr, wrong)) or "none"}')
     return requested
-
-def infos_of(
-    snapshot,
-    view:str, # name of the view, for errors
-    *names,   # required keys of `snapshot.info`
-) -> list:
-    "Return the entries `names` of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
-    missing = [name for name in names if snapshot.info.get(name) is None]
-    if missing:
-        raise ValueError(f'{view}: {which_snapshot(snapshot)} has no {", ".join(missing)} in its info; available: '
-                         f'{", ".join(sorted(snapshot.info)) or "nothing"}')
-    return [snapshot.info[name] for name in names]
 
 # %% ../../nbs/10_views/00_base.ipynb #008b
 def fixed(values):

@@ -374,7 +374,9 @@ def attention_map(
     mean_of:Sequence[tuple]|None=None, # (layer, head) pairs to average, instead of layer and head
 ) -> AttentionMap:
     "Return the attention, attribution or pattern target of one head, a mean of heads, or several heads on one scale"
-    name, requested = 'attention_map', tuple(overlays or ())
+    name = 'attention_map'
+    if overlays is not None: overlays = as_list(overlays)
+    requested = tuple(overlays or ())
     if requested: picked(name, 'overlays', _overlay_names, requested)
     heads = as_list(head)
     if not heads: raise ValueError(f'{name}: head=[] is empty; pass numbers or None')

@@ -421,7 +421,8 @@ def test_answers_are_right_or_wrong_only_where_there_is_a_label():
     assert not bare.is_wrong.any()
     assert bare.saliency is None
     assert np.isnan(bare.confidence).all()
-    with pytest.raises(ValueError, match='token_labels: .* has no token_predictions in its info'): token_labels(invent())
+    with pytest.raises(ValueError, match='token_labels: .* has no token_predictions in its info'):
+        token_labels(invent())
 
 
 def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right():
