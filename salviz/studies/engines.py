@@ -73,10 +73,10 @@ def _extract(archive, place):
     end = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     with tarfile.open(fileobj=archive, mode='r:') as tar: # uncompressed only: a small compressed file can fill a disk
-        faults = [f'{member.name!r} {fault}' for member in tar if (fault := _fault_of(member, end))]
+        for member in tar:
+            if fault := _fault_of(member, end): raise ValueError(f'{member.name!r} {fault}')
         needed, free = sum(member.size for member in tar), shutil.disk_usage(place).free
-        if needed > free: faults.append(f'it needs {needed:,} bytes of disk space, but only {free:,} are free')
-        if faults: raise ValueError(faults[0])
+        if needed > free: raise ValueError(f'it needs {needed:,} bytes of disk space, but only {free:,} are free')
         tar.extractall(place, filter='data')
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2b
