@@ -211,7 +211,8 @@ def _run_figure(a):
     if a.caption and not a.force: # another format of the same figure shares its caption files
         other = [file for file, words in caption_files(fig, out).items() if file.exists()
                  and file.read_text(encoding='utf-8', errors='replace') != words]
-        _check_free('figure', other, a.force)
+        if other:
+            raise FileExistsError(f'figure: {other[0]} already exists with other text; use --force to overwrite it')
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 

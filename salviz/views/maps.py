@@ -784,7 +784,7 @@ class ColouredSentences(View):
 def _check_shape(name, values, texts, unit):
     "Raise a ValueError unless `values` has one number for each of `texts`"
     if values.shape != (len(texts),):
-        raise ValueError(f'coloured_sentences: {name} must have one number for each {unit} ({len(texts)}), got shape '
+        raise ValueError(f'coloured_sentences: {name} must have one number for each of {len(texts)} {unit}, got shape '
                          f'{list(values.shape)}')
 
 def _coloured(source, words, evidence):
@@ -792,13 +792,13 @@ def _coloured(source, words, evidence):
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
-        _check_shape('values', values, labels, 'label')
+        _check_shape('values', values, labels, 'labels')
         shown = tuple(cut_name(str(l)) for l in labels)
         return shown, np.isnan(values), values, np.zeros(len(labels), dtype=bool), 'saliency'
     name, called = saliency_of(source)
     if evidence: name, called = evidence, evidence.replace('_', ' ')
     values, = arrays_of(source, 'coloured_sentences', name or 'saliency')
-    _check_shape(name, values, source.tokens, 'token')
+    _check_shape(name, values, source.tokens, 'tokens')
     units, ids = _units_of(source, words), np.asarray(source.word_ids)
     pieces = np.r_[False, (ids[1:] == ids[:-1]) & (ids[1:] >= 0)]
     if words: pieces = np.zeros(len(units.labels), dtype=bool)
