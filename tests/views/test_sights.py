@@ -269,7 +269,8 @@ def test_several_views_can_share_their_scales():
     (lambda s: coloured_sentences([]), 'coloured_sentences: no snapshots or .labels, values. pairs to show'),
     (lambda s: coloured_sentences(s, names=['a', 'b']), 'names must contain one name for each of 1 sentences, got 2'),
     (lambda s: coloured_sentences(s, limit=0), 'limit must be a positive number'),
-    (lambda s: coloured_sentences(s, evidence='probabilities'), 'probabilities must have one number for each of 8 tokens'),
+    (lambda s: coloured_sentences(s, evidence='probabilities'),
+     'probabilities must have one number for each of 8 tokens'),
     (lambda s: masked_pairs([]), 'masked_pairs: no snapshots of saliency guided training to show')])
 def test_what_cannot_be_shown_is_refused_in_a_sentence(make, said):
     with pytest.raises(ValueError, match=said): make(invent(8, layers=2, heads=4))
