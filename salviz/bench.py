@@ -270,7 +270,7 @@ def _check_fused(flops:dict):
 
 # %% ../nbs/13_cli/01_bench.ipynb #028
 def _turns(names:list, r:int) -> list:
-    "Return the order of round `r`, rotated by one position per round"
+    "Return the order of steps in round `r`, rotated by one position per round"
     k = r % len(names)
     return names[k:] + names[:k]
 
@@ -304,7 +304,7 @@ def _settled_rounds(
     tries=3,   # largest number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt in which it is closest to 1"
+    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt whose ratio is closest to 1"
     attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)
@@ -721,17 +721,17 @@ def check_bench(tokens, rounds, device, shape, dropout):
     "Raise an error for invalid arguments of `bench`"
     check_choice('bench: shape', shape, model_shapes)
     check_choice('bench: device', device, ('cpu', 'cuda'))
-    if device == 'cuda' and not torch.cuda.is_available():
-        raise ValueError("bench: device='cuda', but torch finds no GPU; use device='cpu'")
-    if not tokens: raise ValueError('bench: tokens must name at least one length')
-    for n in tokens:
-        if type(n) is not int or not 8 <= n <= 512:
-            raise ValueError(f'bench: tokens must be whole numbers from 8 to 512, got {n!r}')
-    if type(rounds) is not int or rounds < 1:
-        raise ValueError(f'bench: rounds must be a whole number of at least 1, got {rounds!r}')
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        raise ValueError('bench: dropout (attention dropout of the second table) must be at least 0 and below 1, '
-                         f'got {dropout!r}')
+    is_fraction = isinstance(dropout, (int, float)) and not isinstance(dropout, bool) and 0 <= dropout < 1
+    wrong = [n for n in tokens or () if type(n) is not int or not 8 <= n <= 512]
+    conditions = (
+        (device == 'cpu' or torch.cuda.is_available(), "device='cuda', but torch finds no GPU; use device='cpu'"),
+        (tokens, 'tokens must name at least one length'),
+        (not wrong, f'tokens must be whole numbers from 8 to 512, got {", ".join(map(repr, wrong))}'),
+        (type(rounds) is int and rounds >= 1, f'rounds must be a whole number of at least 1, got {rounds!r}'),
+        (is_fraction, 'dropout (attention dropout of the second table) must be at least 0 and below 1, got '
+                      f'{dropout!r}'))
+    for is_met, sentence in conditions:
+        if not is_met: raise ValueError(f'bench: {sentence}')
 
 # %% ../nbs/13_cli/01_bench.ipynb #062
 def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, precision)
@@ -782,7 +782,7 @@ def bench(
 
 # %% ../nbs/13_cli/01_bench.ipynb #062c
 def _measure_beside(results, tokens, names, say, folder):
-    "Add the costs outside of the steps to `results`"
+    "Add the costs other than those of steps to `results`"
     shape, device = results['shape'], results['device']
     results['buckets'] = _measure_buckets(say)
     results['region'] = _measure_region(shape, tokens, device, say)

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 # %% ../nbs/13_cli/02_cli.ipynb #006
@@ -27,12 +28,14 @@ def _literal(word):
 def _parse_settings(
     words, # such as ['p=.3', 'target=gold']
 ) -> dict:
-    "Return the arguments of a method in `name=value` words as a dict"
+    "Parse `name=value` words into a dict of arguments"
     settings = {}
     for word in words:
         name, eq, value = word.partition('=')
-        if not (name.isidentifier() and eq): raise ValueError(f'--set: expected name=value, got {word!r}')
-        if name in settings: raise ValueError(f'--set: {name} is set twice')
+        fault = ''
+        if name in settings: fault = f'{name} is set twice'
+        if not (name.isidentifier() and eq): fault = f'expected name=value, got {word!r}'
+        if fault: raise ValueError(f'--set: {fault}')
         settings[name] = _literal(value)
     return settings
 
@@ -45,12 +48,11 @@ def _refuse_unknown(
 ):
     "Raise an error for settings that are arguments of none of `takers`"
     import inspect
+    from salviz.studies.trials import check_allowed
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     arguments = (p for f in takers for p in inspect.signature(f).parameters.values())
     accepted = list(dict.fromkeys(p.name for p in arguments if p.kind in kinds and p.name not in ('self', *apart)))
-    unknown = [k for k in settings if k not in accepted]
-    if unknown:
-        raise ValueError(f'{who}: no argument {", ".join(unknown)}; available: {", ".join(accepted) or "none"}')
+    check_allowed(f'{who}: no argument', settings, accepted)
 
 # %% ../nbs/13_cli/02_cli.ipynb #301
 def _size(
@@ -110,8 +112,9 @@ def _run_examples(a):
 def _run_train(a):
     import salviz
     from salviz import methods
+    from salviz.studies.trials import check_allowed
     names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    if a.method not in names: raise ValueError(f'train: unknown method {a.method!r}; available: {", ".join(names)}')
+    check_allowed('train: unknown method', [a.method], names)
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
@@ -150,10 +153,8 @@ def _load_head(name, data, seed):
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
     "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown ones"
-    accepted = kind.accepted()
-    if unknown := [k for k in settings if k not in accepted]:
-        raise ValueError(f'{kind.__name__}: no argument {", ".join(unknown)}; '
-                         f'available: {", ".join(accepted) or "none"}')
+    from salviz.studies.trials import check_allowed
+    check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)
 
 # %% ../nbs/13_cli/02_cli.ipynb #010
@@ -163,7 +164,10 @@ def _run_runs(a):
     print(table.to_string(index=False) if len(table) else f'{a.folder} contains no runs')
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
-def _one(items): return None if items is None else items[0] if len(items) == 1 else items
+def _one(items):
+    "Return the only one of `items`, or all of them; None without any"
+    if items and len(items) == 1: return items[0]
+    return items
 
 def _table_in(path):
     "Read a table from a CSV file, or open the study in a folder"
@@ -173,24 +177,33 @@ def _table_in(path):
     return Study.open(path)
 
 # %% ../nbs/13_cli/02_cli.ipynb #012b
+def _check_free(command, files, force):
+    "Raise a `FileExistsError` about the first of `files` that exists, unless `force` is set"
+    existing = [file for file in map(Path, files) if file.exists()]
+    if existing and not force:
+        raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose '
+                              'another file with --out')
+
+def _figure_errors(a, out, of_table, settings) -> Iterator[Exception]:
+    "Yield an error for each wrong option of `salviz figure`"
+    if not out.parent.is_dir():
+        yield FileNotFoundError(f'figure: no folder {out.parent}; create it or choose another file with --out')
+    if out.is_dir() or not os.access(next(p for p in (out, out.parent) if p.exists()), os.W_OK):
+        yield PermissionError(f'figure: cannot write {out}; choose another file with --out')
+    _check_free('figure', [out], a.force)
+    if of_table and len(a.runs) > 1: yield ValueError(f'figure: {a.kind} takes one table, got {len(a.runs)}')
+    for name in settings:
+        if name in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns', 'font_size', 'font',
+                    'heading', 'share'):
+            yield ValueError(f'--set: use the option --{name.replace("_", "-")} instead of {name}=')
+    if 'source' in settings: yield ValueError('--set: `source` is the positional argument RUN; do not set it')
+
 def _run_figure(a):
     from salviz.figures.drawing import caption_files, save_figure
     from salviz.figures.kinds import figure, kind_named
-    out, of_table = Path(a.out), bool(a.kind) and kind_named(a.kind).is_of_table
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f'figure: no folder {out.parent}; create it or choose another file with --out')
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise PermissionError(f'figure: cannot write {out}; choose another file with --out')
-    if out.exists() and not a.force: raise FileExistsError(f'figure: {out} already exists; use --force to overwrite it')
-    if of_table and len(a.runs) > 1:
-        raise ValueError(f'figure: {a.kind} takes one table, got {len(a.runs)}')
+    out, of_table, settings = Path(a.out), bool(a.kind) and kind_named(a.kind).is_of_table, _parse_settings(a.set)
+    for error in _figure_errors(a, out, of_table, settings): raise error
     source = _table_in(a.runs[0]) if of_table else _one(a.runs)
-    settings = _parse_settings(a.set)
-    options = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns',
-                                        'font_size', 'font', 'heading', 'share')]
-    if options:
-        raise ValueError(f'--set: use the option --{options[0].replace("_", "-")} instead of {options[0]}=')
-    if 'source' in settings: raise ValueError('--set: `source` is the positional argument RUN; do not set it')
     arguments = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font,
                  share=a.share) | settings
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
@@ -243,8 +256,7 @@ def _run_collect(a):
     from salviz.core.run_files import write_whole
     from salviz.core.untrusted import csv_text
     from salviz.studies.progress import collect
-    if a.out and Path(a.out).exists() and not a.force:
-        raise FileExistsError(f'study collect: {a.out} already exists; use --force to overwrite it, or another --out')
+    _check_free('study collect', [a.out]*bool(a.out), a.force)
     results = collect(a.folder, a.archives)
     text = csv_text(results)
     if not a.out: return print(text, end='')
@@ -252,16 +264,21 @@ def _run_collect(a):
     print(f'{a.out}: {len(results)} runs')
 
 # %% ../nbs/13_cli/02_cli.ipynb #rk1
+def _remake_errors(settings, runs) -> Iterator[Exception]:
+    "Yield an error for each wrong option of `salviz remake`"
+    for name in settings:
+        if name in ('path', 'runs', 'to', 'force', 'source', 'kind'):
+            yield ValueError(f'remake: --set cannot override {name}; it takes options of the figure')
+    folders = [path for path in runs if not path.lower().endswith('.csv')]
+    if len(runs) > 1 and folders != list(runs): yield ValueError('remake: --runs takes either folders or one CSV file')
+    for path in folders:
+        if not Path(path).is_dir(): yield FileNotFoundError(f'remake: no folder {path}')
+
 def _run_remake(a):
     from salviz.figures.remaking import remake
     settings = _parse_settings(a.set)
-    if reserved := [k for k in settings if k in ('path', 'runs', 'to', 'force', 'source', 'kind')]:
-        raise ValueError(f'remake: --set cannot override {reserved[0]}; it takes options of the figure')
+    for error in _remake_errors(settings, a.runs or ()): raise error
     runs = [_table_in(path) if path.lower().endswith('.csv') else path for path in a.runs or ()]
-    if len(runs) > 1 and not all(isinstance(one, str) for one in runs):
-        raise ValueError('remake: --runs takes either folders or one CSV file')
-    if missing := [path for path in runs if isinstance(path, str) and not Path(path).is_dir()]:
-        raise FileNotFoundError(f'remake: no folder {missing[0]}')
     print(remake(a.figure, _one(runs) if runs else None, a.to, a.force, **settings))
 
 # %% ../nbs/13_cli/02_cli.ipynb #014
@@ -283,30 +300,29 @@ def _run_bench(a):
 def _numbers(
     word, # such as '3', '0,5,-1' or '2-4'
 ) -> list:
-    "Parse whole numbers and ranges"
+    "Parse whole numbers and ranges of them"
     listed, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
-        if not m or m[2] and int(m[2]) < int(m[1]):
-            raise argparse.ArgumentTypeError(f"must be whole numbers such as 3, 0,5 or 2-4; got {word!r}")
-        numbers = range(int(m[1]), int(m[2] or m[1]) + 1)
-        if len(listed) + len(numbers) > most:
-            raise argparse.ArgumentTypeError(f'must be at most {most:,} numbers, got {word!r}')
-        listed += numbers
+        wanted = ''
+        if not m or m[2] and int(m[2]) < int(m[1]): wanted = 'whole numbers such as 3, 0,5 or 2-4'
+        elif len(listed) + int(m[2] or m[1]) - int(m[1]) >= most: wanted = f'at most {most:,} numbers'
+        if wanted: raise argparse.ArgumentTypeError(f'must be {wanted}, got {word!r}')
+        listed += range(int(m[1]), int(m[2] or m[1]) + 1)
     return listed
 
 # %% ../nbs/13_cli/02_cli.ipynb #016b
 def _heads(
     word, # numbers as for `_numbers`, or a word such as 'mean' or 'rollout'
 ) -> list:
-    "Parse heads"
+    "Parse numbers of heads, or a word such as 'mean'"
     if word.isalpha(): return [word]
     return _numbers(word)
 
 def _points(
     word, # a number or 'caption'
 ):
-    "Parse a font size"
+    "Parse a font size in points, or 'caption'"
     if word == 'caption': return word
     return _amount(word)
 
@@ -314,7 +330,7 @@ def _points(
 def _inches(
     word, # a number or a venue
 ):
-    "Parse a width"
+    "Parse a width in inches, or the name of a venue"
     try: number = float(word)
     except ValueError: return word
     if not math.isfinite(number): raise argparse.ArgumentTypeError(f'must be inches or a venue, got {word!r}')
@@ -328,8 +344,7 @@ def _run_show(a):
     from salviz.core.runs import open_run
     runs = [open_run(r) for r in (a.run, a.compare) if r is not None]
     out = Path(a.out or f'{runs[0].path.name}.html')
-    if out.exists() and not a.force:
-        raise FileExistsError(f'show: {out} already exists; use --force to overwrite it, or another --out')
+    _check_free('show', [out], a.force)
     try: page = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads,
                         limit=a.limit*1e6 if a.limit else None)
     except ValueError as e: raise ValueError(_in_options(str(e), a.heads)) from None
@@ -340,7 +355,7 @@ def _run_show(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #016xc
 def _in_options(message, heads):
-    "Replace the arguments in an error message of `page_of` by the options of the command line"
+    "Replace the arguments in an error message from `page_of` with the options of the command line"
     message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
     message = message.replace('limit=None', '--limit 0')
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
@@ -358,20 +373,24 @@ _course_uses['class'] = 'out'
 # %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
     "Return the form of `salviz course` (course, class, grade or check) and its paths"
-    what = a.words[0] if a.words and a.words[0] in ('class', 'grade') else 'check' if a.check else 'course'
-    paths = a.words[1:] if what in ('class', 'grade') else a.words
+    what, paths = 'course', a.words
+    if a.check: what = 'check'
+    if paths and paths[0] in ('class', 'grade'): what, *paths = paths
     options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
-    if wrong := [name for name in options if name not in _course_uses[what].split()]:
-        raise ValueError(f'course {what}: --{wrong[0]} is not an option of this command' if what != 'course' else
-                         f'course: --{wrong[0]} is an option of `salviz course grade`'
-                         + ' and `class`'*(wrong[0] == 'out'))
-    if what == 'course' and len(paths) != 1:
-        raise ValueError(f'course: expected one new folder, such as `salviz course my-course`; got {len(paths)}')
-    if a.platform and not a.usb: raise ValueError('course: --platform requires --usb, which collects the wheels')
-    if what == 'check' and paths: raise ValueError('course --check: takes no folder because it writes nothing')
-    if what == 'class' and not paths: raise ValueError('course class: name the files that students handed in')
-    if what == 'grade' and len(paths) != 1: raise ValueError(f'course grade: expected one folder, got {len(paths)}')
+    wrong = [name for name in options if name not in _course_uses[what].split()]
+    for fault in _course_faults(what, paths, wrong, a): raise ValueError(f'course{fault}')
     return what, paths
+
+def _course_faults(what, paths, wrong, a) -> Iterator[str]:
+    "Yield what is wrong with the command line of `salviz course`; `wrong`: options that this form does not have"
+    if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
+    if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
+    if what == 'course' and len(paths) != 1:
+        yield f': expected one new folder, such as `salviz course my-course`; got {len(paths)}'
+    if a.platform and not a.usb: yield ': --platform requires --usb, which collects the wheels'
+    if what == 'check' and paths: yield ' --check: takes no folder because it writes nothing'
+    if what == 'class' and not paths: yield ' class: name the files that students handed in'
+    if what == 'grade' and len(paths) != 1: yield f' grade: expected one folder, got {len(paths)}'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2c
 def _run_course(a):

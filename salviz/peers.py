@@ -31,7 +31,7 @@ from .models.loading import forked_random
 
 # %% ../nbs/13_cli/04_peers.ipynb #pe05
 class Work:
-    "A function without arguments, in the interface that `timed_rounds` expects"
+    "A function without arguments, with the interface that `timed_rounds` expects"
     def __init__(self, f): self.f = f
     def __call__(self): return self.f()
     @contextlib.contextmanager
@@ -71,7 +71,7 @@ def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
 
 # %% ../nbs/13_cli/04_peers.ipynb #pe05d
 def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return the same explanations of `texts`, with salviz and with other code"
+    "Return functions that compute the same explanations of `texts`, with salviz and with other code"
     def ours(method, **options):
         return Work(lambda: explain_data(model, texts, method, tokenizer=tokenizer, progress=False, **options))
     captum = lambda size, inside: Work(lambda: _with_captum(model, tokenizer, texts, steps, size, inside))
@@ -102,7 +102,7 @@ def _loop(model, batch, optimizer):
 # %% ../nbs/13_cli/04_peers.ipynb #pe08b1
 @contextlib.contextmanager
 def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
-    "Yield the same plain training step with salviz and as a plain loop: {work: {library: `Work`}}"
+    "Yield the same plain training step with salviz and with a plain loop: {work: {library: `Work`}}"
     data = bench_data(tokenizer, tokens, size)
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_for(FineTuning(), model, tokenizer, data, tokens, Path(folder)/'plain', device)
@@ -182,7 +182,7 @@ def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
 
 # %% ../nbs/13_cli/04_peers.ipynb #pec2c
 def _explaining_next(model, ids, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return the same explanation of the token after one text `ids` [1, tokens], with salviz and as a plain loop"
+    "Return functions that explain the token after one text `ids` [1, tokens], with salviz and with a plain loop"
     batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     def ours(): return [explain(model, batch, steps=steps, check=False).values[0].numpy()]
     def loop(): return [_next_token_path(model, ids, steps).numpy()]
@@ -248,7 +248,7 @@ def _causal_loop(trainer, batch, loss, options):
 # %% ../nbs/13_cli/04_peers.ipynb #pec7c
 @contextlib.contextmanager
 def _training_causal(model, tokenizer, tokens=64, size=8):
-    "Yield training steps of a causal language model with salviz and as plain loops: {work: {library: `Work`}}"
+    "Yield training steps of a causal language model with salviz and with plain loops: {work: {library: `Work`}}"
     data, works, optimizer = bench_data(tokenizer, tokens, size).remove_columns('label'), {}, None
     with tempfile.TemporaryDirectory() as folder:
         for number, (what, (method, args, loss, options)) in enumerate(_causal_steps.items()):

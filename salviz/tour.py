@@ -127,7 +127,7 @@ def _honest(
     sentences:int,
     knows:bool=True, # True if the initial model already knew the task
 ) -> str:
-    "Return a note on what the numbers of a demo with this number of `sentences` cannot show"
+    "Return a note on the limits of a demo with this number of `sentences`"
     start = 'start from a classifier that already knows the task and ' if knows else ''
     model = ', starting from a model that has not learned the task (--model minilm)' if knows else ''
     return (f'All five runs {start}train on {sentences:,} sentences with one seed: differences of a few points are '

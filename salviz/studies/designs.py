@@ -11,6 +11,7 @@ import json
 import runpy
 import sys
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -21,21 +22,20 @@ from ..core.files import read_utf8
 from ..core.validation import shown, validated
 from .processes import end_with_parent
 from .study import Study
-from .trials import arguments_of
+from .trials import arguments_of, check_allowed, optional_module
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
-    "Return the study among the `names` of a Python file"
-    studies = {id(x): k for k, x in reversed(names.items()) if isinstance(x, Study)}
+    "Return the only study among the variables `names` of a Python file"
+    studies, problem = {id(x): (k, x) for k, x in reversed(names.items()) if isinstance(x, Study)}, 'creates no Study'
     if not studies and inspect.isfunction(names.get('study')):
         x = names['study']()
         if isinstance(x, Study): return x
-        raise ValueError(f'{file}: study() must return a Study, got {type(x).__name__}')
-    if len(studies) != 1:
-        many = f'creates {len(studies)} studies ({", ".join(reversed(studies.values()))})'
-        what = many if studies else 'creates no Study'
-        raise ValueError(f'{file} {what}; create one at its top level, or define a function study() that returns it')
-    return names[next(iter(studies.values()))]
+        problem = f'is invalid: study() must return a Study, got {type(x).__name__}'
+    if len(studies) > 1:
+        problem = f'creates {len(studies)} studies ({", ".join(k for k, _ in reversed(studies.values()))})'
+    if len(studies) == 1: return studies.popitem()[1][1]
+    raise ValueError(f'{file} {problem}; create one at its top level, or define a function study() that returns it')
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007b
 def _from_python(file) -> Study:
@@ -48,26 +48,25 @@ _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), se
               measures=(list,), better=(dict,), weights=(str,), processes=(int,), train=(dict,))
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
-def _only(where, table, allowed):
-    "Raise if `table` has keys that are not in `allowed`"
-    unknown = [k for k in table if k not in allowed]
-    if unknown: raise ValueError(f'{where} has unknown keys {", ".join(unknown)}; allowed: {", ".join(allowed)}')
+def _table_faults(table) -> Iterator[str]:
+    "Yield what is wrong with the keys of a study's file, and with the types of their values"
+    if not isinstance(table, dict): yield f' must contain a table of keys, got {type(table).__name__}'
+    unknown = [k for k in table if k not in _parts]
+    if unknown: yield f' has unknown keys {", ".join(unknown)}; available: {", ".join(_parts)}'
+    lacking = [k for k in ('model', 'data', 'methods') if k not in table]
+    if lacking: yield f' lacks {", ".join(lacking)}; a study needs model, data and methods'
+    for k, x in table.items():
+        if not isinstance(x, _parts[k]) or isinstance(x, bool) or x == '':
+            yield f': {k} must be {" or ".join(_kinds[kind] for kind in _parts[k])}, got {shown(x)}'
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds009b
 def _read_table(file) -> dict:
-    "Return the contents of a TOML or JSON file, with the types of its keys checked"
+    "Return the contents of a TOML or JSON file, after checking its keys and their types"
     text = read_utf8(file)
-    try: table = tomllib.loads(text) if file.suffix == '.toml' else json.loads(text)
-    except ValueError as e: raise ValueError(f'{file} cannot be read: {e}') from None
-    except RecursionError: raise ValueError(f'{file} cannot be read: it is nested too deeply') from None
-    if not isinstance(table, dict): raise ValueError(f'{file} must contain a table of keys, got {type(table).__name__}')
-    _only(file, table, list(_parts))
-    lacking = [k for k in ('model', 'data', 'methods') if k not in table]
-    if lacking: raise ValueError(f'{file} lacks {", ".join(lacking)}; a study needs model, data and methods')
-    for k, x in table.items():
-        if not isinstance(x, _parts[k]) or isinstance(x, bool) or x == '':
-            allowed = ' or '.join(_kinds[kind] for kind in _parts[k])
-            raise ValueError(f'{file}: {k} must be {allowed}, got {shown(x)}')
+    parse = {'.toml': tomllib.loads, '.json': json.loads}[file.suffix]
+    try: table = parse(text)
+    except (ValueError, RecursionError) as e: raise ValueError(f'{file} cannot be read: {e}') from None
+    for fault in _table_faults(table): raise ValueError(f'{file}{fault}')
     return table
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds009c
@@ -75,7 +74,7 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
 class Recipe:
-    """The function `make` with fixed `arguments`; its signature has those that are left `open`
+    """The function `make` with fixed `arguments`; its signature has the remaining arguments `open`
 
     A study identifies a recipe by its name, which contains the fixed arguments."""
     def __init__(self, make, arguments:dict, open, name=None):
@@ -111,13 +110,15 @@ def _loader(name, columns):
 def _data_of(table, file, settings):
     "Return the data that `table` names, or a `Recipe` if `settings` vary them"
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
-    if not isinstance(arguments.get('name'), str): raise ValueError(f'{file}: data needs a name, a string')
-    columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
-    _only(f'{file}: data', columns, [*list(arguments_of(_loader(arguments['name'], columns)))[1:], *_sizes])
-    arguments['name'] = _beside(file, arguments['name'])
     open = [k for k in _sizes if k in settings]
-    twice = [k for k in open if k in arguments]
-    if twice: raise ValueError(f'{file}: {", ".join(twice)} given twice, in data and in settings; remove one')
+    twice, fault = [k for k in open if k in arguments], ''
+    if not isinstance(arguments.get('name'), str): fault = 'data must have a name, which is a string'
+    elif twice: fault = f'{", ".join(twice)} given twice, in data and in settings; remove one'
+    if fault: raise ValueError(f'{file}: {fault}')
+    columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
+    loader = _loader(arguments['name'], columns)
+    check_allowed(f'{file}: data has unknown keys', columns, [*list(arguments_of(loader))[1:], *_sizes])
+    arguments['name'] = _beside(file, arguments['name'])
     if open: return Recipe(load_examples, arguments, open)
     return load_examples(**arguments)
 
@@ -129,31 +130,36 @@ def _method_kinds() -> dict: # {name: class}
             if issubclass(kind, methods.Method) and kind not in (methods.Method, methods.Together)}
 
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of the class `kind`, and replace the names of runs in its arguments by the runs"
+    "Create a method of the class `kind`; arguments that name a run are replaced by that run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
-    "Return a method or its class, or a `Recipe` if it builds on the run of another method"
-    arguments = dict(kind=table) if isinstance(table, str) else table
+    "Return a method, its class, or a `Recipe` if the method builds on the run of another one"
     where, kinds = f'{file}: methods.{name}', _method_kinds()
-    if not isinstance(arguments, dict): raise ValueError(f'{where} must be a string or a table, got {shown(table)}')
-    kind, arguments = arguments.get('kind', name), {k: x for k, x in arguments.items() if k != 'kind'}
+    if isinstance(table, str): table = dict(kind=table)
+    for fault in _method_faults(name, table, kinds): raise ValueError(f'{where}{fault}')
+    kind, arguments = kinds[table.get('kind', name)], {k: x for k, x in table.items() if k != 'kind'}
+    takes = arguments_of(kind)
+    check_allowed(f'{where} has unknown keys', arguments, ['kind', *takes])
+    if any(isinstance(x, dict) for x in arguments.values()):
+        open = ['run_of', *(k for k in takes if k in settings)]
+        return Recipe(partial(_with_runs, kind), arguments, open, kind.__name__)
+    if arguments: return kind.from_args(arguments)
+    return kind
+
+def _method_faults(name, table, kinds) -> Iterator[str]:
+    "Yield what is wrong with the `table` of a method; `kinds`: {name: class}"
+    if not isinstance(table, dict): yield f' must be a string or a table, got {shown(table)}'
+    kind, arguments = table.get('kind', name), {k: x for k, x in table.items() if k != 'kind'}
     if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f'{where}: unknown method {shown(kind)}; available: {", ".join(kinds)}')
-    takes = arguments_of(kinds[kind])
-    _only(where, arguments, ['kind', *takes])
+        yield f': unknown method {shown(kind)}; available: {", ".join(kinds)}'
     references = [x for x in arguments.values() if isinstance(x, dict)]
     if any(set(x) != {'run_of'} for x in references):
-        raise ValueError(f'{where}: an argument that is a table must have the form {{run_of = "NAME"}}')
-    if references:
-        open = ['run_of', *(k for k in takes if k in settings)]
-        return Recipe(partial(_with_runs, kinds[kind]), arguments, open, kind)
-    lacking = [k for k, needed in takes.items() if needed and k not in arguments]
-    if arguments and lacking: raise ValueError(f'{where} lacks {", ".join(lacking)}')
-    if arguments: return kinds[kind].from_args(arguments)
-    return kinds[kind]
+        yield ': an argument that is a table must have the form {run_of = "NAME"}'
+    lacking = [k for k, is_required in arguments_of(kinds[kind]).items() if is_required and k not in arguments]
+    if arguments and lacking and not references: yield f' lacks {", ".join(lacking)}'
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds017
 def _from_table(file) -> Study:
@@ -177,17 +183,11 @@ def load_study(
     if file.suffix not in _readers:
         raise ValueError(f'{file}: unknown file type; a study can be loaded from {", ".join(_readers)}')
     study = _readers[file.suffix](file)
-    if not study.live: raise ValueError(f'{file}: Study.open returns results only; create the Study in the file')
+    study.check_live()
     study.folder = study.folder.absolute() # a worker may have another working directory
     return study
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds022
-def _wanted_package(name, extra, option):
-    "Import and return the module `name`; raise an error with installation instructions if it is missing"
-    try: return __import__(name)
-    except ImportError:
-        raise ImportError(f"{option} needs {name}, which is not installed: pip install 'salviz[{extra}]'") from None
-
 def _number(word):
     for kind in (int, float):
         try: return kind(word)
@@ -202,10 +202,11 @@ def slurm_options(
     options = {}
     for word in words.split(','):
         name, eq, value = word.partition('=')
+        fault = ''
+        if name in options: fault = f'has {name} twice; remove one'
         if not (name.isidentifier() and eq and value):
-            raise ValueError(f'--slurm must have the form name=value,…, such as partition=gpu,gpus_per_node=1; '
-                             f'got {word!r}')
-        if name in options: raise ValueError(f'--slurm has {name} twice; remove one')
+            fault = f'must have the form name=value,…, such as partition=gpu,gpus_per_node=1; got {word!r}'
+        if fault: raise ValueError(f'--slurm {fault}')
         options[name] = _number(value)
     return options
 
@@ -224,13 +225,11 @@ def _minutes(time) -> int: # rounded up
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds022d
 def _slurm_executor(options, logs):
-    submitit = _wanted_package('submitit', 'slurm', '--slurm')
+    submitit = optional_module('submitit', 'slurm', '--slurm')
+    for fault in _slurm_faults(options): raise ValueError(f'--slurm{fault}')
     options = dict(options)
-    if {'time', 'timeout_min'} <= set(options): raise ValueError('--slurm has both time and timeout_min; remove one')
     if 'time' in options: options['timeout_min'] = _minutes(options.pop('time')) # submitit computes with it
     cluster, turns = options.pop('cluster', 'slurm'), options.pop('max_num_timeout', 3)
-    if type(turns) is not int or turns < 0:
-        raise ValueError(f'--slurm: max_num_timeout must be an integer of at least 0, got {turns!r}')
     executor = submitit.AutoExecutor(logs, cluster=cluster, **{f'{cluster}_max_num_timeout': turns})
     of_slurm = submitit.SlurmExecutor._valid_parameters()
     parameters = {f'slurm_{k}' if k in of_slurm - executor._valid_parameters() else k: x for k, x in options.items()}
@@ -245,9 +244,15 @@ def _slurm_executor(options, logs):
     return executor
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds023
+def _slurm_faults(options) -> Iterator[str]:
+    "Yield what is wrong with options for Slurm that submitit does not check"
+    if {'time', 'timeout_min'} <= set(options): yield ' has both time and timeout_min; remove one'
+    turns = options.get('max_num_timeout', 0)
+    if type(turns) is not int or turns < 0: yield f': max_num_timeout must be an integer of at least 0, got {turns!r}'
+
 @contextmanager
 def _on_dask(address):
-    distributed = _wanted_package('distributed', 'dask', '--dask')
+    distributed = optional_module('distributed', 'dask', '--dask')
     with distributed.Client(address) as client:
         several = [worker for worker, n in client.nthreads().items() if n > 1]
         if several:

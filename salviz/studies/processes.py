@@ -29,7 +29,7 @@ def in_step(
     n:int, # number of processes on this machine
     *what, # command line of each process, after the launcher's options
 ) -> tuple: # (command, environment), for `subprocess`
-    "Return the command and environment that start `n` processes which split each batch"
+    "Return a command and its environment that start `n` processes, which split each batch"
     import torch
     gpus = torch.cuda.device_count()
     if gpus and n > gpus:
@@ -97,17 +97,17 @@ def train_as_one_process():
         os._exit(1) # exit at once, because a clean shutdown may wait for the other processes
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09
-def _raise_what_failed(folder, name, code):
-    "Raise the first error that a process stored in `folder`; `code`: exit code of the launcher"
+def _failure(folder, name, code) -> Exception:
+    "Return the first error that a process stored in `folder`; `code`: exit code of the launcher"
     output = (folder/'output').read_text(errors='replace').strip()
     killed = re.search(r'Signal \d+ \((\w+)\)', output.partition('Root Cause')[2])
     if killed:
-        raise RuntimeError(f'a process that trained {name} was ended by {killed[1]}; typical causes are a lack of '
-                           'memory and a time limit')
+        return RuntimeError(f'a process that trained {name} was ended by {killed[1]}; typical causes are a lack of '
+                            'memory and a time limit')
     errors = sorted(folder.glob('error.*'), key=lambda p: p.stat().st_mtime_ns)
-    if errors: raise pickle.loads(errors[0].read_bytes())
+    if errors: return pickle.loads(errors[0].read_bytes())
     last = '\n'.join(output.splitlines()[-30:])
-    raise RuntimeError(f'the processes that trained {name} ended with exit code {code}; their last output:\n{last}')
+    return RuntimeError(f'the processes that trained {name} ended with exit code {code}; their last output:\n{last}')
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09b
 def train_in_step(
@@ -115,7 +115,7 @@ def train_in_step(
     cell,                 # `Trial` of the study
     check=lambda: None,   # raises an exception to end training at once; returns True to stop after a step
 ) -> Run: # the finished run
-    "Train the trial `cell` in several processes, which end with this one"
+    "Train the trial `cell` in several processes, which end when this process ends"
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))
@@ -135,7 +135,7 @@ def train_in_step(
                 with suppress(Leased): # after a lost lease the note belongs to another process
                     check()
                     (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
-        if process.returncode: _raise_what_failed(folder, cell.name, process.returncode)
+        if process.returncode: raise _failure(folder, cell.name, process.returncode)
     run = Run(study.folder/'runs'/cell.name)
     if not run.finished: raise Stopped(f'the training of {cell.name} was stopped early')
     return run

@@ -6,22 +6,25 @@
 __all__ = ['Search']
 
 # %% ../../nbs/07_studies/07_search.ipynb #se004
+import itertools
 import math
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import MaxLen, MinLen
 
 from ..core.leases import Lease
+from ..core.validation import PositiveInt, validated
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
 from .study import Study
-from .trials import study_cells
+from .trials import check_allowed, optional_module, study_cells
 from ..training.settings import shown_value
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007
-def _optuna():
-    try: import optuna
-    except ImportError:
-        raise ImportError("Search needs optuna, which is not installed: pip install 'salviz[search]'") from None
-    return optuna
+def _optuna(): return optional_module('optuna', 'search', 'Search')
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007b
 def _distribution(name, x):
@@ -55,10 +58,12 @@ class _PointStudy(Study):
 
     def _take_in(self, grown):
         "Create the trials of all points, point by point"
-        self.settings = {k: list(dict.fromkeys(point[k] for point in self.points)) for k in self.space}
-        cells = [c for point in self.points
-                 for c in study_cells(self.methods, self.seeds, {k: [x] for k, x in point.items()}, self._shared)]
-        self.cells = list(dict.fromkeys(cells)) # a point that Optuna proposes twice is trained once
+        self.settings = {k: list(dict.fromkeys(map(itemgetter(k), self.points))) for k in self.space}
+        self.cells = list(dict.fromkeys(itertools.chain(*map(self._cells_at, self.points)))) # without repeated points
+
+    def _cells_at(self, point) -> list:
+        settings = {k: [x] for k, x in point.items()}
+        return study_cells(self.methods, self.seeds, settings, self._shared)
 
     def _data(self, cell):
         "Return the data of `cell` without test and further held-out splits, so that a search cannot use them"
@@ -103,7 +108,7 @@ def _waiting(optuna_study):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se013b
 class _OptunaTrials(_PointStudy):
-    "Asks Optuna for points, and tells it their values"
+    "A point study that gets its points from Optuna and reports their values to it"
     def _open_optuna(self):
         "Open or create Optuna's study, which stores the points and their values"
         optuna = _optuna()
@@ -147,7 +152,7 @@ class _OptunaTrials(_PointStudy):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se014
 class _RunningSearch(_OptunaTrials):
-    "Runs the search, and reports the best point"
+    "A search that can be run, and that reports its best point"
     def _report(self, busy):
         "Report failed trials only at the end, since Optuna handles failed points during the search"
         if busy or len(self.points) >= self.trials: super()._report(busy)
@@ -186,12 +191,15 @@ class _RunningSearch(_OptunaTrials):
 # %% ../../nbs/07_studies/07_search.ipynb #se010
 class Search(_RunningSearch):
     "A `Study` that searches a `space` of settings, point by point, and selects on the validation split"
+    @validated
     def __init__(self,
         folder,                   # folder of the search; an existing search is continued
-        model, data, methods,     # see `Study`; exactly one method
-        space:dict,               # {argument: [choices], (low, high) or (low, high, 'log')}
-        trials:int=20,            # total number of points; not part of the design, so you can increase it later
-        at_once:int=1,            # number of points to choose together, for several workers
+        model, data,              # see `Study`
+        methods:Annotated[dict, MinLen(1), MaxLen(1), 'a dict with exactly one method; create one search for each'],
+        # {argument: [choices], (low, high) or (low, high, 'log')}
+        space:Annotated[dict, MinLen(1), 'a dict with at least one setting'],
+        trials:PositiveInt=20,    # total number of points; not part of the design, so you can increase it later
+        at_once:PositiveInt=1,    # number of points to choose together, for several workers
         by='validation_accuracy', # measure of the validation split that decides
         seeds=(0,),               # seeds of each point
         start:dict=None,          # first point; None: the middle of the space
@@ -207,32 +215,23 @@ class Search(_RunningSearch):
         self._study_arguments = dict(model=model, data=data, methods=methods, better=better, **train)
         self._way = (better or {}).get(by) or better_of(by)
         self.start = {k: _middle(d) for k, d in self.space.items()} | (start or {})
-        self._check_search(space, start, methods, measures)
+        check_allowed('Search: start has unknown settings', start or (), space)
+        for fault in self._search_faults(measures): raise ValueError(f'Search: {fault}')
         self.points = read_study(Path(folder)).get('points') if (Path(folder)/'study.json').exists() else [self.start]
         settings = {k: [self.start[k]] for k in self.space}
         names = [by, *(measures if not isinstance(measures, dict) else ())]
         measures = dict(measures) | {by: by} if isinstance(measures, dict) else list(dict.fromkeys(names))
         super().__init__(folder, model, data, methods, seeds, settings, measures, better, weights, **train)
 
-    def _check_search(self, space, start, methods, measures):
+    def _search_faults(self, measures) -> Iterator[str]:
+        "Yield what is wrong with the measures of a search"
         if not isinstance(self.by, str) or not self.by.startswith('validation_'):
-            raise ValueError(f'Search: by must be a measure of the validation split, '
-                             f'such as validation_accuracy, got {self.by!r}')
+            yield f'by must be a measure of the validation split, such as validation_accuracy, got {self.by!r}'
         if self._way not in ('higher', 'lower'):
-            raise ValueError(f"Search: unknown direction of {self.by}; pass better={{{self.by!r}: 'higher'}} or "
-                             "'lower'")
-        held_out = ('test_', 'gap', *(() if callable(self._study_arguments['data']) else (
-            f'{k}_' for k in self._study_arguments['data'] if k not in ('train', 'validation'))))
-        of_test = [m for m in measures if str(m).startswith(held_out)]
-        if of_test:
-            split = 'test' if of_test[0].startswith('gap') else of_test[0].partition('_')[0]
-            raise ValueError(f'Search: {of_test[0]} uses the {split} split, which a search must not use; '
-                             'report() has the test scores')
-        if not space: raise ValueError('Search: space must have at least one setting')
-        if not isinstance(methods, dict) or len(methods) != 1:
-            raise ValueError('Search: methods must be a dict with exactly one method; create one search for each')
-        if unknown := [k for k in start or {} if k not in space]:
-            raise ValueError(f'Search: start has unknown settings {", ".join(unknown)}; available: {", ".join(space)}')
-        for name, x in dict(trials=self.trials, at_once=self.at_once).items():
-            if type(x) is not int or x < 1:
-                raise ValueError(f'Search: {name} must be a positive integer, got {x!r}')
+            yield f"unknown direction of {self.by}; pass better={{{self.by!r}: 'higher'}} or 'lower'"
+        data, splits = self._study_arguments['data'], {'test_': 'test', 'gap': 'test'}
+        if not callable(data): splits |= {f'{k}_': k for k in data if k not in ('train', 'validation')}
+        for m in measures:
+            for start, split in splits.items():
+                if str(m).startswith(start):
+                    yield f'{m} uses the {split} split, which a search must not use; report() has the test scores'

@@ -15,15 +15,16 @@ import re
 import shutil
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pandas as pd
+from annotated_types import MinLen
 from tqdm import tqdm
 
 from ..core.leases import Leased
@@ -31,12 +32,12 @@ from ..core.locks import RunInUse
 from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
-from ..core.validation import validated
+from ..core.validation import PositiveInt, Seed, validated
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
 from .processes import examples_per_process, train_in_step
-from .trials import Trial, arguments_of, fresh_method, leased_cell, most_tries, study_cells
+from .trials import Trial, arguments_of, check_allowed, fresh_method, leased_cell, most_tries, study_cells
 from ..training.control import Checked, Stopped
 from ..training.settings import Settings, plain, shown_value
 
@@ -54,23 +55,23 @@ def _named_measures(
     "Check `measures` and return them by name"
     def name_of(m): return m if isinstance(m, str) else getattr(m, '__name__', '<object>')
     items = list(measures.items() if isinstance(measures, dict) else [(name_of(m), m) for m in measures])
-    for name, m in items:
-        if not re.fullmatch(r'\w[\w. -]*', str(name)):
-            raise ValueError(f'Study: measure {name!r} needs a name of letters and digits; use '
-                             'measures={name: function}')
-        if name in ('method', 'seed', 'run'):
-            raise ValueError(f'Study: {name!r} cannot be the name of a measure, because it is a column already')
-        if isinstance(m, str) and not is_measure(m, splits):
-            raise ValueError(f'Study: unknown measure {m!r}; available: {", ".join(measure_names(splits))}, '
-                             'and your own functions')
-        if not isinstance(m, str) and not callable(m):
-            raise ValueError(f'Study: measure {name!r} must be a name or a function, got {m!r}')
-        wanted = [k for k, needed in arguments_of(m).items() if needed and k not in _offered] if callable(m) else []
-        if wanted:
-            raise ValueError(f'Study: measure {name!r} has unknown arguments {", ".join(wanted)}; allowed: '
-                             f'{", ".join(_offered)}')
-    if not items: raise ValueError("Study: measures must contain at least one measure, such as 'test_accuracy'")
+    faults = [fault for name, m in items if (fault := _fault_of_measure(name, m, splits))]
+    if not items: faults = ["measures must contain at least one measure, such as 'test_accuracy'"]
+    if faults: raise ValueError(f'Study: {faults[0]}')
     return dict(items)
+
+def _fault_of_measure(name, m, splits) -> str|None:
+    "Return why a study cannot use the measure `m` called `name`, or None if it can"
+    if not re.fullmatch(r'\w[\w. -]*', str(name)):
+        return f'measure {name!r} needs a name of letters and digits; use measures={{name: function}}'
+    if name in ('method', 'seed', 'run'):
+        return f'{name!r} cannot be the name of a measure, because it is a column already'
+    if isinstance(m, str):
+        if is_measure(m, splits): return None
+        return f'unknown measure {m!r}; available: {", ".join(measure_names(splits))}, and your own functions'
+    if not callable(m): return f'measure {name!r} must be a name or a function, got {m!r}'
+    unknown = [k for k, needed in arguments_of(m).items() if needed and k not in _offered]
+    if unknown: return f'measure {name!r} has unknown arguments {", ".join(unknown)}; allowed: {", ".join(_offered)}'
 
 # %% ../../nbs/07_studies/03_study.ipynb #013
 def _plain(x) -> bool:
@@ -96,17 +97,16 @@ def _source_and_values(f) -> tuple:
 
 # %% ../../nbs/07_studies/03_study.ipynb #013c
 def _measure_code(measure) -> str:
-    "Return what identifies `measure`: its name, its `version`, or a hash of its source and of the values it uses"
+    "Return an identifier of `measure`: its name, its `version`, or a hash of its source and of the values it uses"
     if isinstance(measure, str): return measure
     version = getattr(measure, 'version', None)
     if version is not None: return f'version {version}'
-    name, remedy = getattr(measure, '__name__', type(measure).__name__), "give it a version: measure.version = '1'"
+    name, fault = repr(getattr(measure, '__name__', type(measure).__name__)), ''
     inner, values = _source_and_values(measure)
-    if not _plain(values):
-        raise ValueError(f'Study: measure {name!r} was created with values that have no short text form; {remedy}')
     try: source = inspect.getsource(inner)
-    except (OSError, TypeError):
-        raise ValueError(f'Study: the source of measure {name!r} cannot be read; {remedy}') from None
+    except (OSError, TypeError): fault = f'the source of measure {name} cannot be read'
+    if not _plain(values): fault = f'measure {name} was created with values that have no short text form'
+    if fault: raise ValueError(f"Study: {fault}; give it a version: measure.version = '1'")
     return hashlib.sha256(f'{source}\n{values}'.encode()).hexdigest()
 
 # %% ../../nbs/07_studies/03_study.ipynb #013d
@@ -123,28 +123,26 @@ def _version(code, run):
 _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', 'progress', 'seed')
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
-def _check_better(better, measures):
-    """Raise for invalid directions in `better`, and for columns that no measure can have
+def _is_column(k, measures) -> bool:
+    """Return whether a measure can have the column `k`
 
     A function may return a dict, whose columns begin with the function's name."""
+    return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
+
+def _check_better(better, measures):
+    "Raise for invalid directions in `better`, and for columns that no measure can have"
     for k in better or {}:
-        if k not in measures and not any(callable(m) and str(k).startswith(f'{n}_') for n, m in measures.items()):
+        if not _is_column(k, measures):
             raise ValueError(f'Study: better has {k!r}, which is not a metric; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
-def _refuse_unknown(what, names, allowed):
-    unknown = [k for k in names if k not in allowed]
-    if unknown: raise ValueError(f'Study: {what} {", ".join(unknown)}; available: {", ".join(allowed)}')
-
-def _refuse_lacking(makers, settings):
+def _check_required(makers, settings):
     "Raise if a function in `makers` {description: (function, further arguments)} requires an unknown argument"
     for what, (f, further) in makers.items():
-        offered = [*further, *settings]
-        needed = [k for k, is_needed in (arguments_of(f) if callable(f) else {}).items() if is_needed]
-        lacking = [k for k in needed if k not in offered]
-        if lacking:
-            raise ValueError(f'Study: {what} requires {", ".join(lacking)}; available: {", ".join(offered)}')
+        if not callable(f): continue
+        required = [k for k, is_required in arguments_of(f).items() if is_required]
+        check_allowed(f'Study: {what} requires', required, [*further, *settings])
 
 # %% ../../nbs/07_studies/03_study.ipynb #018-2
 class _StudyArguments(StudyResults):
@@ -161,47 +159,48 @@ class _StudyArguments(StudyResults):
     progress:bool
     patience:float  # seconds, see `Study`
 
+    def check_live(self) -> None:
+        "Raise if this study was opened from its folder, without what is needed to train"
+        if not self.live:
+            raise ValueError('Study: Study.open returns results only; create the Study with its model, data and '
+                             'methods again to run or grow it')
+
     def _check(self) -> list:
         "Check the arguments; return the names of the settings that every trial takes"
-        if not isinstance(self.methods, dict) or not self.methods:
-            raise ValueError('Study: methods must be a non-empty dict {name: method}')
-        seeds = list(self.seeds) if isinstance(self.seeds, (list, tuple, range)) else [None]
-        if not seeds or len(set(seeds)) < len(seeds) or not all(type(s) is int and s >= 0 for s in seeds):
-            raise ValueError(f'Study: seeds must be distinct integers of at least 0, got {self.seeds!r}')
-        for k, v in self.settings.items():
-            if not isinstance(v, (list, tuple, range)) or not len(v):
-                raise ValueError(f'Study: settings[{k!r}] must be a list of values, got {v!r}')
-            if k in _not_for_train or k in self.measures:
-                raise ValueError(f'Study: {k!r} cannot be a setting, because it has another meaning'
-                                 + ('; use seeds=' if k == 'seed' else ''))
-        _refuse_unknown('train has no argument', self.train, _of_train)
+        for fault in self._faults(): raise ValueError(f'Study: {fault}')
+        check_allowed('Study: train has no argument', self.train, _of_train)
         values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
         for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # raises the errors of `train`
-        self._check_processes()
-        self._check_kernel()
-        both = [k for k in self.train if k in self.settings]
-        if both: raise ValueError(f'Study: {", ".join(both)} given twice, in settings and as an argument of train')
+        for batch in self._values_of('batch_size', Settings.batch_size): examples_per_process(batch, self.processes)
         shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
         allowed = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
-        _refuse_unknown('train, methods, model and data have no argument', self.settings,
-                        list(dict.fromkeys(allowed)))
+        check_allowed('Study: train, methods, model and data have no argument', self.settings,
+                    list(dict.fromkeys(allowed)))
         makers = {'the model': (self.model, ['seed']), 'the data': (self.data, ['seed'])}
         makers |= {f'method {k!r}': (m, ['seed', 'run_of']) for k, m in self.methods.items()}
-        _refuse_lacking(makers, self.settings)
+        _check_required(makers, self.settings)
         return shared
 
-    def _check_processes(self):
-        if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
-        for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
-            if type(batch) is int: examples_per_process(batch, self.processes) # `train` checks other values
+    def _values_of(self, name, default=None) -> list:
+        "Return the values of an argument of `train` in all trials"
+        return self.settings.get(name, [self.train.get(name, default)])
 
-    def _check_kernel(self):
-        "Raise if trials would measure their attention kernel, because they could choose different ones"
-        def values(name): return self.settings.get(name, [self.train.get(name)])
-        if 'bf16' in values('precision') and None in values('attention_kernel'):
-            raise ValueError("Study: with precision='bf16' each trial would measure which attention kernel is faster, "
-                             "and trials could choose different ones; set attention_kernel='sdpa' (fused) or 'eager'. "
-                             'To find the faster one, train a single model and read run.state')
+    def _faults(self) -> Iterator[str]:
+        "Yield what is wrong with the design as a whole"
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            yield f'seeds must be a non-empty list of distinct integers, got {self.seeds!r}'
+        for k, v in self.settings.items():
+            if not isinstance(v, (list, tuple, range)) or not len(v):
+                yield f'settings[{k!r}] must be a list of values, got {v!r}'
+        if 'seed' in self.settings: yield "'seed' cannot be a setting, because it has another meaning; use seeds="
+        taken = [k for k in self.settings if k in _not_for_train or k in self.measures]
+        if taken: yield f'{taken[0]!r} cannot be a setting, because it has another meaning'
+        both = [k for k in self.train if k in self.settings]
+        if both: yield f'{", ".join(both)} given twice, in settings and as an argument of train'
+        if 'bf16' in self._values_of('precision') and None in self._values_of('attention_kernel'):
+            yield ("with precision='bf16' each trial would measure which attention kernel is faster, and trials could "
+                   "choose different ones; set attention_kernel='sdpa' (fused) or 'eager'. To find the faster one, "
+                   'train a single model and read run.state')
 
 # %% ../../nbs/07_studies/03_study.ipynb #022
 def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
@@ -244,11 +243,10 @@ class _TrialParts(_StudyArguments):
 
     def _other(self, cell, name) -> Run:
         "Return the finished run of method `name` with the seed and settings of `cell`"
-        if name not in self.methods:
-            raise ValueError(f'run_of: unknown method {name!r}; available: {", ".join(self.methods)}')
+        check_allowed('run_of: unknown method', [name], self.methods)
         settings = dict(cell.settings)
-        other = next((c for c in self.cells if c.method == name and c.seed == cell.seed
-                      and all(settings.get(k, v) == v for k, v in c.settings)), None)
+        def is_alike(c): return c.seed == cell.seed and all(settings.get(k, v) == v for k, v in c.settings)
+        other = next((c for c in self.cells if c.method == name and is_alike(c)), None)
         path = self.folder/'runs'/other.name
         run = Run(path) if (path/'config.json').is_file() else None
         if run is None or not run.finished:
@@ -277,11 +275,17 @@ def _differences(old, new, at=''):
     return [f'{at} was {short(old)} and is {short(new)}']
 
 # %% ../../nbs/07_studies/03_study.ipynb #020c
+def _common(values, others): return [x for x in values if x in others]
+
+def _new(values, others): return [x for x in values if x not in others]
+
+def _shown_values(settings) -> dict: return {k: [*map(shown_value, values)] for k, values in settings.items()}
+
 def _extended_only(old, new) -> dict:
-    "Return the design `new` without the methods, seeds and values that `old` does not have"
-    settings = {k: [x for x in v if x in old['settings'].get(k, v)] for k, v in new['settings'].items()}
+    "Return the design `new` without the methods, seeds and values that are not in `old`"
+    settings = {k: _common(v, old['settings'].get(k, v)) for k, v in new['settings'].items()}
     return dict(new, methods={k: v for k, v in new['methods'].items() if k in old['methods']},
-                seeds=[s for s in new['seeds'] if s in old['seeds']], settings=settings)
+                seeds=_common(new['seeds'], old['seeds']), settings=settings)
 
 # %% ../../nbs/07_studies/03_study.ipynb #020x
 class _Design(_TrialParts):
@@ -290,7 +294,7 @@ class _Design(_TrialParts):
     _completed:dict # {method: function that adds arguments which earlier versions did not have}
 
     def _design(self) -> dict:
-        "Return everything that determines a number, as plain values"
+        "Return everything that determines the results, as plain values"
         from salviz.data.texts import fingerprint
         from salviz.models.loading import weights_checksum
         methods, first, self._completed = {}, {}, {}
@@ -304,8 +308,8 @@ class _Design(_TrialParts):
             net = self._load(self.cells[0])[0]
             model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
         return dict(methods=methods, seeds=list(self.seeds),
-                    settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
-                    model=model, data=_described(self.data, facts) if callable(self.data) else facts,
+                    settings=_shown_values(self.settings), model=model,
+                    data=_described(self.data, facts) if callable(self.data) else facts,
                     train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
 
     def _described_method(self, name, spec, cell) -> dict:
@@ -338,7 +342,7 @@ class _Design(_TrialParts):
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):
-        "Add arguments that an earlier version did not have to `was`, the stored method `name`"
+        "Add the arguments that are new in this version to `was`, the stored form of the method `name`"
         if name not in self._completed or name not in methods or 'args' not in was: return
         filled = json.loads(to_json(self._completed[name](was['args'])))
         was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}
@@ -346,18 +350,18 @@ class _Design(_TrialParts):
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
 class _GrowingStudy(_Design):
-    "Adds values to settings, and stores them in the folder"
+    "A study whose settings can get further values"
     _shared:list # names of the settings that every trial takes
 
     def _take_in(self, grown):
-        "Create the trials, with the values `grown` {setting: values} after those of the constructor"
-        self.settings = {k: [*v, *(x for x in grown.get(k, ()) if x not in v)] for k, v in self.settings.items()}
+        "Create the trials; the values `grown` {setting: values} come after those of the constructor"
+        self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
     def _refuse_overtaken(self, design, grown):
         "Raise if another process has extended the `design` in the folder since this study was created"
-        here = {k: [*map(shown_value, v), *grown.get(k, ())] for k, v in self.settings.items()}
-        more = {k: [x for x in v if x not in here.get(k, ())] for k, v in design['settings'].items()}
+        here = {k: [*v, *grown.get(k, ())] for k, v in _shown_values(self.settings).items()}
+        more = {k: _new(v, here.get(k, ())) for k, v in design['settings'].items()}
         current = {**self.manifest['design'], 'settings': {k: [] for k in more}}
         differs = _differences(current, {**design, 'settings': more})
         if differs:
@@ -365,23 +369,23 @@ class _GrowingStudy(_Design):
                              f'{"; ".join(differs)}. Create the Study again with that design')
 
     def _write_cells(self, **more):
-        "Write the current settings and trials into study.json, and the entries `more`"
-        self.manifest['design']['settings'] = {k: [shown_value(x) for x in v] for k, v in self.settings.items()}
+        "Write the current settings, the trials and the entries `more` into study.json"
+        self.manifest['design']['settings'] = _shown_values(self.settings)
         self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
         self.manifest = json.loads(to_json(self.manifest))
         write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
 
     def grow(self, **more) -> None: # {setting: list of numbers or texts}
         "Add values to settings and store them in the folder; `run` then trains them"
-        if not self.live: raise ValueError('Study: Study.open returns results only; create the Study again to grow it')
-        _refuse_unknown('unknown setting', more, list(self.settings))
+        self.check_live()
+        check_allowed('Study: unknown setting', more, self.settings)
         for k, values in more.items():
             if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
                 raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
         stored = read_study(self.folder)
         earlier = stored.get('grown', {})
         self._refuse_overtaken(stored['design'], earlier)
-        added = {k: [x for x in values if x not in self.settings[k]] for k, values in more.items()}
+        added = {k: _new(values, self.settings[k]) for k, values in more.items()}
         grown = {k: list(dict.fromkeys([*earlier.get(k, ()), *added.get(k, ())]))
                  for k in self.settings if k in earlier or k in more}
         self._take_in(grown)
@@ -389,7 +393,7 @@ class _GrowingStudy(_Design):
 
 # %% ../../nbs/07_studies/03_study.ipynb #024
 def _set_aside(path):
-    "Move the run folder `path` into superseded/ of the study"
+    "Move the run folder `path` into the folder superseded/ of its study"
     aside = path.parent.parent/'superseded'
     aside.mkdir(exist_ok=True)
     k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
@@ -397,7 +401,7 @@ def _set_aside(path):
 
 # %% ../../nbs/07_studies/03_study.ipynb #024b
 class _TrainedTrials(_GrowingStudy):
-    "Trains single trials"
+    "Training of single trials"
     def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if this call trained them, else None)
         "Return the finished run of `cell`"
         path = self.folder/'runs'/cell.name
@@ -448,7 +452,7 @@ def _called(f, offered, seed):
 
 # %% ../../nbs/07_studies/03_study.ipynb #027m
 class _MeasuredTrials(_TrainedTrials):
-    "Measures single trials, and stores the results"
+    "Measurement of single trials, and storage of the results"
     _codes:dict # {measure: what identifies its code}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
@@ -486,7 +490,7 @@ def _may_use(cell, other) -> bool:
 
 # %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
-    "Deletes checkpoints that no trial needs any longer"
+    "Deletion of checkpoints that no trial needs any longer"
     def _lease(self, cell): return leased_cell(self.folder, cell.name, self.patience)
 
     def _building(self) -> set:
@@ -528,12 +532,12 @@ class _Checkpoints(_MeasuredTrials):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031
 def _is_blameless(e) -> bool:
-    "Return whether the error `e` is not the fault of a trial, but of the study, or a stop"
+    "Return whether the error `e` ends the whole study instead of counting as a failure of one trial"
     return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
 
 # %% ../../nbs/07_studies/03_study.ipynb #031b
 class _FinishedTrials(_Checkpoints):
-    "Trains and measures single trials, each by one process at a time"
+    "Training and measurement of single trials, each by one process at a time"
     def _finish(self, cell, again, check=lambda: None):
         """Train and measure `cell`, or store the error that prevents it
 
@@ -551,14 +555,15 @@ class _FinishedTrials(_Checkpoints):
         except Leased: raise # the record belongs to another process now
         except BaseException as e:
             measures = self._record(cell.name).get('measures', {})
-            if _is_blameless(e):
+            if not _is_blameless(e) and isinstance(e, Exception):
+                self._write_record(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
+                                   traceback=traceback.format_exc())
+                return
+            if _is_blameless(e): # other interruptions count as a try, like a killed process
                 counted = {'tries': tries - 1} if tries > 1 else {}
                 with suppress(Leased): # after a lost lease the record belongs to another process
                     self._write_record(cell.name, **{**before, 'measures': measures}, **counted)
-                raise
-            if not isinstance(e, Exception): raise # counts as a try, like a killed process
-            self._write_record(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
-                               traceback=traceback.format_exc())
+            raise
 
     def run_cell(self,
         cell:Trial, # one of `cells`
@@ -579,7 +584,7 @@ class _FinishedTrials(_Checkpoints):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031w
 class _TrialList(_FinishedTrials):
-    "Chooses the trials to run, and reports on them"
+    "Selection of the trials to run, and reports on them"
     def _is_over(self, cell) -> bool:
         "Return whether `cell` is finished and all its measures are up to date"
         record = self._record(cell.name)
@@ -592,7 +597,7 @@ class _TrialList(_FinishedTrials):
         why:str='its process died repeatedly during training; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
-        "Record that `cell` is not tried again; keep an existing error"
+        "Record that `cell` must not be tried again, and why; an existing error is not replaced"
         try:
             with self._lease(cell):
                 record = self._record(cell.name)
@@ -624,14 +629,14 @@ class _TrialList(_FinishedTrials):
             first, error = next(iter(failed.items()))
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '
                        f'them; run() tries each up to {most_tries} times, run(retry="all") starts counting again')
-            warnings.warn(message, stacklevel=3)
+            warnings.warn(message, stacklevel=4)
         if busy:
             warnings.warn(f'Study: {len(busy)} trials are being trained by another process ({busy[0]}); '
-                          'call run() again when they are finished', stacklevel=3)
+                          'call run() again when they are finished', stacklevel=4)
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):
-    "Runs all trials, here or on workers"
+    "Execution of all trials, in this process or on workers"
     def _grouped(self, devices) -> list:
         "Group `devices` by worker, with one device for each of its processes"
         devices, n = list(devices), self.processes
@@ -640,6 +645,7 @@ class _RunningStudy(_TrialList):
                              f'pass a multiple of {n}')
         return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
 
+    @validated
     def run(self,
         # whether to retry failed trials, up to three tries in total; 'all': regardless of earlier tries
         retry:bool|Literal['all']=True,
@@ -652,14 +658,12 @@ class _RunningStudy(_TrialList):
         devices:Sequence[str|int]=(),
         shared:bool=True,      # whether workers can access the folder; if not, they return their runs as files
         # maximum number of trials sent at a time; None: number of workers of the executor, or 64 if unknown
-        in_flight:int|None=None,
+        in_flight:PositiveInt|None=None,
     ) -> pd.DataFrame: # see `results`
         "Train and measure every trial that is not finished, and return the results"
-        if not self.live:
-            raise ValueError('Study: Study.open returns results only; create the Study with its model, '
-                             'data and methods again to run it')
+        self.check_live()
         again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
-        _refuse_unknown('unknown measure', again, list(self.measures))
+        check_allowed('Study: unknown measure', again, self.measures)
         # compute versions before calling the measures, which may change values that they use
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
         cells, busy = self._wanted(retry), []
@@ -676,7 +680,7 @@ class _RunningStudy(_TrialList):
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
-    "Train methods x seeds x settings in `folder`, and return the results as tables, see `StudyResults`"
+    "A study that trains methods x seeds x settings in `folder`, and returns the results as tables, see `StudyResults`"
     patience = 120. # seconds after which an inactive process on another host counts as dead, see `Lease`
 
     @validated
@@ -685,8 +689,9 @@ class Study(_RunningStudy):
         model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
         data:'DatasetDict|Callable[..., DatasetDict]', # `DatasetDict`, or function([seed], [settings]) -> `DatasetDict`
         # {name: class, object, or function([settings], [seed], [run_of]) -> method}; for run_of see `_TrialParts`
-        methods:dict,
-        seeds:Sequence[int]=(0, 1, 2),  # seeds of new weights of the model and of `train`
+        methods:Annotated[dict, MinLen(1), 'a non-empty dict {name: method}'],
+        # seeds of new weights of the model and of `train`
+        seeds:Annotated[Sequence[Seed], 'a list of integers of at least 0']=(0, 1, 2),
         settings:dict|None=None,        # {argument: values}; every combination is trained
         # names or functions; a dict names its functions
         measures:Sequence[str|Callable]|dict[str, str|Callable]=(
@@ -696,16 +701,14 @@ class Study(_RunningStudy):
         weights:Literal['best', 'all', 'none']='best',
         extend:bool=False,              # whether this design may have more methods, seeds or values than the folder's
         progress:bool=True,             # whether to show a progress bar over the trials
-        processes:int=1,                # processes that split each batch, each with a GPU if available
+        processes:PositiveInt=1,        # processes that split each batch, each with a GPU if available
         **train, # arguments of `train` for all trials: epochs, batch_size, learning_rate, snapshots, ...
     ):
-        self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(
-            folder), model, data, methods, seeds, dict(settings or {})
+        self.folder, self.model, self.data, self.methods = Path(folder), model, data, methods
+        self.seeds, self.settings = [*map(int, seeds)], dict(settings or {})
         self.weights, self.progress, self.processes, self.train = weights, progress, processes, train
         self.measures = _named_measures(measures, None if callable(data) else data)
         self.live, self._data_cache = True, (None, None)
-        if weights not in ('best', 'all', 'none'):
-            raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
         recorded = read_study(self.folder) if (self.folder/'study.json').exists() else {}
         self.settings = recorded_names(self.settings, recorded.get('design', {}).get('settings', {}))
         self._shared = self._check()

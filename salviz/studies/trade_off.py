@@ -6,22 +6,23 @@
 __all__ = ['RationalePlausibility', 'pareto']
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td004
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, MinLen
 from datasets import DatasetDict
 
 from ..attribution.explanations import explain_data
 from ..attribution.registry import registered_attributions
 from ..core.runs import Run
 from ..core.text import pool_words
-from ..core.validation import check_choice
+from ..core.validation import PositiveInt, check_choice, validated
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
-from .study import Study
-from .trials import arguments_of
+from .study import Study, _is_column
+from .trials import arguments_of, check_allowed
 from ..training.feed import feed_for
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _marked_words(
     data,            # a split with a column rationale
     max_length=None, # maximum number of tokens; None: the maximum of `model`
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] for each)
-    "Return which words of each text people marked, up to the maximum length"
+    "Return which words of each text annotators marked, up to the maximum length"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(marked)
@@ -43,30 +44,21 @@ def _marked_words(
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td07b
 class RationalePlausibility:
-    "Measure of a study: SPLIT_token_f1 and SPLIT_auprc of an attribution compared with the rationales of each split"
+    "Study measure that compares an attribution with the rationales of each split (SPLIT_token_f1, SPLIT_auprc)"
+    @validated
     def __init__(self,
         attribution:str='input_x_gradient',              # name of an attribution, see `registered_attributions`
         target:Literal['predicted', 'gold']='predicted', # class to explain
-        splits:Sequence[str]=('validation', 'test'),     # splits with rationales
+        # splits with rationales
+        splits:Annotated[Sequence[str], MinLen(1)]=('validation', 'test'),
         # rank words by 'signed' attribution (for the class first), or by 'magnitude'
         ranking:Literal['signed', 'magnitude']='signed',
-        most:int|None=None,                              # use only the first `most` examples of a split; None: all
+        most:PositiveInt|None=None,                      # use only the first `most` examples of a split; None: all
         **options,                                       # options of the attribution, such as steps
     ):
         available = registered_attributions('input_ids')
-        if attribution not in available:
-            raise ValueError(f'RationalePlausibility: attribution must be one of {", ".join(available)}, '
-                             f'got {attribution!r}')
-        if unknown := [k for k in options if k not in available[attribution].options]:
-            raise ValueError(f'RationalePlausibility: {attribution} has no option {", ".join(unknown)}; available: '
-                             f'{", ".join(available[attribution].options) or "none"}')
-        check_choice('RationalePlausibility: target', target, ('predicted', 'gold'))
-        check_choice('RationalePlausibility: ranking', ranking, ('signed', 'magnitude'))
-        if not splits or isinstance(splits, str) or not all(isinstance(s, str) for s in splits):
-            raise ValueError("RationalePlausibility: splits must be a list of split names, such as ['validation', "
-                             f"'test'], got {splits!r}")
-        if most is not None and not (type(most) is int and most >= 1):
-            raise ValueError(f'RationalePlausibility: most must be a positive integer or None, got {most!r}')
+        check_choice('RationalePlausibility: attribution', attribution, available)
+        check_allowed(f'RationalePlausibility: {attribution} has no option', options, available[attribution].options)
         self.attribution, self.target, self.splits, self.ranking = attribution, target, tuple(splits), ranking
         self.most, self.options = most, options
 
@@ -81,11 +73,10 @@ class RationalePlausibility:
         "Return the scores of `model` on each split"
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
-            if split not in data or 'rationale' not in data[split].column_names:
-                raise ValueError(f'RationalePlausibility: {split} has no rationales; splits with rationales: '
-                                 f'{", ".join(k for k, d in data.items() if "rationale" in d.column_names) or "none"}; '
-                                 'use splits= to choose them')
-            part = data[split] if self.most is None else data[split].select(range(min(self.most, len(data[split]))))
+            existing = [k for k, d in data.items() if 'rationale' in d.column_names]
+            check_allowed('RationalePlausibility: splits= contains splits without rationales:', [split], existing)
+            part = data[split]
+            if self.most is not None: part = part.select(range(min(self.most, len(part))))
             encoded, flags = _marked_words(model, tokenizer, part, length)
             if not any(f.any() for f in flags):
                 raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; remove {split} '
@@ -99,56 +90,68 @@ class RationalePlausibility:
         return scores
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012
-def _check_numbers(setting, values, scale):
-    "Raise if no further values can be placed between `values` on this `scale`"
+def _faults_of_values(setting, values, scale) -> Iterator[str]:
+    "Yield why no further values can be placed between `values` on this `scale`"
     bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, float)) or not np.isfinite(v)]
-    if bad: raise ValueError(f'pareto: settings[{setting!r}] must be numbers, got {bad[0]!r}')
+    if bad: yield f'settings[{setting!r}] must be numbers, got {bad[0]!r}'
     if scale == 'log' and min(values) < 0:
-        raise ValueError(f"pareto: a logarithmic scale does not support {min(values):g}; use scale='linear'")
-    spread = [v for v in values if scale == 'linear' or v > 0]
-    if len(set(spread)) < 2:
-        above = ' above 0' if scale == 'log' else ''
-        raise ValueError(f'pareto: settings[{setting!r}] must have two different values{above} as the ends of the '
-                         f'range, such as [0, .1, 10]; got {list(values)}')
+        yield f"a logarithmic scale does not support {min(values):g}; use scale='linear'"
+    if len(set(_on_scale(values, scale))) < 2:
+        above = {'linear': '', 'log': ' above 0'}[scale]
+        yield (f'settings[{setting!r}] must have two different values{above} as the ends of the range, such as '
+               f'[0, .1, 10]; got {list(values)}')
+
+def _on_scale(values, scale) -> list:
+    "Return the values that a point of this `scale` can have"
+    return [v for v in values if scale == 'linear' or v > 0]
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012b
-def _check_study(study, setting):
-    "Raise if the runs of `study` differ in more than `setting`"
-    if not isinstance(study, Study) or not study.live:
-        raise ValueError('pareto: study must be a Study with its model, data and methods, because pareto trains more '
-                         'runs; for the existing front of an opened study, use front_of')
+def _faults_of_study(study, setting) -> Iterator[str]:
+    "Yield why the runs of `study` cannot be a front over `setting`"
+    if not study.live:
+        yield ('study must be a Study with its model, data and methods, because pareto trains more runs; for the '
+               'existing front of an opened study, use front_of')
     if setting not in study.settings:
-        raise ValueError(f'pareto: the study has no setting {setting!r}; available: '
-                         f'{", ".join(study.settings) or "none"}; create it with settings=dict({setting}=[0, .1, 10])')
+        yield (f'the study has no setting {setting!r}; available: {", ".join(study.settings) or "none"}; create it '
+               f'with settings=dict({setting}=[0, .1, 10])')
     others = [k for k, v in study.settings.items() if k != setting and len(v) > 1]
-    if others: raise ValueError(f'pareto: {", ".join(others)} also have several values; create one study for each')
+    if others: yield f'{", ".join(others)} also have several values; create one study for each'
     takes = [name for name, m in study.methods.items() if setting in arguments_of(m) or setting in study._shared]
     if len(takes) > 1:
-        raise ValueError(f'pareto: several methods take {setting} ({", ".join(takes)}); create one study for each and '
-                         'compare their fronts')
+        yield f'several methods take {setting} ({", ".join(takes)}); create one study for each and compare their fronts'
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012c
-def _check_measures(study, measures, start, budget, options):
-    "Raise for measures that the study does not have or that cannot select a front, and for invalid counts"
-    def is_taken(m): return any(m == k or callable(f) and m.startswith(f'{k}_') for k, f in study.measures.items())
+def _faults_of_measures(study, measures) -> Iterator[str]:
+    "Yield which of `measures` the study does not have"
     for m in measures:
-        if not is_taken(m):
-            raise ValueError(f'pareto: the study does not measure {m!r}; it measures {", ".join(study.measures)}. '
-                             "Create it with measures=dict(validation_accuracy='validation_accuracy', "
-                             'plausibility=RationalePlausibility()), for example')
-    for name, x, least in (('start', start, 2), ('budget', budget, 3)):
-        if type(x) is not int or x < least:
-            raise ValueError(f'pareto: {name} must be an integer of at least {least}, got {x!r}')
+        if not _is_column(m, study.measures):
+            yield (f'the study does not measure {m!r}; it measures {", ".join(study.measures)}. Create it with '
+                   "measures=dict(validation_accuracy='validation_accuracy', plausibility=RationalePlausibility()), "
+                   'for example')
+
+def _check_directions(study, measures, options):
+    "Raise if `measures` and the `options` of `front_of` cannot select a front"
     better = {**study.manifest['better'], **(options.get('better') or {})}
-    twins = [t for m in measures if is_taken(t := _renamed(m, 'test', 'validation'))]
+    twins = [t for m in measures if _is_column(t := _renamed(m, 'test', 'validation'), study.measures)]
     _check_arguments(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
     "Return the evenly spaced values that are missing in `values`"
-    spread = sorted(v for v in values if scale == 'linear' or v > 0)
+    spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
+
+def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
+    "Yield what prevents `pareto` from training a front"
+    yield from _faults_of_study(study, setting)
+    values = study.settings[setting]
+    yield from _faults_of_values(setting, values, scale)
+    yield from _faults_of_measures(study, measures)
+    even = len(_even(values, start, scale))
+    if len(values) + even > budget:
+        yield (f'budget={budget} is less than the {len(values) + even} values of the first round ({len(values)} of the '
+               f'study, {even} evenly spaced ones); use a larger budget or a smaller start')
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
@@ -174,31 +177,25 @@ def _trained(study):
                        'front of the finished ones')
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014c
+@validated
 def pareto(
-    study:Study,          # study with `setting` among its settings; the added values become part of it
-    x:str='validation_accuracy',              # measure of the front
+    study:Study,                    # study with `setting` among its settings; the added values become part of it
+    x:str='validation_accuracy',    # measure of the front
     y:str='plausibility_validation_token_f1', # measure of the front
-    setting:str='weight', # an argument of the study's method, or of `train`
-    start:int=5,          # number of evenly spaced values, including both ends; on a log scale 0 does not count
-    budget:int=9,         # total number of values; each is trained with every seed
+    setting:str='weight',           # an argument of the study's method, or of `train`
+    # number of evenly spaced values, including both ends; on a log scale 0 does not count
+    start:Annotated[int, Ge(2), 'an integer of at least 2']=5,
+    # total number of values; each is trained with every seed
+    budget:Annotated[int, Ge(3), 'an integer of at least 3']=9,
     scale:Literal['log', 'linear']='log', # scale of the setting
-    **options,            # reference, confidence, better: see `front_of`
+    **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
     "Train `study` at evenly spaced values of `setting`, then in gaps of the front of `x` and `y`; return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
-    check_choice('pareto: scale', scale, ('log', 'linear'))
-    unknown = [k for k in options if k not in ('reference', 'confidence', 'better')]
-    if unknown: raise ValueError(f'pareto: no option {", ".join(unknown)}; available: reference, confidence, better')
-    _check_study(study, setting)
-    _check_numbers(setting, study.settings[setting], scale)
-    _check_measures(study, (x, y), start, budget, options)
-    even = _even(study.settings[setting], start, scale)
-    count = len(study.settings[setting]) + len(even)
-    if count > budget:
-        raise ValueError(f'pareto: budget={budget} is less than the {count} values of the first round '
-                         f'({len(study.settings[setting])} of the study, {len(even)} evenly spaced ones); '
-                         'use a larger budget or a smaller start')
-    study.grow(**{setting: even})
+    check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
+    for fault in _faults(study, (x, y), setting, start, budget, scale): raise ValueError(f'pareto: {fault}')
+    _check_directions(study, (x, y), options)
+    study.grow(**{setting: _even(study.settings[setting], start, scale)})
     while True:
         _trained(study)
         front = front_of(study, x, y, setting, **options)

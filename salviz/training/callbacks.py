@@ -15,13 +15,13 @@ from ..core.run_files import read_object
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #031
 class _Recording(TrainerCallback):
-    "Records probe examples, and reports to a `Control`"
+    "Callback that records probe examples and reports to a `Control`"
     def __init__(self, recorder, record_steps, control):
         self.recorder, self.record_steps, self.control = recorder, set(record_steps), control
         self.trainer, self._reported = None, None
 
     def tell(self, what, n=1):
-        "Report the time since the last report to the control, as spent on `n` of `what`"
+        "Report the time since the last report to the control, as the duration of `n` tasks of the kind `what`"
         now = time.perf_counter() - self.control.waited
         if self._reported is not None: self.control.tell(what, n, now - self._reported, self.trainer)
         self._reported = now
@@ -52,7 +52,7 @@ def scores_in(metrics:dict, prefix:str) -> dict:
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032b
 class RunCallback(_Recording):
-    "Writes losses, evaluations and snapshots into the run during training, and calls a `Control`"
+    "Callback that writes losses, evaluations and snapshots into the run, and calls a `Control`"
     def on_train_begin(self, args, state, control, **kwargs):
         self.gate()
         self._reported = time.perf_counter() - self.control.waited

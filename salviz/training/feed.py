@@ -6,11 +6,13 @@
 __all__ = ['evaluation_draw', 'check_data', 'Feed', 'TextFeed', 'SignalFeed', 'feed_for']
 
 # %% ../../nbs/06_training/00_feed.ipynb #003
+from collections.abc import Iterator
+
 import datasets
 import numpy as np
 
 from ..core.text import align_batch
-from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
+from ..data.columns import collated, column_kinds, further_columns, with_columns
 from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
@@ -21,21 +23,25 @@ from ..models.patches import check_images, reads_patches, special_tokens
 from ..models.tasks import task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
-def _check_splits(data, task='classification'):
-    "Raise if `data` is not a dictionary of splits, or if a split is missing, empty or lacks the columns of `task`"
+def _split_faults(data, task) -> Iterator[str]:
+    "Yield why `data` is not a dictionary of splits, and which splits are missing, empty or lack the columns of `task`"
     needed, loader = tasks[task].columns, tasks[task].loader
     if not isinstance(data, dict):
-        raise ValueError(f'train: data must be a DatasetDict with train and validation splits, got '
-                         f'{type(data).__name__}; use {loader}')
+        yield (f'data must be a DatasetDict with train and validation splits, got {type(data).__name__}; '
+               f'use {loader}')
     missing = [split for split in ('train', 'validation') if split not in data]
     if missing:
-        raise ValueError(f'train: data has no {" and no ".join(missing)} split; it has {", ".join(data)}. {loader} '
-                         'creates missing splits')
+        yield (f'data has no {" and no ".join(missing)} split; it has {", ".join(data)}. '
+               f'{loader} creates missing splits')
     for name, d in data.items():
-        if not len(d): raise ValueError(f'train: the {name} split is empty')
+        if not len(d): yield f'the {name} split is empty'
         if not {*needed} <= set(d.column_names):
-            raise ValueError(f'train: the {name} split has columns {", ".join(d.column_names)}; {task} needs '
-                             f'{" and ".join(needed)} (see {loader})')
+            yield (f'the {name} split has columns {", ".join(d.column_names)}; {task} needs {" and ".join(needed)} '
+                   f'(see {loader})')
+
+def _check_splits(data, task='classification'):
+    "Raise a `ValueError` about the first of `_split_faults`"
+    for fault in _split_faults(data, task): raise ValueError(f'train: {fault}')
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
 def _check_texts(name, d, columns):
@@ -76,29 +82,39 @@ def _choose_probes(
     seed:int=0, # selects the examples if `probes` is a number
 ): # a `Dataset`, or the list itself
     "Return the examples that `probes` describes"
+    for fault in _probe_faults(data, probes): raise ValueError(fault)
+    if isinstance(probes, int):
+        order = np.random.default_rng(seed).permutation(len(data['validation']))
+        return data['validation'].select(order[:probes])
+    if not isinstance(probes, str): return probes
+    split, first, end = _split_and_slice(probes)
+    if first or end: return data[split].select(range(int(first or 0), int(end or len(data[split]))))
+    return data[split]
+
+def _split_and_slice(probes) -> tuple: # (split, first, end) as texts; '' for an open end
+    "Parse 'split' or 'split[first:end]'"
+    split, _, part = probes.rstrip(']').partition('[')
+    first, _, end = part.partition(':')
+    return split, first, end
+
+def _probe_faults(data, probes) -> Iterator[str]:
+    "Yield why `probes` does not describe examples of `data`"
     if isinstance(probes, bool) or not isinstance(probes, (int, str, datasets.Dataset, list, tuple)):
-        raise ValueError(f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}')
+        yield f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}'
     if isinstance(probes, int):
         available = len(data['validation'])
         if not 1 <= probes <= available:
-            raise ValueError(f'probes={probes}: the validation split has {available} examples; '
-                             f'use a number from 1 to {available}')
-        chosen = data['validation'].select(np.random.default_rng(seed).permutation(available)[:probes])
+            yield (f'probes={probes}: the validation split has {available} examples; use a number from 1 to '
+                   f'{available}')
     elif isinstance(probes, str):
-        split, _, part = probes.rstrip(']').partition('[')
-        if split not in data: raise ValueError(f'probes={probes!r}: no split {split!r}; available: {", ".join(data)}')
-        chosen = data[split]
-        if part:
-            a, _, b = part.partition(':')
-            if not all(bound == '' or bound.isdigit() for bound in (a, b)):
-                raise ValueError(f"probes={probes!r}: invalid slice; write part of a split as 'test[0:8]'")
-            a, b = int(a or 0), int(b or len(chosen))
-            if not a < b <= len(chosen):
-                raise ValueError(f'probes={probes!r}: slice out of range; {split} has {len(chosen)} examples')
-            chosen = chosen.select(range(a, b))
-    else: chosen = probes
-    if not len(chosen): raise ValueError('probes is empty; pass at least one example')
-    return chosen
+        split, *bounds = _split_and_slice(probes)
+        if split not in data: yield f'probes={probes!r}: no split {split!r}; available: {", ".join(data)}'
+        if not all(bound == '' or bound.isdigit() for bound in bounds):
+            yield f"probes={probes!r}: invalid slice; write part of a split as 'test[0:8]'"
+        count, (first, end) = len(data[split]), bounds
+        if not int(first or 0) < int(end or count) <= count:
+            yield f'probes={probes!r}: slice out of range; {split} has {count} examples'
+    elif not len(probes): yield 'probes is empty; pass at least one example'
 
 # %% ../../nbs/06_training/00_feed.ipynb #014
 def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
@@ -114,9 +130,8 @@ def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Datase
         raise ValueError('probes must be a list of texts or a list of pairs of texts, not a mixture')
     if task.teacher_forced and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(task.columns, map(list, zip(*probes)))))
-    raise ValueError(f'probes must be a number, a split or a Dataset for {task.name}'
-                     f'{", or pairs (text, target text)" if task.teacher_forced else ""}'
-                     f'{", or pairs (question, context)" if task.paired else ""}, got a '
+    pairs = ', or pairs (text, target text)'*task.teacher_forced + ', or pairs (question, context)'*task.paired
+    raise ValueError(f'probes must be a number, a split or a Dataset for {task.name}{pairs}, got a '
                      f'{type(probes).__name__}')
 
 # %% ../../nbs/06_training/00_feed.ipynb #017

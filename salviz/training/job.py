@@ -15,6 +15,7 @@ import sysconfig
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,36 +55,42 @@ _compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_com
 def _check_args(args:dict):
     "Raise if `args` has names that `TrainingArguments` lacks, that `train` sets itself, or that are not supported"
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
-    if unknown: raise ValueError(f'train: args has {", ".join(unknown)}, which TrainingArguments does not have')
+    faults = dict.fromkeys(unknown, ', which TrainingArguments does not have')
     for name in args:
-        if name in _renamed_arguments:
-            raise ValueError(f'train: args has {name}; use the argument {_renamed_arguments[name]} of train instead')
+        if name in _renamed_arguments: faults[name] = f'; use the argument {_renamed_arguments[name]} of train instead'
         if name in _unsupported_arguments:
-            raise ValueError(f'train: args has {name}, which train does not support because methods, recording or '
-                             'the order of examples depend on it; leave it out')
+            faults[name] = (', which train does not support because methods, recording or the order of examples depend '
+                            'on it; leave it out')
+    for name, fault in faults.items(): raise ValueError(f'train: args has {name}{fault}')
 
 # %% ../../nbs/06_training/04_job.ipynb #046b
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
     "Return the arguments for `settings.precision`; raise if this processor does not support it"
     if settings.precision == 'fp32': return {}
-    if both := {'bf16', 'fp16'} & set(further):
-        raise ValueError(f"train: args has {both.pop()}, which duplicates precision='bf16'; pass only one of them")
+    fault, both = '', {'bf16', 'fp16'} & set(further)
     device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
     if device == 'cpu' and torch.backends.mps.is_available() and not further.get('use_cpu'): device = 'mps'
     if device == 'mps' or not has_bf16(device):
-        raise ValueError("train: precision='bf16' needs hardware support for bf16 (a GPU since Ampere, or a CPU with "
-                         f"avx512_bf16, amx_bf16 or Arm's bf16), which {device} ({processor()}) does not have; "
-                         "use precision='fp32'")
+        fault = ("precision='bf16' needs hardware support for bf16 (a GPU since Ampere, or a CPU with avx512_bf16, "
+                 f"amx_bf16 or Arm's bf16), which {device} ({processor()}) does not have; use precision='fp32'")
+    if both: fault = f"args has {both.pop()}, which duplicates precision='bf16'; pass only one of them"
+    if fault: raise ValueError(f'train: {fault}')
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
-def _check_kernel(model, settings):
-    "Raise if `model` does not have the attention kernel of `settings`"
+def _job_faults(model, method, settings) -> Iterator[str]:
+    "Yield why `model` cannot be trained with `method` and `settings`, whatever the data"
+    if not isinstance(method, Method):
+        names = ', '.join(f'{name}(...)' for name in supported)
+        yield f'method must be a method object ({names}), got {method!r}'
+    if not any(p.requires_grad for p in model.parameters()):
+        yield ('all parameters of model are frozen; set requires_grad=True for some of them, '
+               'such as those of the head')
     name, current = settings.attention_kernel, getattr(getattr(model, 'config', None), '_attn_implementation', None)
     available = {current, *attention_kernels(model)}
     if name is not None and name not in available:
-        raise ValueError(f'train: {type(model).__name__} has no attention kernel {name!r}; available: '
-                         f'{", ".join(sorted(filter(None, available))) or "none"}')
+        yield (f'{type(model).__name__} has no attention kernel {name!r}; available: '
+               f'{", ".join(sorted(filter(None, available))) or "none"}')
 
 # %% ../../nbs/06_training/04_job.ipynb #046d
 def _training_arguments(
@@ -112,7 +119,7 @@ def _training_arguments(
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02
 def _lacks_for_inductor() -> str: # '' if nothing is missing
-    "Return what inductor, the default backend of torch.compile, needs and this machine lacks"
+    "Return what this machine lacks for inductor, the default backend of torch.compile"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
@@ -123,13 +130,13 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
     "Return the arguments of torch.compile in `settings.args`; raise if this machine cannot compile"
     options_of_torch = {name: (settings.args or {}).get(name) for name in _compiling}
     wanted = options_of_torch.pop('torch_compile')
-    if wanted not in (None, True, False):
-        raise ValueError(f'train: torch_compile must be True or False, got {wanted!r}')
-    options = {_compiling[name]: x for name, x in options_of_torch.items() if x is not None}
+    options, fault = {_compiling[name]: x for name, x in options_of_torch.items() if x is not None}, ''
     if wanted is False or wanted is None and not options: return None
     if options.get('backend') in (None, 'inductor') and (lacks := _lacks_for_inductor()):
-        raise ValueError(f"train: torch_compile needs {lacks}, which was not found; install it, or leave torch_compile "
-                         "out (torch_compile_backend='aot_eager' works without it, but is no faster)")
+        fault = (f"torch_compile needs {lacks}, which was not found; install it, or leave torch_compile out "
+                 "(torch_compile_backend='aot_eager' works without it, but is no faster)")
+    if wanted not in (None, True): fault = f'torch_compile must be True or False, got {wanted!r}'
+    if fault: raise ValueError(f'train: {fault}')
     return options
 
 # %% ../../nbs/06_training/04_job.ipynb #039
@@ -146,7 +153,7 @@ def _size(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039b
 def _begins_with(model) -> dict:
-    "Return the settings of a salviz network's initial weights, where they differ from torch's initialisation"
+    "Return the settings of a salviz network's initial weights that differ from torch's initialisation"
     config = getattr(model, 'config', None)
     facts = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
     return {name: x for name, x in facts.items() if x is not None}
@@ -316,16 +323,10 @@ def open_job(
 ) -> Job:
     "Check the arguments of `train`, encode the data, and open the run"
     if method is None: method = FineTuning()
-    if not isinstance(method, Method):
-        names = ', '.join(f'{name}(...)' for name in supported)
-        raise ValueError(f'train: method must be a method object ({names}), got {method!r}')
     check_adapted(model)
     compiling = _compile_options(settings)
     outer, model = model, unwrapped(model)
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError('train: all parameters of model are frozen; set requires_grad=True for some of them, '
-                         'such as those of the head')
-    _check_kernel(model, settings)
+    for fault in _job_faults(model, method, settings): raise ValueError(f'train: {fault}')
     source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/06_training/09_live.ipynb #009
 class Pace:
-    "Estimate the duration of work that consists of several kinds of tasks"
+    "Estimator of the duration of work that consists of several kinds of tasks"
     def __init__(self,
         block=1, # number of steps to time together, because a GPU runs asynchronously
         last=15, # number of times to keep
@@ -105,7 +105,7 @@ class _TrainingState(Control):
 
 # %% ../../nbs/06_training/09_live.ipynb #015
 class _Controlled(_TrainingState):
-    "Receives requests from other threads"
+    "Training state that accepts requests from other threads"
     def _wishes(self, wish, instead_of):
         with self._wished:
             if self._wish in instead_of: self._wish = wish
@@ -129,7 +129,7 @@ class _Controlled(_TrainingState):
 
 # %% ../../nbs/06_training/09_live.ipynb #017
 class _Published(_Controlled):
-    "Calls subscribers"
+    "Training state that notifies subscribers"
     def subscribe(self, fn:Callable[['Training'], object]) -> Callable[[], None]: # a function that unsubscribes
         """Call `fn` with this training after each step and change of state, in the worker thread
 
@@ -149,7 +149,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Set the worker's state to `at` if given, and call all subscribers"
+        "Set the worker's state to `at` unless it is None, and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)
@@ -192,7 +192,7 @@ class _Steered(_Published):
 
 # %% ../../nbs/06_training/09_live.ipynb #023
 class _Working(_Steered):
-    "Trains in the worker thread, and stops when the interpreter exits"
+    "Training in the worker thread, which stops when the interpreter exits"
     def _work(self, job):
         "Target of the worker thread: train, and store the final state"
         end = 'failed'
@@ -283,12 +283,12 @@ def start_training(
     """Start `train` in a worker thread and return its `Training`; raise for invalid arguments
 
     You can pause, resume, stop, wait for and await the `Training`."""
-    if 'progress' in kwargs:
-        raise ValueError('start_training: progress is an argument of train; leave it out, '
-                         'the returned Training reports its progress')
+    fault = ''
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
-        raise ValueError('start_training: this is one of several processes (WORLD_SIZE), which must train in step; '
-                         'use train in each of them')
+        fault = 'this is one of several processes (WORLD_SIZE), which must train in step; use train in each of them'
+    if 'progress' in kwargs:
+        fault = 'progress is an argument of train; leave it out, the returned Training reports its progress'
+    if fault: raise ValueError(f'start_training: {fault}')
     run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
     settings = Settings(**kwargs)
     turn.take(run_dir)

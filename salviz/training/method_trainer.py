@@ -90,7 +90,7 @@ class _JobTrainer(Trainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #019
 class _BatchTrainer(_JobTrainer):
-    "Prepares batches, in the order of `LengthBuckets`"
+    "A `Trainer` that makes batches in the order of `LengthBuckets`"
     def first_batches(self) -> list:
         "Return this process's micro-batches of the first training step, on the model's device"
         prepare = super()._prepare_inputs
@@ -125,7 +125,7 @@ class _BatchTrainer(_JobTrainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #021
 class _OptimizingTrainer(_BatchTrainer):
-    "Uses the optimiser and the schedule of the settings"
+    "A `Trainer` with the optimiser and the schedule of the settings"
     def create_optimizer(self, model=None):
         if self.settings.optimizer is None:
             if model is not None: return super().create_optimizer(model)
@@ -144,7 +144,7 @@ class _OptimizingTrainer(_BatchTrainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #022
 class _LossTrainer(_OptimizingTrainer):
-    "Trains on the losses of a method"
+    "A `Trainer` for the losses of a method"
     def _called(self, model):
         "Return `model`, compiled if the settings request it"
         if self.compiling is None: return model
@@ -184,7 +184,7 @@ class _LossTrainer(_OptimizingTrainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #025
 class _LoggingTrainer(_LossTrainer):
-    "Writes the losses of each step into the run"
+    "A `Trainer` that writes the losses of each step into the run"
     def close_step(self, seconds:float):
         "Store the losses of the finished step until the next `flush`; `seconds`: duration of this step"
         parts, self._pending = self._pending, []
@@ -222,7 +222,7 @@ class _LoggingTrainer(_LossTrainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #030
 class _SavingTrainer(_LoggingTrainer):
-    "Writes checkpoints that are valid only when they are complete"
+    "A `Trainer` whose checkpoints are valid only when they are complete"
     def _save_checkpoint(self, model, trial):
         "Write Trainer's checkpoint and its manifest, then delete outdated checkpoints"
         folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'

@@ -102,7 +102,7 @@ def check_saliency(model, feed, probes, settings):
 
 # %% ../../nbs/06_training/03_recording.ipynb #012a
 class _ProbePasses:
-    "Runs the model on a batch of probes"
+    "Passes of the model over a batch of probe examples"
     def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20,
         # name of an attribution; None: integrated gradients for text, else the gradient; False: no saliency
         saliency=None,
@@ -149,7 +149,7 @@ class _ProbePasses:
         return saliency
 
     def _axes_of(self, name, x, documented, batch, maps) -> tuple:
-        "Return the names of the axes of evidence `x` after batch and layer; `documented`: those that the method states"
+        "Return the names of the axes of evidence `x` after batch and layer; `documented`: those that the method names"
         shape = tuple((next(iter(x.values())) if isinstance(x, dict) else x).shape[1:])
         if documented is not None:
             try: return check_axes(name, documented, shape)
@@ -160,7 +160,7 @@ class _ProbePasses:
 
 # %% ../../nbs/06_training/03_recording.ipynb #015o
 class _Observations(_ProbePasses):
-    "Collects all observations of a batch of probe examples"
+    "All observations of a batch of probe examples"
     def observations(self, model, batch, progress, with_saliency=True) -> dict:
         """Return all observations of `model` on `batch` as a dict
 
@@ -190,7 +190,7 @@ class _Observations(_ProbePasses):
                     note=new_head_note(model) if progress.step == 0 else '')
 
     def _text(self, t, batch, j, real) -> dict:
-        "Return the text of a snapshot, with the tokens of the model's input, where corrupted tokens differ from `t`"
+        "Return the text of a snapshot, with the tokens of the model's input; corruption may have changed those of `t`"
         if t is None: return dict(texts=(), tokens=[], labels=[], words=[], word_ids=[], is_special=[])
         ids, tokens, labels = batch['input_ids'][j].cpu().numpy()[real], list(t.tokens), list(t.labels)
         changed = np.flatnonzero(ids != t.input_ids)
@@ -202,7 +202,7 @@ class _Observations(_ProbePasses):
 
 # %% ../../nbs/06_training/03_recording.ipynb #020
 class _SnapshotParts(_Observations):
-    "Extracts the parts of a snapshot from a batch"
+    "The parts of a snapshot, extracted from a batch"
     def _answer(self, j, real, seen) -> tuple: # (arrays, entries of `info`)
         "Return the model's prediction for example `j`"
         def names(ids): return [self.classes[i] for i in ids] if self.classes else readable(self.feed.tokenizer, ids)
@@ -242,7 +242,7 @@ class _SnapshotParts(_Observations):
 
 # %% ../../nbs/06_training/03_recording.ipynb #021
 class Recorder(_SnapshotParts):
-    "Records probe examples as snapshots of a run"
+    "Recorder that stores probe examples as snapshots of a run"
     def __call__(self, model, progress:Progress, epoch:float, last=False):
         """Write a snapshot of every probe example for `model` at `progress`
 

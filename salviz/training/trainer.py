@@ -91,7 +91,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
 # %% ../../nbs/06_training/08_trainer.ipynb #064
 @contextlib.contextmanager
 def _ending_recorded(job:Job, trainer):
-    "Record an early end of training within this context in the run"
+    "Record in the run if training within this context ends early"
     try: yield
     except Stopped:
         job.run.set_state(stopped=max(trainer.state.global_step, job.first_step))
@@ -272,7 +272,7 @@ def prior_experiment(
     run_dir=None,                # folder for the runs, one per strategy; None: delete them
     **settings,                  # further arguments of `train`: epochs, batch_size, learning_rate, seed, ...
 ) -> pd.DataFrame: # columns strategy, epoch, split ('train' or 'validation'), loss
-    "Fine-tune with no, random, high or low attributions dropped (section 2.2) and return the losses of each epoch"
+    "Fine-tune while dropping no, random, high or low attributions (section 2.2), and return the losses of each epoch"
     methods, rows = {s: prior_method(s, rate, p, layers, form) for s in strategies}, []
     settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
     with tempfile.TemporaryDirectory() as temporary:

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['colours', 'bands', 'Chart', 'Curves', 'styles_of', 'ends_of', 'spread', 'loss_curves', 'number_over_steps',
-           'checked_frame', 'by_seed', 'plain_series_name', 'about', 'accuracy_drop_curves', 'perturbation_curves',
-           'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable', 'metric_table']
+           'frame_with', 'checked_frame', 'by_seed', 'plain_series_name', 'about', 'accuracy_drop_curves',
+           'perturbation_curves', 'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable',
+           'metric_table']
 
 # %% ../../nbs/10_views/01_curves.ipynb #003
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from os import PathLike
@@ -27,7 +28,7 @@ from ..core.words import digits_of
 from ..metrics.scores import attention_agreement
 from ..metrics.statistics import ResultTable, better_of, result_table
 from ..metrics.tasks import facts_of
-from .base import View, fixed, which_snapshot
+from .base import View, as_list, counted, fixed, range_words, which_snapshot
 
 # %% ../../nbs/10_views/01_curves.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,16 +55,16 @@ _dashes = ((), (5, 1.7), (1.2, 1.5), (6, 1.6, 1.2, 1.6)) # lengths of dashes and
 _marks = ('circle', 'square', 'triangle', 'diamond', 'cross', 'star')
 
 def _line_style(i:int) -> tuple: # (colour, dashes, mark)
-    "Return the style of line number `i`"
+    "Return the style of the `i`-th line"
     return colours[i % 7], _dashes[i % 4], _marks[i % 6]
 
 def styles_of(names) -> list:
     "Return a style for each of `names`; the baseline 'random' is grey, dotted and without markers"
     others = [name for name in names if name != 'random']
-    return [('#707070', _dashes[2], None) if name == 'random' else _line_style(others.index(name)) for name in names]
+    styles = dict(zip(others, map(_line_style, range(len(others))))) | {'random': ('#707070', _dashes[2], None)}
+    return [styles[name] for name in names]
 
 # %% ../../nbs/10_views/01_curves.ipynb #010
-def _times(n, what): return f'{n} {what}' + ('' if n == 1 else 's')
 def _sentence(words): return words[0].upper() + words[1:]
 def _of_frame(frame): return getattr(frame, 'frame', frame) # study results have an attribute `frame`
 
@@ -88,16 +89,17 @@ def spread(
     band='deviation',
     ends=(-np.inf, np.inf), # lowest and highest possible value, see `ends_of`; bands are clipped to them
 ) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run deviation, low and high are NaN
-    "Return the mean of `values` over runs and its band"
-    if band not in bands: raise ValueError(f'band must be one of {", ".join(bands)}, got {band!r}')
+    "Return the mean of `values` over runs, with its band"
+    check_choice('band', band, bands)
     values = np.asarray(values, dtype=float)
     mean, n, none = values.mean(0), len(values), np.full(values.shape[1:], np.nan)
     if n == 1: return dict(value=mean, deviation=none, low=none, high=none, n=n)
     deviation = values.std(0, ddof=1)
+    low, high = mean - deviation, mean + deviation
     if band == 'range': low, high = values.min(0), values.max(0)
-    else:
+    if band == 'interval':
         from scipy.stats import t as student # slow to import
-        half = deviation*(1. if band == 'deviation' else student.ppf(.975, n - 1)/n**.5)
+        half = deviation*(student.ppf(.975, n - 1)/n**.5)
         low, high = mean - half, mean + half
     if (values >= ends[0]).all(): low = np.maximum(low, ends[0])
     if (values <= ends[1]).all(): high = np.minimum(high, ends[1])
@@ -142,9 +144,10 @@ def _line(name, runs, x, band, ends):
     if grid is None: raise ValueError(f'the runs of {name} have no {x} in common; draw them as separate lines')
     notes = []
     if not alike:
-        ends = sorted({float(a[-1]) for a, _ in runs.values()})
-        where = (f'; the line ends at {x} {digits_of(ends[0], 6)}, where the shortest ends (the longest: '
-                 f'{digits_of(ends[-1], 6)})' if len(ends) > 1 else '')
+        ends, where = sorted({float(a[-1]) for a, _ in runs.values()}), ''
+        if len(ends) > 1:
+            where = (f'; the line ends at {x} {digits_of(ends[0], 6)}, where the shortest ends (the longest: '
+                     f'{digits_of(ends[-1], 6)})')
         notes.append(f'{name}: runs recorded at different {x}s, interpolated to a common grid{where}.')
     return pd.DataFrame({'name': name, x: grid, **spread(values, band, ends)}), notes
 
@@ -176,7 +179,8 @@ def _trained(run):
     c = run.config
     ignored = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
     settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in ignored}
-    data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
+    data = c.get('data')
+    if not isinstance(data, dict): data = dict(name=data)
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
                       sort_keys=True, default=str)
 
@@ -197,31 +201,38 @@ def _names(groups):
         twins = [a for j, (t, a) in enumerate(methods) if t == title and j != i]
         def differs(k): return any(other.get(k) != args[k] for other in twins)
         differing = ', '.join(f'{k}={x}' for k, x in args.items() if differs(k))
-        names.append(f'{title} ({differing})' if differing else title)
-    return [n if names.count(n) == 1 else f'{n} ({g[0].path.name})' for n, g in zip(names, groups)]
+        names.append(title + f' ({differing})'*bool(differing))
+    return [name + f' ({g[0].path.name})'*(names.count(name) > 1) for name, g in zip(names, groups)]
 
 # %% ../../nbs/10_views/01_curves.ipynb #026
+def _opened(run):
+    if isinstance(run, Run): return run
+    return open_run(run)
+
+def _run_faults(named, runs) -> Iterator[str]:
+    "Yield what is wrong with the groups `named` {name: [Run]} of `runs`"
+    if not named or not all(named.values()):
+        yield f'runs must be a Run, a list of them or {{name: [runs]}}, with at least one run per name, got {runs!r}'
+    for name, group in named.items():
+        seeds = [r.config.get('seed') for r in group]
+        if len(set(r.path for r in group)) < len(group) or len(set(seeds)) < len(seeds) and None not in seeds:
+            yield (f'{name} has runs with seeds {", ".join(map(str, seeds))}; each seed may occur only once, so leave '
+                   'one out or give them different names')
+
 def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
     "Group `runs` by line; runs of a list that differ only in the seed form one line"
     def opened(source):
-        return [r if isinstance(r, Run) else open_run(r)
-                for r in (source if isinstance(source, (list, tuple)) else [source])]
+        if not isinstance(source, (list, tuple)): source = [source]
+        return [_opened(r) for r in source]
     if isinstance(runs, dict): named = {str(k): opened(v) for k, v in runs.items()}
     else:
         groups = {}
         for run in opened(runs): groups.setdefault(_trained(run), []).append(run)
         named = dict(zip(_names(list(groups.values())), groups.values()))
-    if not named or not all(named.values()):
-        raise ValueError(f'{view}: runs must be a Run, a list of them or {{name: [runs]}}, with at least one run per '
-                         f'name, got {runs!r}')
-    for name, group in named.items():
-        seeds = [r.config.get('seed') for r in group]
-        if len(set(r.path for r in group)) < len(group) or len(set(seeds)) < len(seeds) and None not in seeds:
-            raise ValueError(f'{view}: {name} has runs with seeds {", ".join(map(str, seeds))}; each seed may occur '
-                             'only once, so leave one out or give them different names')
+    for fault in _run_faults(named, runs): raise ValueError(f'{view}: {fault}')
     return named
 
 # %% ../../nbs/10_views/01_curves.ipynb #034
@@ -236,7 +247,7 @@ def _columns(rows):
 # %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
     "Return x and values of `what` in `run` (the last row of each step), and the number of non-finite values"
-    rows = {r['step']: r for r in (run.train_rows if split == 'train' else run.eval_rows) if x in r
+    rows = {r['step']: r for r in dict(train=run.train_rows, validation=run.eval_rows)[split] if x in r
             and isinstance(r.get(what, r.get(f'eval_{what}')), Real)}
     values = np.array([(r[x], r.get(what, r.get(f'eval_{what}'))) for _, r in sorted(rows.items())],
                       dtype=float).reshape(-1, 2)
@@ -252,11 +263,11 @@ def _split_of(groups, what, split):
     if split not in (None, *have):
         raise ValueError(f'loss_curves: split must be train, validation or None (automatic), got {split!r}; '
                          'the test split is evaluated only once, so it has no curve')
-    for s in have if split is None else [split]:
-        if what in have[s]: return s
-    raise ValueError(f'loss_curves: no run has {what!r}' + (f' in its {split} rows' if split else '')
-                     + '; available: '
-                     + ' and '.join(f'{", ".join(v) or "none"} ({k})' for k, v in have.items()))
+    for name, columns in have.items():
+        if what in columns and split in (None, name): return name
+    existing = ' and '.join(f'{", ".join(columns) or "none"} ({name})' for name, columns in have.items())
+    raise ValueError(f'loss_curves: no run has {what!r}' + f' in its {split} rows'*bool(split)
+                     + f'; available: {existing}')
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
@@ -267,10 +278,10 @@ def _gathered(groups, values, what, x):
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
         found[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
-        if lost: notes.append(f'{name}: {_times(lost, "non-finite value")} left out.')
+        if lost: notes.append(f'{name}: {counted(lost, "non-finite value")} left out.')
         if without and len(group) > 1:
-            run = 'run' if without == 1 else 'runs'
-            notes.append(f'{name}: {without} of {len(group)} {run} left out, since {what} is missing.')
+            runs = 'run' + 's'*(without > 1)
+            notes.append(f'{name}: {without} of {len(group)} {runs} left out, since {what} is missing.')
         elif without: notes.append(f'{name} is left out, since it has no {what}.')
     found = {k: v for k, v in found.items() if v}
     if not found: raise ValueError(f'{what}: no run has a finite value; {" ".join(notes)}')
@@ -290,7 +301,7 @@ def _y_label(groups, what, split):
     nats = (what in ('loss', 'task') and plain
             and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
     without = all(r.get('task_weight') == 0 for run in runs for r in run.train_rows)
-    summed = f'{"" if without else "the task and "}all terms of the method'
+    summed = 'the task and '*(not without) + 'all terms of the method'
     unit = ''
     if nats: unit = ' (nats)'
     elif what == 'loss' and not plain: unit = f' ({summed})'
@@ -311,8 +322,8 @@ def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
     these have other units and weights"""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
-    return ('task' if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs)
-            else 'loss')
+    if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
+    return 'loss'
 
 # %% ../../nbs/10_views/01_curves.ipynb #036b
 def loss_curves(
@@ -328,17 +339,19 @@ def loss_curves(
     "Return the curves of `what` over the steps of `runs`, with a band over seeds"
     check_choice('loss_curves: x', x, ('step', 'epoch'))
     groups = _named_runs(runs, 'loss_curves')
-    chosen, what = what is None, _common_loss(groups, split) if what is None else what
+    chosen = what is None
+    if chosen: what = _common_loss(groups, split)
     split = _split_of(groups, what, split)
     found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
     rows = max(len(a) for g in found.values() for a, _ in g.values())
-    window = _window(smooth, rows) if split == 'train' else 1
+    window, how = 1, ''
+    if split == 'train': window, how = _window(smooth, rows), 'not smoothed'
+    if window > 1: how = f'moving average over {window} logged rows per run'
     def smooth_runs(group): return {run: (at, _running_mean(values, window)) for run, (at, values) in group.items()}
     smoothed = {name: smooth_runs(group) for name, group in found.items()}
-    ends = ends_of(what) if ends_of(what)[1] < np.inf else (0, np.inf) # terms are losses
+    ends = ends_of(what)
+    if ends[1] == np.inf: ends = 0, np.inf # terms are losses
     frame, more, in_words = _lines(smoothed, x, band, ends)
-    how = 'not smoothed' if split == 'train' else ''
-    if window > 1: how = f'moving average over {window} logged rows per run'
     label = _y_label(groups, what, split)
     title = f'{_sentence(label.partition(" (")[0])} over {x}s'
     is_of_task = chosen and what == 'task'
@@ -350,12 +363,17 @@ def loss_curves(
                 f'{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
+def _part_of(snapshot, name):
+    "Return the evidence `name` of `snapshot`, or its tokens; raise a `KeyError` if there is none"
+    parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
+    if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
+    return parts[name]
+
 def _rows_of_words(snapshot):
     "Return the attention of ordinary tokens [layers, heads, queries, keys]"
-    if 'attention' not in snapshot.arrays:
-        raise KeyError(f'{which_snapshot(snapshot)} has no attention')
-    if not len(snapshot.tokens): raise KeyError(f'{which_snapshot(snapshot)} has no tokens')
-    return np.asarray(snapshot.arrays['attention'], dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
+    attention = _part_of(snapshot, 'attention')
+    _part_of(snapshot, 'tokens')
+    return np.asarray(attention, dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
 
 def _attention_entropy(snapshot) -> float: # nats
     "Return the entropy of attention rows, mean over layers, heads and ordinary tokens"
@@ -368,9 +386,7 @@ def _attention_to_special(snapshot) -> float: # fraction
 # %% ../../nbs/10_views/01_curves.ipynb #042b
 def _confidence(snapshot) -> float:
     "Return the probability of the predicted class"
-    if 'probabilities' not in snapshot.arrays:
-        raise KeyError(f'{which_snapshot(snapshot)} has no probabilities')
-    return float(np.max(snapshot.arrays['probabilities']))
+    return float(np.max(_part_of(snapshot, 'probabilities')))
 
 _snapshot_numbers = dict( # name: (function of a snapshot, label with unit)
     agreement=(attention_agreement, 'agreement of attention and |saliency| (Spearman)'),
@@ -387,8 +403,8 @@ def _over_steps(run, fn, view):
         try: values = np.array([float(fn(s)) for s in snapshots])
         except (KeyError, TypeError) as e:
             if all(s.info.get('awaited') for s in snapshots): continue # no saliency was recorded at this step
-            raise ValueError(f'{view}: cannot compute this number for {run.path.name}: '
-                             f'{e.args[0] if e.args else e}') from None
+            why = ', '.join(map(str, e.args))
+            raise ValueError(f'{view}: cannot compute this number for {run.path.name}: {why}') from None
         lost += int((~np.isfinite(values)).sum())
         if np.isfinite(values).any(): means[step] = values[np.isfinite(values)].mean()
     return np.array(list(means), dtype=float), np.array(list(means.values())), lost
@@ -405,38 +421,57 @@ def number_over_steps(
     if not callable(number) and number not in _snapshot_numbers:
         raise ValueError('number_over_steps: number must be a function of a snapshot or one of '
                          f'{", ".join(_snapshot_numbers)}, got {number!r}')
-    fn, default_label = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
-                         else _snapshot_numbers[number])
-    label, groups = label or default_label, _named_runs(runs, 'number_over_steps')
+    if callable(number):
+        fn, label = number, label or getattr(number, '__name__', 'number').replace('_', ' ')
+        ends = ends_of(label)
+    else:
+        (fn, default_label), ends = _snapshot_numbers[number], ends_of(number)
+        label = label or default_label
+    groups = _named_runs(runs, 'number_over_steps')
     found, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
-    frame, more, how = _lines(found, 'step', band, ends_of(label if callable(number) else number))
-    probes = sorted({len(r.probes) for n in found for r in groups[n]})
-    many = _times(probes[0], 'probe') if len(probes) == 1 else f'{probes[0]} to {probes[-1]} probes'
+    frame, more, how = _lines(found, 'step', band, ends)
+    probes = {len(r.probes) for n in found for r in groups[n]}
+    many = f'{range_words(probes)} probe' + 's'*(max(probes) > 1)
     how, title = f'{how}   each run: mean over {many}', _sentence(label.partition(' (')[0])
-    faint = '; single runs are drawn faint' if frame.n.max() > 1 else ''
+    faint = '; single runs are drawn faint'*bool(frame.n.max() > 1)
     return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(found, 'step'),
         names=tuple(found), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
         caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../../nbs/10_views/01_curves.ipynb #048
+def _frame_faults(frame, columns) -> Iterator[str]:
+    "Yield why `frame` is not a data frame with `columns`"
+    if not isinstance(frame, pd.DataFrame):
+        yield (f'expected the results of a study or a pandas DataFrame with the columns {", ".join(columns)}, got '
+               f'{type(frame).__name__}')
+    if missing := [k for k in columns if k not in frame.columns]:
+        yield (f'the frame has no column {", ".join(map(repr, missing))}; available: '
+               f'{", ".join(map(str, frame.columns))}')
+    if not len(frame): yield 'the frame has no rows'
+
+def frame_with(
+    frame,         # a tidy frame or the results of a study
+    view:str,      # name of the view, for errors
+    keys:Sequence, # required columns, which may be index levels
+    *more:str,     # further required columns
+) -> pd.DataFrame:
+    "Return `frame` with required index levels as columns; raise a ValueError if columns are missing"
+    frame = _of_frame(frame)
+    if isinstance(frame, pd.DataFrame) and set(keys) - set(frame.columns) and set(frame.index.names) & set(keys):
+        frame = frame.reset_index()
+    for fault in _frame_faults(frame, (*keys, *more)): raise ValueError(f'{view}: {fault}')
+    return frame
+
 def checked_frame(
     frame,     # a tidy frame or the results of a study
     view:str,  # name of the view, for errors
     keys:list, # required columns
     value:str, # numeric column
 ) -> pd.DataFrame:
-    "Return `frame` with required index levels as columns; raise a ValueError if columns are missing"
-    frame = _of_frame(frame)
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(f'{view}: expected the results of a study or a pandas DataFrame with the columns '
-                         f'{", ".join((*keys, value))}, got {type(frame).__name__}')
-    if set(keys) - set(frame.columns) and set(frame.index.names) & set(keys): frame = frame.reset_index()
-    if missing := [k for k in (*keys, value) if k not in frame.columns]:
-        raise ValueError(f'{view}: the frame has no column {", ".join(map(repr, missing))}; available: '
-                         f'{", ".join(map(str, frame.columns))}')
+    "Return `frame` with required index levels as columns; raise a ValueError if it has no rows of numbers"
+    frame = frame_with(frame, view, keys, value)
     if frame[value].dtype.kind not in 'iufb':
         raise ValueError(f'{view}: column {value!r} must be numeric, got {frame[value].dtype}')
-    if not len(frame): raise ValueError(f'{view}: the frame has no rows')
     return frame
 
 # %% ../../nbs/10_views/01_curves.ipynb #048b
@@ -449,11 +484,12 @@ def by_seed(
     "Return one value per combination of `keys` and seed, averaged over examples"
     frame = checked_frame(frame, view, keys, value)
     finite, notes = np.isfinite(frame[value].to_numpy(dtype=float)), []
-    if not finite.all(): notes.append(f'{_times(int((~finite).sum()), "non-finite value")} of {value} left out.')
-    frame = frame.assign(seed=frame['seed'] if 'seed' in frame else 0)[finite]
+    if not finite.all(): notes.append(f'{counted(int((~finite).sum()), "non-finite value")} of {value} left out.')
+    if 'seed' not in frame: frame = frame.assign(seed=0)
+    frame = frame[finite]
     if not len(frame): raise ValueError(f'{view}: no value of {value!r} is finite')
     keys = [*keys, 'seed']
-    doubled = frame.duplicated([*keys, 'example'] if 'example' in frame else keys)
+    doubled = frame.duplicated([*keys, *{'example'} & set(frame)])
     if doubled.any():
         where = ', '.join(f'{k} {v}' for k, v in frame[doubled].iloc[0][keys].items())
         raise ValueError(f'{view}: several rows for {where}; select one setting, '
@@ -500,14 +536,16 @@ def _label_of(frame, column) -> str:
 def _frame_methods(frame):
     "Return the methods of `frame` in order of first appearance"
     frame = _of_frame(frame)
-    return list(frame['method'] if 'method' in frame else frame.index.get_level_values('method'))
+    if 'method' in frame: return list(frame['method'])
+    return list(frame.index.get_level_values('method'))
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
     "Combine training and method into one column, and return a line style for each pair"
     checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
-    trainings, methods = ([name for name in dict.fromkeys(names) if name != 'random'] for names in zip(*pairs))
+    trainings, methods = map(list, map(dict.fromkeys, zip(*pairs)))
+    if 'random' in methods: methods.remove('random')
     def style(t, m):
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
@@ -517,7 +555,7 @@ def _by_training(frame, training, value): # (frame, styles)
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
-    "Describe the dotted lines of random removal, if there are any"
+    "Describe the dotted lines, which show random removal, if there are any"
     has_random = any(m.endswith(', random') for m in frame['method'])
     return '; dotted: the same fraction removed at random'*has_random
 
@@ -551,8 +589,7 @@ def perturbation_curves(
     band:Literal['deviation', 'interval', 'range']='deviation', # 'deviation', 'range' or 'interval', see `bands`
 ) -> Curves:
     "Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs, per method"
-    if value not in _perturbations:
-        raise ValueError(f'perturbation_curves: value must be one of {", ".join(_perturbations)}, got {value!r}')
+    check_choice('perturbation_curves: value', value, _perturbations)
     what, better = _perturbations[value]
     curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
                               band, what)
@@ -583,7 +620,8 @@ def _gridded(rows, y, x, value, upwards=False):
     deviations [levels of y, levels of x]."""
     keys = [column for column in rows if column in (x, y)]
     means = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
-    xs, ys = _levels(means[x]), _levels(means[y])[::-1 if upwards else 1]
+    xs, ys = _levels(means[x]), _levels(means[y])
+    if upwards: ys = ys[::-1]
     grids = [np.full((len(ys), len(xs)), np.nan) for _ in range(2)]
     for grid, column in zip(grids, ('value', 'deviation')):
         for r, c, v in zip(means[y], means[x], means[column]): grid[ys.index(r), xs.index(c)] = v
@@ -592,7 +630,8 @@ def _gridded(rows, y, x, value, upwards=False):
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
     "Return which of `values` are the 'lowest' or 'highest', and whether all values tie"
-    best = np.isclose(values, (np.nanmin if which == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0)
+    ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
+    best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())
 
 def _levels(column):
@@ -601,18 +640,20 @@ def _levels(column):
     if column.dtype.kind in 'iuf': return sorted(levels)
     return levels
 
-def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(x, bool) else str(x)
+def _label(x):
+    if isinstance(x, Real) and not isinstance(x, bool): return digits_of(x, 6)
+    return str(x)
 
 # %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
-    """Return the rows of `frame` with values for `settings`, and a note on rows without, such as the baseline of a
+    """Return the rows of `frame` with values for `settings`, and a note on the other rows, such as the baseline of a
     nested grid"""
     checked = checked_frame(frame, 'sensitivity_grid', settings, value)
     is_complete = checked[settings].notna().all(axis=1)
     if is_complete.all() or not is_complete.any(): return checked, []
     without, names = checked[~is_complete], ''
     if 'method' in checked: names = f' ({listed([str(method) for method in dict.fromkeys(without["method"])])})'
-    note = f'{_times(len(without), "row")} without {" or ".join(settings)} left out{names}.'
+    note = f'{counted(len(without), "row")} without {" or ".join(settings)} left out{names}.'
     return checked[is_complete], [note]
 
 # %% ../../nbs/10_views/01_curves.ipynb #056
@@ -635,13 +676,14 @@ def sensitivity_grid(
     check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
     name, word, top = plain_series_name(value), 'highest', np.nanmax(values)
     if better == 'lower': word, top = 'lowest', np.nanmin(values)
-    best, tied = _marked(values, word)
+    framed, tied = _marked(values, word)
+    where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(framed))
+    if tied or not better: framed = np.zeros_like(framed)
     limits, scale = (float(np.nanmin(values)), float(np.nanmax(values))), _scale_from_lowest
     signed = bool((values < 0).any() and (values > 0).any())
     if signed:
         largest = float(np.nanmax(np.abs(values))) or 1.
         limits, scale = (-largest, largest), 'Colours diverge from zero.'
-    where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(best))
     summary = f'{word}: {digits_of(top)} at {where}'
     sentence = f'The {word} value is at {where}' + ' (framed)'*bool(better) + '.'
     if tied: summary, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
@@ -651,9 +693,7 @@ def sensitivity_grid(
     return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{summary}   {seeds_words}', notes=tuple(notes),
         caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_words}. {sentence} {scale}{about(frame)}',
         frame=means, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
-        deviations=deviations, best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits,
-        is_signed=signed,
-        value_label=name, whole=True)
+        deviations=deviations, best=fixed(framed), limits=limits, is_signed=signed, value_label=name, whole=True)
 
 # %% ../../nbs/10_views/01_curves.ipynb #060
 _head_words = dict(to_special='attention to special tokens (fraction)',
@@ -682,12 +722,14 @@ def head_map(
     rows, notes = by_seed(frame, 'head_map', ['layer', 'head'], value)
     means, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
+    limits = (0., top)
+    if signed: limits = (-top, top)
     framed, tied = _marked(values, best)
     if best is None or tied: framed = np.zeros(values.shape, bool)
     label = label or _head_words.get(value, plain_series_name(value))
     (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
-    name, seeds = label.partition(' (')[0], f'mean over {means.n.max()} seeds   ' if means.n.max() > 1 else ''
+    name, seeds = label.partition(' (')[0], f'mean over {means.n.max()} seeds   '*bool(means.n.max() > 1)
     unit = label.removeprefix(name)
     highest, lowest, mean = map(digits_of, (values[i, j], values[k, l], np.nanmean(values)))
     facts = (f'highest: {highest} in layer {layers[i]}, head {heads[j]}',
@@ -697,7 +739,7 @@ def head_map(
         subtitle=f'{seeds}{"   ".join(facts)}',
         caption=f'{_sentence(name)} of each head{unit}: layers from top to bottom, heads from left to right. '
                 f'{_sentence("; ".join(facts))}.{about(frame)}',
-        values=values, deviations=deviations, best=fixed(framed), limits=(-top, top) if signed else (0., top),
+        values=values, deviations=deviations, best=fixed(framed), limits=limits,
         is_signed=signed, value_label=label)
 
 # %% ../../nbs/10_views/01_curves.ipynb #063
@@ -711,27 +753,33 @@ class Boxes(Chart):
     raw:pd.DataFrame = None # name, value: single values, drawn as points next to their box; None: not drawn
 
 # %% ../../nbs/10_views/01_curves.ipynb #063b
+def _spans_two_decades(values, whiskers) -> bool:
+    "Return whether the whiskers of non-negative `values` span two decades, without zeros"
+    if (values < 0).any() or not values.any(): return False
+    low, high = np.percentile(values[values > 0], whiskers)
+    return bool(high >= 100*low)
+
 def _samples(frame, view, by, value, log, whiskers):
     "Return {name: values to draw}, the number of omitted zeros, whether the axis is logarithmic, and notes"
     frame = checked_frame(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
-        notes.append(f'{_times(int((~finite).sum()), "non-finite value")} left out.')
+        notes.append(f'{counted(int((~finite).sum()), "non-finite value")} left out.')
     samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()]
                for name in dict.fromkeys(frame[by])}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
-    if log is None:
-        ends = np.percentile(every[every > 0], whiskers) if (every > 0).any() else (1, 1)
-        log = bool((every >= 0).all() and ends[1] >= 100*ends[0])
-    if log and (every < 0).any():
-        raise ValueError(f'{view}: log=True needs non-negative values, got {every.min():.3g}; '
-                         'use absolute values or norms')
-    zeros = {name: int((sample == 0).sum()) if log else 0 for name, sample in samples.items()}
-    if log: samples = {name: sample[sample > 0] for name, sample in samples.items()}
+    if log is None: log = _spans_two_decades(every, whiskers)
+    zeros, fault = dict.fromkeys(samples, 0), ''
+    if log:
+        zeros = {name: int((sample == 0).sum()) for name, sample in samples.items()}
+        samples = {name: sample[sample > 0] for name, sample in samples.items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
-        raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
+        fault = f'{listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False'
+    if log and (every < 0).any():
+        fault = f'log=True needs non-negative values, got {every.min():.3g}; use absolute values or norms'
+    if fault: raise ValueError(f'{view}: {fault}')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero and left out, '
               'since a logarithmic axis cannot show them.' for name, k in zeros.items() if k]
     return samples, zeros, log, notes
@@ -755,15 +803,15 @@ def gradient_boxes(
     rows = [dict(name=name, n=len(values), zeros=zeros[name], **dict(zip(columns, np.percentile(values, at))),
                  mean=values.mean()) for name, values in samples.items()]
     label, n = label or _label_of(frame, value), [r['n'] for r in rows]
-    ends = ('lowest and highest value' if tuple(whiskers) == (0, 100)
-            else f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}')
-    counts = f'{min(n)} to {max(n)} values per box' if min(n) < max(n) else _times(n[0], 'value') + ' per box'
+    ends = f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}'
+    if tuple(whiskers) == (0, 100): ends = 'lowest and highest value'
+    counts = f'{range_words(n)} value' + 's'*(max(n) > 1) + ' per box'
     name = label.partition(' (')[0]
     return Boxes(title=f'Distribution of {name}',
         subtitle=f'{counts}   box: quartiles, line: median   whiskers: {ends}',
         notes=tuple(notes), names=tuple(samples), y_label=label,
         frame=pd.DataFrame(rows), whiskers=tuple(whiskers), log=log,
-        caption=f'Distribution of {name} by {by} ({counts}{", logarithmic axis" if log else ""}): boxes from the '
+        caption=f'Distribution of {name} by {by} ({counts}{", logarithmic axis"*log}): boxes from the '
                 f'first to the third quartile with the median, whiskers to the {ends}, a cross at the mean'
                 + ', dots at the lowest and highest value'*(tuple(whiskers) != (0, 100)) + '.' + about(frame))
 
@@ -782,16 +830,18 @@ def _gradient_histogram(
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))
     low, high = min(map(np.min, samples.values())), max(map(np.max, samples.values()))
     if low == high: raise ValueError(f'gradient_histogram: all values are {low:g}, so there is no distribution')
-    edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
+    edges, spacing = np.linspace(low, high, bins + 1), 'width'
+    if log: edges, spacing = np.geomspace(low, high, bins + 1), 'ratio'
     edges[[0, -1]] = low, high # exact ends, so that rounding cannot exclude the highest value
-    middles = np.sqrt(edges[1:]*edges[:-1]) if log else (edges[1:] + edges[:-1])/2
+    middles = (edges[1:] + edges[:-1])/2
+    if log: middles = np.sqrt(edges[1:]*edges[:-1])
     label, none = label or _label_of(frame, value), np.nan
     lines = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
                                          deviation=none, low=none, high=none, n=len(values)))
                        for name, values in samples.items()], ignore_index=True)
     n = [len(values) for values in samples.values()]
-    many = _times(n[0], 'value') if len(set(n)) == 1 else f'{min(n)} to {max(n)} values'
-    name, bins_words = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
+    many = f'{range_words(n)} value' + 's'*(max(n) > 1)
+    name, bins_words = label.partition(' (')[0], f'{bins} bins of equal {spacing}'
     return Curves(title=f'Distribution of {name}', subtitle=f'{many} per line   {bins_words}', notes=tuple(notes),
                   frame=lines, names=tuple(samples), x='middle', x_label=label,
                   y_label='fraction of values per bin', log_x=log,
@@ -801,7 +851,7 @@ def _gradient_histogram(
 # %% ../../nbs/10_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MetricTable(Chart):
-    "A table of results: `frame` is the one of a `ResultTable`, with one cell per row"
+    "A table of results: `frame` is that of a `ResultTable`, with one cell per row"
     row_heads:tuple  # headings of the columns that name the rows
     heads:tuple      # headings of the numeric columns, with an arrow for the better direction
     names:tuple      # names of the rows: a tuple for each, as long as `row_heads`
@@ -811,16 +861,20 @@ class MetricTable(Chart):
     best:np.ndarray  # bool [rows, columns]
 
 # %% ../../nbs/10_views/01_curves.ipynb #070b
+def _table_faults(source, has_options) -> Iterator[str]:
+    "Yield why `source` cannot become a `ResultTable`"
+    if isinstance(source, ResultTable) and has_options:
+        yield ('got a finished table; pass measures, by and similar arguments to result_table, or pass the tidy frame '
+               'to metric_table')
+    if not isinstance(source, (ResultTable, pd.DataFrame)):
+        yield f'expected a ResultTable or a pandas DataFrame, got {type(source).__name__}'
+
 def _table_of(source, measures, by, kwargs):
     "Convert `source` to a `ResultTable`"
-    if isinstance(source, ResultTable):
-        if measures is not None or by != 'method' or kwargs:
-            raise ValueError('metric_table: got a finished table; pass measures, by and similar arguments to '
-                             'result_table, or pass the tidy frame to metric_table')
-        return source
-    if not isinstance(source, pd.DataFrame):
-        raise ValueError(f'metric_table: expected a ResultTable or a pandas DataFrame, got {type(source).__name__}')
-    frame, by_names = source, [by] if isinstance(by, str) else list(by)
+    has_options = measures is not None or by != 'method' or bool(kwargs)
+    for fault in _table_faults(source, has_options): raise ValueError(f'metric_table: {fault}')
+    if isinstance(source, ResultTable): return source
+    frame, by_names = source, as_list(by)
     if not set(by_names) & set(frame.columns): frame = frame.rename_axis(by_names).reset_index()
     if 'seed' in frame: return result_table(frame, rows=by, columns=measures, **kwargs)
     if frame.duplicated(by_names).any():
@@ -846,10 +900,10 @@ def metric_table(
     def of_cells(get): return tuple(tuple(map(get, cells)) for _, cells in rows)
     # explanations of arrows and marks
     explained = [sentence for sentence in table.sentences[1:] if not sentence.startswith('Bold')]
-    first = table.sentences[0] if table.sentences else ''
+    first = ''.join(table.sentences[:1])
     bold = '   Bold: the best mean of its column.'*bool(table.sentences and table.frame['best'].any())
     return MetricTable(title=title, subtitle=first + bold,
-        caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame,
+        caption=f'{title}. {table.caption}', notes=(' '.join(explained),)*bool(explained), frame=table.frame,
         row_heads=tuple(row_heads), heads=tuple(heads),
         names=tuple(tuple(map(plain_series_name, titles)) for titles, _ in rows),
         means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None),

@@ -15,8 +15,9 @@ import pandas as pd
 
 from ..core.names import methods_words
 from ..core.renamed import renamed_verdict
-from ..core.validation import Names, PositiveFloat, Probability, check_choice
-from .curves import Chart, about, bands, by_seed, ends_of, plain_series_name, spread
+from ..core.validation import Names, PositiveFloat, Probability, check_choice, validated
+from .base import as_list, counted, picked, range_words
+from .curves import Chart, about, bands, by_seed, ends_of, frame_with, plain_series_name, spread
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6
 _needed = ('name', 'mean', 'low', 'high', 'word')
@@ -42,19 +43,12 @@ def _numbers(frame, column, otherwise=np.nan):
 def _texts(frame, column):
     "Return `column` of `frame` as texts, '' for missing values"
     if column not in frame: return ['']*len(frame)
-    return ['' if x is None or x != x else str(x) for x in frame[column]]
+    return frame[column].astype(object).where(frame[column].notna(), '').map(str).tolist()
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6c
 def _effect_rows(frame):
     "Return the rows of `frame` in the columns of a `Forest`, before scaling"
-    table = getattr(frame, 'frame', frame)
-    if not isinstance(table, pd.DataFrame):
-        raise ValueError(f'forest: expected a pandas DataFrame with the columns {", ".join(_needed)}, got '
-                         f'{type(table).__name__}')
-    if missing := [k for k in _needed if k not in table.columns]:
-        raise ValueError(f'forest: the frame has no column {", ".join(map(repr, missing))}; available: '
-                         f'{", ".join(map(str, table.columns))}')
-    if not len(table): raise ValueError('forest: the frame has no rows')
+    table = frame_with(frame, 'forest', _needed)
     out = pd.DataFrame({k: _texts(table, k) for k in ('name', 'title', 'group', 'word', 'rule')})
     out['rule'], out['word'] = out['rule'].replace('', 'better'), out['word'].map(renamed_verdict)
     for rule in out['rule']: check_choice('forest: rule', rule, _rules)
@@ -72,13 +66,9 @@ def _reaches(rows):
 def _axis_ends(rows, limit, marks):
     "Return the ends of the axis for `rows`, including `marks`"
     reach = _reaches(rows)
-    if limit is not None:
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < np.inf:
-            raise ValueError(f'forest: limit must be a positive number (end of the axis on both sides), '
-                             f'got {limit!r}')
-        return -float(limit), float(limit)
-    longest = reach.max(1)
-    usual = 3*float(np.median(longest[longest > 0])) if (longest > 0).any() else 1.
+    if limit is not None: return -float(limit), float(limit)
+    longest, usual = reach.max(1), 1.
+    if (longest > 0).any(): usual = 3*float(np.median(longest[longest > 0]))
     top = max(usual, 1.5*max(map(abs, marks), default=0))
     marked = -min(marks, default=0), max(marks, default=0)
     low, high = (min(top, max(pair)) for pair in zip(reach.max(0), marked))
@@ -97,7 +87,7 @@ def _scaled_rows(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
-    "Describe the number of each verdict, '' if there are none"
+    "Describe how often each verdict occurs; '' without verdicts"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
@@ -105,16 +95,11 @@ def _counted_words(rows):
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9c
 def _chosen_groups(rows, groups):
     "Return the `rows` of `groups` in the requested order"
-    existing = list(dict.fromkeys(rows['group']))
-    if groups is None: chosen = existing
-    else:
-        chosen = [groups] if isinstance(groups, str) else list(groups)
-        if not chosen or (unknown := [g for g in chosen if g not in existing]):
-            raise ValueError(f'forest: groups must be among {", ".join(map(repr, existing))}, got '
-                             f'{", ".join(map(repr, unknown if chosen else [])) or "none"}')
+    chosen = picked('forest', 'groups', list(dict.fromkeys(rows['group'])), groups)
     return pd.concat([rows[rows['group'] == g] for g in chosen], ignore_index=True), tuple(chosen)
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-10
+@validated
 def forest(
     # one effect per row: name, mean, low, high, word (verdict); optionally title, group, smallest (effect of interest),
     # detectable (effect), rule ('better', or 'no harm', for which -smallest is the threshold)
@@ -128,7 +113,8 @@ def forest(
 ) -> Forest:
     "Return a forest plot: effects with intervals, smallest effects of interest, detectable effects and verdicts"
     rows, chosen = _chosen_groups(_effect_rows(frame), groups)
-    shown, notes = _scaled_rows(rows) if scaled else (rows, ())
+    shown, notes, x_label = rows, (), 'effect'
+    if scaled: (shown, notes), x_label = _scaled_rows(rows), 'effect / smallest effect of interest'
     marks = _marks_of(rows, scaled)
     limits = _axis_ends(shown, limit, marks)
     ends = shown[['mean', 'low', 'high', 'detectable']].to_numpy(float)
@@ -136,8 +122,7 @@ def forest(
     alone = rows['name'][rows['mean'].notna() & rows['low'].isna()]
     if len(alone): notes = (*notes, f'No interval: {", ".join(alone)}.')
     if beyond: notes = (*notes, 'Arrows: values beyond the axis, printed as numbers.')
-    x_label = 'effect / smallest effect of interest' if scaled else 'effect'
-    many = f'{len(rows)} effect{"s"*(len(rows) > 1)}'
+    many = counted(len(rows), 'effect')
     return Forest(title=title, subtitle=f'{many}   positive: as claimed', notes=notes, frame=shown,
                   names=tuple(shown['name']), groups=chosen, scaled=scaled, x_label=x_label, limits=limits,
                   caption=_forest_caption(rows, scaled, title, confidence, power) + about(frame))
@@ -147,12 +132,12 @@ def _marks_of(rows, scaled):
     "Return the thresholds of relevant effects on a `scaled` axis; [] on other axes, where rows differ"
     if not scaled: return []
     scalable = rows[rows['smallest'] > 0]
-    return [-1. if rule == 'no harm' else 1. for rule in dict.fromkeys(scalable['rule'])]
+    return [{'better': 1., 'no harm': -1.}[rule] for rule in dict.fromkeys(scalable['rule'])]
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-10sb
 def _forest_caption(rows, scaled, title, confidence, power):
     "Return the caption of the forest plot of `rows`"
-    unit = ', each divided by its smallest effect of interest' if scaled else ''
+    unit = ', each divided by its smallest effect of interest'*scaled
     words = [f'{title}{unit}: points are means in the direction of the claim, lines their {100*confidence:g} '
              '% intervals.']
     if scaled and (rows['rule'] == 'better').any(): words.append('From 1 (dotted), an improvement is relevant.')
@@ -181,7 +166,7 @@ def _spread_rows(frame, view, keys, value, band, deviation):
             numbers = spread(part[value], band, ends_of(value))
             means.append(dict(zip(keys, at)) | {name: float(x) for name, x in numbers.items()})
         return pd.DataFrame(means), notes
-    if deviation not in frame: raise ValueError(f'{view}: the frame has no column {deviation!r}')
+    frame = frame_with(frame, view, keys, value, deviation)
     if frame.duplicated(keys).any():
         raise ValueError(f'{view}: deviation={deviation!r} requires exactly one row for each {" and ".join(keys)}')
     mean, half = frame[value].astype(float), frame[deviation].astype(float)
@@ -192,26 +177,13 @@ def _band_words(frame, means, band, deviation):
     "Describe the band around the means"
     if deviation is None and 'seed' not in frame: return 'no deviations'
     if deviation is not None: return 'mean ± standard deviation (as reported)'
-    n = sorted(set(means['n'].astype(int)))
-    many = str(n[0]) if len(n) == 1 else f'{n[0]} to {n[-1]}'
-    if n[-1] > 1: return f'{bands[band]} over {many} seeds'
+    n = means['n'].astype(int)
+    if n.max() > 1: return f'{bands[band]} over {range_words(n)} seeds'
     return 'one seed each, without a band'
-
-# %% ../../nbs/10_views/04_effects.ipynb #ve-15sb
-def _checked_columns(frame, view, columns, value):
-    "Return the data frame of `frame` with `columns` as columns; raise a ValueError if any is missing"
-    table = getattr(frame, 'frame', frame)
-    if not isinstance(table, pd.DataFrame):
-        raise ValueError(f'{view}: expected the results of a study or a pandas DataFrame, got {type(table).__name__}')
-    if set(columns) - set(table.columns) and set(table.index.names) & set(columns): table = table.reset_index()
-    if missing := [k for k in (*columns, value) if k not in table.columns]:
-        raise ValueError(f'{view}: the frame has no column {", ".join(map(repr, missing))}; available: '
-                         f'{", ".join(map(str, table.columns))}')
-    return table
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
 def _joined(frame, columns):
-    "Return row names: the values of `columns`, with titles of methods"
+    "Return the names of rows: the values of `columns`, with methods replaced by their titles"
     def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
     return [words(row) for row in frame[columns].itertuples(index=False)]
 
@@ -228,11 +200,12 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return `value` for two methods, paired row by row"
-    keys = [rows] if isinstance(rows, str) else list(rows)
-    rows_of_both = _checked_columns(frame, 'pairs', [*keys, between], value)
+    "Return `value` for two methods, in pairs of one value each"
+    keys = as_list(rows)
+    rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))
-    chosen = existing if sides is None else list(sides)
+    chosen = list(existing)
+    if sides is not None: chosen = list(sides)
     if len(chosen) != 2 or set(chosen) - set(existing):
         raise ValueError(f'pairs: sides must be two of {", ".join(map(repr, existing))}, got '
                          f'{", ".join(map(repr, chosen)) or "none"}')
@@ -278,8 +251,8 @@ def bars(
     label:str=None,                                            # axis label, with unit
 ) -> EffectBars:
     "Return `value` as groups of bars from zero, with intervals"
-    keys = [rows] if isinstance(rows, str) else list(rows)
-    checked = _checked_columns(frame, 'bars', [*keys, by], value)
+    keys = as_list(rows)
+    checked = frame_with(frame, 'bars', [*keys, by], value)
     means, notes = _spread_rows(checked, 'bars', [*keys, by], value, band, deviation)
     table = means.assign(group=_joined(means, keys), name=_joined(means, [by]))
     def drawn(columns, column): # names in the order of the frame

@@ -11,24 +11,26 @@ __all__ = ['Units', 'Map', 'telling_entry', 'chosen_map', 'MapPanels', 'Attentio
 
 # %% ../../nbs/10_views/02_maps.ipynb #003
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
 from ..core.text import pool_map, pool_words
-from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, PositiveInt, check_choice
+from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, check_choice, validated
 from ..core.words import number_words, panel_letters
-from .base import (View, _check_heads, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
-                               chosen_by, class_words, custom_patterns, cut_name, fixed, layer_row, masked_sentence,
-                               method_title, methods_of, not_finite, pattern_name, robust_limit, shown_image,
-                               telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions,
-                               word_tokens)
+from .base import (View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning,
+                               best_head, blocked_keys, check_names, chosen_by, class_words, counted, custom_patterns,
+                               cut_name, fixed, infos_of, layer_row, listed_sources, masked_sentence, method_title,
+                               methods_of, not_finite, pattern_name, picked, robust_limit, shown_image, telling_head,
+                               tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
 # units are tokens or words; `ids` [n]: number of each token's unit; `shown`: bool [units]
@@ -48,11 +50,12 @@ def _units_of(
     if words:
         ids = np.cumsum(np.r_[True, (word_ids[1:] != word_ids[:-1]) | (word_ids[1:] < 0)]) - 1
         first = np.unique(ids, return_index=True)[1]
-        labels = [labels[i] if word_ids[i] < 0 else snapshot.words[word_ids[i]] for i in first]
+        labels = [labels[i] for i in first]
+        for k in np.flatnonzero(word_ids[first] >= 0): labels[k] = snapshot.words[word_ids[first[k]]]
         of_none = of_none[first]
         notes.append('Words: attention is summed over pieces of the key and averaged over pieces of the query; '
                      'saliency is summed.')
-    shown = np.ones(len(labels), dtype=bool) if special else ~of_none
+    shown = ~of_none | bool(special)
     if not shown.any():
         raise ValueError(f'all {len(labels)} tokens of probe {snapshot.probe} are special; do not pass special=False')
     if not shown.all(): notes.append('Special tokens are left out, so rows may not sum to 1.')
@@ -68,7 +71,7 @@ def _on_units(values, units, how='map'):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
-    """Return the fraction of the attention of words on words of the head's pattern [layers, heads], over the rows
+    """Return the fraction of attention from words to words on the head's pattern [layers, heads], over the rows
     that the pattern guides; 0 where it was not recorded"""
     words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
     out = np.zeros_like(word_fractions(snapshot, layers))
@@ -82,7 +85,7 @@ def _on_patterns(snapshot, layers):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
-    "Return the largest minus the smallest attention of a word to a word [layers, heads], mean over rows"
+    "Return the range of attention from a word to words [layers, heads], largest minus smallest, mean over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     def contrast(A): return np.ptp(np.nan_to_num(A[words][:, words].astype(float)), -1).mean()
     maps = (snapshot.arrays['attention'][observed.index(layer)] for layer in layers)
@@ -113,7 +116,8 @@ def _telling(
         head = best_head(eligible, contrasts[i:i + 1])[1]
         why = chosen_by(eligible, 'the largest contrast of attention between words in this layer')
     else: return {}, ''
-    return dict(layer=of[name][i], head=head), why.replace('words', 'patches') if snapshot.info.get('patches') else why
+    if snapshot.info.get('patches'): why = why.replace('words', 'patches')
+    return dict(layer=of[name][i], head=head), why
 
 # %% ../../nbs/10_views/02_maps.ipynb #011sb
 def telling_entry(
@@ -129,22 +133,23 @@ _map_names = dict(attention='attention', attribution='attention_attribution', ta
 
 def _evidence(view, what):
     "Return the name of the evidence for `what`"
-    if what not in _map_names: raise ValueError(f'{view}: what must be one of {", ".join(_map_names)}, got {what!r}')
+    check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
 # %% ../../nbs/10_views/02_maps.ipynb #012b
+def _place_faults(name, layer, head) -> Iterator[str]:
+    "Yield why `layer` and `head` do not describe a map of the evidence `name`"
+    if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; leave out layer={layer!r}'
+    if head == 'rollout' and name != 'attention':
+        yield f"rollout is defined for attention, not for {name}; use head='mean' or a number"
+    if isinstance(layer, str) and layer != 'mean': yield f"layer must be a number, 'mean' or None, got {layer!r}"
+    if isinstance(head, str) and head not in ('mean', 'rollout'):
+        yield f"head must be a number, 'mean', 'rollout' or None, got {head!r}"
+
 def _resolved(snapshot, view, name, layer, head):
     "Resolve layer and head to numbers of the model, and describe how missing ones were chosen"
-    if head == 'rollout':
-        if layer is not None:
-            raise ValueError(f'{view}: rollout uses all recorded layers; leave out layer={layer!r}')
-        if name != 'attention':
-            raise ValueError(f"{view}: rollout is defined for attention, not for {name}; use head='mean' or a number")
-        return None, head, ''
-    for value, argument in ((layer, 'layer'), (head, 'head')):
-        if isinstance(value, str) and value != 'mean':
-            raise ValueError(f"{view}: {argument} must be a number, "
-                             f"'mean'{', ' + repr('rollout') if argument == 'head' else ''} or None, got {value!r}")
+    for fault in _place_faults(name, layer, head): raise ValueError(f'{view}: {fault}')
+    if head == 'rollout': return None, head, ''
     sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
     if layer is None and head is None:
         place, why = _telling(snapshot, None)
@@ -165,8 +170,9 @@ Map = namedtuple('Map', 'values where layer head blocked choice', defaults=('',)
 
 def _blocked(snapshot, layer, head):
     "Return the keys that cannot be attended to in `layer`, or in all recorded layers"
-    layers = snapshot.layers.get('attention', []) if layer in (None, 'mean') else [layer]
-    blocked = np.all([blocked_keys(snapshot, l) for l in layers], axis=0) if layers else blocked_keys(snapshot, None)
+    layers = [layer]
+    if layer in (None, 'mean'): layers = snapshot.layers.get('attention') or [None]
+    blocked = np.all([blocked_keys(snapshot, l) for l in layers], axis=0)
     at = snapshot.layers.get('discard_candidates', [])
     # candidates can be attended to, even if half precision stored 0
     if layer in at and head not in ('mean', 'rollout'):
@@ -178,8 +184,7 @@ def _heads_words(pairs) -> str:
     "Describe the heads `pairs`, [(layer, head)], layer by layer"
     by_layer = {}
     for layer, head in sorted(pairs): by_layer.setdefault(layer, []).append(head)
-    return '; '.join(f'layer {layer} head{"s" if len(heads) > 1 else ""} {", ".join(map(str, heads))}'
-                     for layer, heads in by_layer.items())
+    return '; '.join(f'layer {layer} {_listed("head", heads)}' for layer, heads in by_layer.items())
 
 # %% ../../nbs/10_views/02_maps.ipynb #013c
 def _mean_of(snapshot, view, name, maps, pairs):
@@ -216,10 +221,12 @@ def chosen_map(
     blocked = _blocked(snapshot, layer, head)
     if head == 'rollout':
         return Map(rollout(np.nan_to_num(maps, posinf=0)), f'rollout through {len(maps)} layers', layer, head, blocked)
-    rows = maps if layer == 'mean' else maps[[snapshot.layers[name].index(layer)]]
-    values = (rows.mean(1) if head == 'mean' else rows[:, head]).mean(0)
-    if layer == 'mean': where = 'mean over all heads' if head == 'mean' else f'head {head}, mean over layers'
-    else: where = f'layer {layer}, ' + ('mean over heads' if head == 'mean' else f'head {head}')
+    if layer != 'mean': maps = maps[[snapshot.layers[name].index(layer)]]
+    if head == 'mean': values, where = maps.mean(1).mean(0), 'mean over heads'
+    else: values, where = maps[:, head].mean(0), f'head {head}'
+    if layer != 'mean': where = f'layer {layer}, {where}'
+    elif head == 'mean': where = 'mean over all heads'
+    else: where += ', mean over layers'
     return Map(values, where, layer, head, blocked, choice)
 
 # %% ../../nbs/10_views/02_maps.ipynb #016
@@ -280,12 +287,14 @@ def _regions(snapshot, view, m, units, required):
     for name, evidence in (('candidates', 'discard_candidates'), ('discarded', 'discarded')):
         at, one = snapshot.layers.get(evidence, []), m.head not in ('mean', 'rollout') and m.layer != 'mean'
         is_recorded = one and m.layer in at
-        if name in required and not is_recorded:
-            raise ValueError(f'{view}: no {evidence} for {m.where}; '
-                             + (f'available for single heads of layers {", ".join(map(str, at))}' if at
-                             else f'the snapshot of step {snapshot.step} has {", ".join(sorted(snapshot.arrays))}'))
-        regions.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if is_recorded
-                       else None)
+        if is_recorded:
+            regions.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells'))
+            continue
+        if name in required:
+            existing = f'available for single heads of layers {", ".join(map(str, at))}'
+            if not at: existing = f'the snapshot of step {snapshot.step} has {", ".join(sorted(snapshot.arrays))}'
+            raise ValueError(f'{view}: no {evidence} for {m.where}; {existing}')
+        regions.append(None)
     return regions
 
 # %% ../../nbs/10_views/02_maps.ipynb #018s
@@ -306,7 +315,8 @@ def saliency_of(snapshot): # (name of the evidence or None, its description)
     name = next((k for k in ('saliency', 'method_saliency') if k in snapshot.arrays), None)
     how = snapshot.info.get('saliency_method')
     if name == 'method_saliency': return name, "saliency (the method's)"
-    return name, f'saliency ({how.replace("_", " ")})' if name and how else 'saliency'
+    if name and how: return name, f'saliency ({how.replace("_", " ")})'
+    return name, 'saliency'
 
 # %% ../../nbs/10_views/02_maps.ipynb #020
 _overlay_names = 'candidates', 'discarded', 'saliency'
@@ -320,8 +330,8 @@ def _numbers_of(values, what):
     "Describe maps by their key numbers for a subtitle"
     if what == 'attribution': return f'largest magnitude: {np.nanmax(np.abs(values), initial=0.):.2g}'
     largest, spread = f'largest weight: {number_words(np.nanmax(values, initial=0.))}', entropy(np.nan_to_num(values))
-    return largest + (f'   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
-                      if np.isfinite(spread).all() else '')
+    if not np.isfinite(spread).all(): return largest
+    return f'{largest}   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
 
 # %% ../../nbs/10_views/02_maps.ipynb #020b
 _region_words = dict(candidates='the candidate discard region (dashed outline)',
@@ -366,10 +376,11 @@ def attention_map(
     mean_of:Sequence[tuple]|None=None, # (layer, head) pairs to average, instead of layer and head
 ) -> AttentionMap:
     "Return the attention, attribution or pattern target of one head, a mean of heads, or several heads on one scale"
-    name, requested = 'attention_map', tuple(overlays or ())
-    if other := [overlay for overlay in requested if overlay not in _overlay_names]:
-        raise ValueError(f'{name}: overlays must be among {", ".join(_overlay_names)}, got {other[0]!r}')
-    heads = list(head) if isinstance(head, (list, tuple, range)) else [head]
+    name = 'attention_map'
+    if overlays is not None: overlays = as_list(overlays)
+    requested = tuple(overlays or ())
+    if requested: picked(name, 'overlays', _overlay_names, requested)
+    heads = as_list(head)
     if not heads: raise ValueError(f'{name}: head=[] is empty; pass numbers or None')
     maps = [chosen_map(snapshot, layer, h, what, name, mean_of) for h in heads]
     units = _units_of(snapshot, words, special)
@@ -377,7 +388,8 @@ def attention_map(
     regions, ties = _overlays(snapshot, maps, units, overlays)
     evidence, called = saliency_of(snapshot)
     if 'saliency' in requested and evidence is None: arrays_of(snapshot, name, 'saliency')
-    saliency = fixed(_on_units(snapshot.arrays[evidence], units, 'row')) if 'saliency' in requested else None
+    saliency = None
+    if 'saliency' in requested: saliency = fixed(_on_units(snapshot.arrays[evidence], units, 'row'))
     kind, end, unit = _scale_for(values, what)
     where, each = _heads_of_panels(maps)
     if len(maps) > 1: subtitle, names = '', tuple(m.where.split(', ')[-1] for m in maps)
@@ -390,7 +402,7 @@ def attention_map(
     if saliency is not None: sentences.append(f'Along the edges: {called} of keys and queries.')
     if len(maps) > 1: sentences.append('All on one scale.')
     if maps[0].choice: sentences.append(maps[0].choice)
-    limit = float(end if limit is None else limit)
+    limit = float(limit or end)
     return AttentionMap(
         title=title_of(snapshot, where), subtitle=f'{subtitle}{class_words(snapshot)}'.strip(),
         caption=' '.join([*sentences, *ties, *units.notes]), values=fixed(values), names=names,
@@ -432,12 +444,12 @@ class Triptych(MapPanels):
 def _explained(snapshot, m, units, explanation, mean_of=None):
     "Return values, name, kind, limit and unit of the second and third panel"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
-    wanted = {m.layer} if mean_of is None else {layer for layer, _ in mean_of}
+    place, wanted = dict(layer=m.layer, head=m.head), {m.layer}
+    if mean_of is not None: place, wanted = dict(mean_of=mean_of), {layer for layer, _ in mean_of}
     attributed = 'attention_attribution' in snapshot.arrays and wanted <= {'mean', *recorded}
     check_choice('triptych: beside', explanation, ('attribution', 'saliency', None))
-    if explanation is None: explanation = 'attribution' if attributed and m.head != 'rollout' else 'saliency'
+    if explanation is None and attributed and m.head != 'rollout': explanation = 'attribution'
     if explanation == 'attribution':
-        place = dict(layer=m.layer, head=m.head) if mean_of is None else dict(mean_of=mean_of)
         attribution = chosen_map(snapshot, **place, what='attribution', view='triptych')
         other = _shown(attribution._replace(blocked=m.blocked), units)
         tied = _tied_rows(attention) | _tied_rows(other)
@@ -464,10 +476,11 @@ def _pooled_row(snapshot, units, values):
 
 # %% ../../nbs/10_views/02_maps.ipynb #029b
 def _tied_words(attribution, tied, name) -> tuple: # of notes
-    "Describe the rows that are `tied` and so have no ranks; give the reason if their attributions are all 0"
+    "Describe the `tied` rows, which have no ranks, and the reason if all their attributions are 0"
     if tied is None or not tied.any(): return ()
     none = (np.nan_to_num(attribution[tied]) == 0).all()
-    rows = f'{tied.sum()} of {len(tied)} rows' if len(tied) > 1 else 'the row'
+    rows = f'{tied.sum()} of {len(tied)} rows'
+    if len(tied) == 1: rows = 'the row'
     why = f'values of attention or {name} are equal'
     if none: why = f'{name}s are 0 (the prediction does not depend on these rows)'
     return (f'Ties (hatched): in {rows}, all {why}, so ranks cannot be compared.',)
@@ -491,11 +504,11 @@ def triptych(
     (a, where), (b, _) = (_pooled_row(snapshot, units, map_) for map_ in values[:2])
     counts = np.isfinite(a) & np.isfinite(b) & ~units.is_special
     agreement = float(spearman(np.nan_to_num(a), np.nan_to_num(b), counts))
-    how = ('The difference compares ranks within a row (0 to 1), since the two have no common unit.'
-           if names[1] == 'attribution'
-           else f'{saliency_of(snapshot)[1].capitalize()} is the same in every row; for the difference, both are '
-           'normalised over ordinary tokens.')
-    tied = _tied_rows(values[0]) | _tied_rows(values[1]) if names[1] == 'attribution' else None
+    how, tied = (f'{saliency_of(snapshot)[1].capitalize()} is the same in every row; for the difference, both are '
+                 'normalised over ordinary tokens.'), None
+    if names[1] == 'attribution':
+        how = 'The difference compares ranks within a row (0 to 1), since the two have no common unit.'
+        tied = _tied_rows(values[0]) | _tied_rows(values[1])
     notes = _tied_words(values[1], tied, names[1])
     return Triptych(
         title=title_of(snapshot, m.where),
@@ -539,7 +552,8 @@ def pattern_residual(
     residual = float(np.mean((m.values - target.values)**2))
     fraction = float(pattern_fraction(m.values, target.values))
     limit = attention_limit(np.array(values[:2]))
-    on_pattern = f'{fraction:.0%}' if np.isfinite(fraction) else 'undefined'
+    on_pattern = f'{fraction:.0%}'
+    if not np.isfinite(fraction): on_pattern = 'undefined'
     numbers = f'mean squared residual: {number_words(residual, 4)}   fraction of attention on the pattern: {on_pattern}'
     return PatternResidual(
         title=title_of(snapshot, m.where, f'pattern {pattern}'), subtitle=numbers + class_words(snapshot),
@@ -560,7 +574,7 @@ class Compared(MapPanels):
 def _parts(snapshot):
     "Describe method, seed, step and probe of `snapshot`; '' for an unknown seed"
     seed = snapshot.info.get('seed')
-    who = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
+    who = [*(method_title(snapshot) or ['no method']), f'seed {seed}'*(seed is not None)]
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 # %% ../../nbs/10_views/02_maps.ipynb #035b
@@ -597,7 +611,8 @@ def compared(
     name, sides = 'compared', (snapshot_a, snapshot_b)
     _same_tokens(name, sides)
     b, units = chosen_map(snapshot_b, layer, head, what, name, mean_of), _units_of(snapshot_b, words, special)
-    place = dict(layer=b.layer, head=b.head) if mean_of is None else dict(mean_of=mean_of)
+    place = dict(mean_of=mean_of)
+    if mean_of is None: place = dict(layer=b.layer, head=b.head)
     a = chosen_map(snapshot_a, **place, what=what, view=name)
     first, second = (_shown(m, units) for m in (a, b))
     difference, common = second - first, np.array([first, second])
@@ -605,16 +620,16 @@ def compared(
     shared, distinct = _distinctions([replace(s, probe=snapshot_b.probe) for s in sides])
     distinct = tuple(names or [name or side for name, side in zip(distinct, 'AB')])
     kind, limit, unit = _scale_for(common, what)
-    moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2)) if what == 'attention' else np.nan
-    moved_words = (f'on average, {moved:.0%} of a row’s attention moves to other keys' if np.isfinite(moved)
-            else f'largest change: {np.nanmax(np.abs(difference)):.2g}')
+    moved, moved_words = np.nan, f'largest change: {np.nanmax(np.abs(difference)):.2g}'
+    if what == 'attention': moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2))
+    if np.isfinite(moved): moved_words = f'on average, {moved:.0%} of a row’s attention moves to other keys'
+    gradients = 'Attributions are gradients: their size depends on the model on each side.'
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=moved_words,
         caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {distinct[0]}, (b) B is {distinct[1]}, and (c) '
                           f'B − A (orange: more in B; blue: less); {moved_words}. {axes_meaning}',
                           *filter(None, [b.choice.replace('shown:', 'shown, chosen in B:')]), *units.notes]
-                         + (['Attributions are gradients: their size depends on the model on each side.']
-                            if what == 'attribution' else [])),
+                         + [gradients]*(what == 'attribution')),
         values=fixed([first, second, difference]),
         names=tuple(f'{side}: {o}' if o != side else o for side, o in zip('AB', distinct)) + ('B − A',),
         kinds=(kind, kind, 'signed'), limits=(limit, limit, robust_limit(difference, .98)),
@@ -636,18 +651,21 @@ def _at_steps(run, probe, steps, name, most):
     "Return the snapshots of `probe` to show, and notes about omitted ones"
     if not isinstance(run, Run): every = list(run)
     else:
-        wanted = [s for s, p in run.recorded if p == probe] if steps is None else steps
+        wanted = steps
+        if steps is None: wanted = [s for s, p in run.recorded if p == probe]
         # without any, the run raises an error that lists the recorded steps
         every = [run.snapshot(s, probe) for s in wanted] or [run.snapshot(probe=probe)]
-    if not every: raise ValueError('evolution: no snapshots to show; pass a run or a list of snapshots')
-    able = every if steps is not None else [s for s in every if name in s.arrays] or every[-1:]
-    shown = able if steps is not None else _spread(able, most)
-    notes = [f'{len(shown)} of {len(able)} recorded steps are shown.'] if len(shown) < len(able) else []
+    every = listed_sources('evolution', every)
+    if steps is not None: return every, []
+    able = [s for s in every if name in s.arrays] or every[-1:]
+    shown, notes = _spread(able, most), []
+    if len(shown) < len(able): notes.append(f'{len(shown)} of {len(able)} recorded steps are shown.')
     if len(able) < len(every):
         notes.append(f'{len(every) - len(able)} recorded steps have no {name.replace("_", " ")} and are skipped.')
     return shown, notes
 
 # %% ../../nbs/10_views/02_maps.ipynb #040
+@validated
 def evolution(
     run:'Run|str|PathLike|Sequence[Snapshot]',  # a `Run` or a list of snapshots
     probe:int=0,                                # number of the probe example
@@ -657,12 +675,11 @@ def evolution(
     what:str='attention',                       # 'attention', 'attribution' or 'target'
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
-    most:PositiveInt=8,                         # maximum number of steps if `steps` is None
+    most:Annotated[int, Ge(2), 'an integer of at least 2']=8, # maximum number of steps if `steps` is None
 ) -> Evolution:
     "Return one map over the steps of a run, on one scale"
     name = 'evolution'
-    if most < 2: raise ValueError(f'{name}: most must be at least 2, got {most!r}')
-    shown, notes = _at_steps(run, probe, None if steps is None else list(steps), _evidence(name, what), most)
+    shown, notes = _at_steps(run, probe, steps, _evidence(name, what), most)
     _same_tokens(name, shown)
     last = chosen_map(shown[-1], layer, head, what, name)
     units = _units_of(shown[-1], words, special)
@@ -718,23 +735,26 @@ def head_grid(
     name, evidence = 'head_grid', _evidence('head_grid', what)
     maps, = arrays_of(snapshot, name, evidence)
     if layers is None: layers = snapshot.layers[evidence]
-    rows, numbers = zip(*(layer_row(snapshot, name, evidence, l) for l in layers)) if len(layers) else ((), ())
-    heads = tuple(range(maps.shape[1]) if heads is None else heads)
-    if not rows or not heads:
+    if heads is None: heads = range(maps.shape[1])
+    heads, places = tuple(as_list(heads)), [layer_row(snapshot, name, evidence, l) for l in as_list(layers)]
+    if not places or not heads:
         raise ValueError(f'{name}: layers and heads must contain at least one number each; available: layers '
                          f'{", ".join(map(str, snapshot.layers[evidence]))}, heads 0 to {maps.shape[1] - 1}')
+    rows, numbers = zip(*places)
     _check_heads(name, heads, maps.shape[1])
     check_choice(f'{name}: scale', scale, ('shared', 'own'))
     chosen, n = maps[list(rows)][:, list(heads)], maps.shape[-1]
     small = _pooled(np.where(np.isfinite(chosen), chosen, 0.))
-    notes = () if n <= 48 else (f'{n} tokens; each cell is the mean over a block, with 48 cells per side.',)
+    notes = (f'{n} tokens; each cell is the mean over a block, with 48 cells per side.',)*(n > 48)
     kind, limit, unit = _scale_for(small, what, .998)
     if scale == 'own':
         # a head with uniform attention should not be one dark block
-        top = np.maximum(np.abs(small).max((-1, -2), keepdims=True), 0 if kind == 'signed' else min(1., 4/n))
+        least = min(1., 4/n)
+        if kind == 'signed': least = 0
+        top = np.maximum(np.abs(small).max((-1, -2), keepdims=True), least)
         small, limit, unit = small/np.where(top > 0, top, 1), 1., f'{unit} / maximum of the head'
-    at = snapshot.layers.get('guided', [])
-    guided = np.zeros((len(numbers), len(heads)), dtype=bool) if at else None
+    at, guided = snapshot.layers.get('guided', []), None
+    if at: guided = np.zeros((len(numbers), len(heads)), dtype=bool)
     for i, layer in enumerate(numbers):
         if layer in at: guided[i] = snapshot.arrays['guided'][at.index(layer), list(heads)] > 0
     on_scale, of_scale = 'on one scale', 'All heads share one scale.'
@@ -763,34 +783,43 @@ class ColouredSentences(View):
     unit:str             # label of the colour bar
 
 # %% ../../nbs/10_views/02_maps.ipynb #048b
+def _check_shape(name, values, texts, unit):
+    "Raise a ValueError unless `values` has one number for each of `texts`"
+    if values.shape != (len(texts),):
+        raise ValueError(f'coloured_sentences: {name} must have one number for each of {len(texts)} {unit}, got shape '
+                         f'{list(values.shape)}')
+
 def _coloured(source, words, evidence):
     "Return labels, special flags, values, continuation flags and unit of one sentence"
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
-        if values.shape != (len(labels),):
-            raise ValueError(f'coloured_sentences: values must contain one number for each of {len(labels)} labels, '
-                             f'got shape {list(values.shape)}')
+        _check_shape('values', values, labels, 'labels')
         shown = tuple(cut_name(str(l)) for l in labels)
         return shown, np.isnan(values), values, np.zeros(len(labels), dtype=bool), 'saliency'
-    name, called = (evidence, evidence.replace('_', ' ')) if evidence else saliency_of(source)
+    name, called = saliency_of(source)
+    if evidence: name, called = evidence, evidence.replace('_', ' ')
     values, = arrays_of(source, 'coloured_sentences', name or 'saliency')
-    if values.shape != (len(source.tokens),):
-        raise ValueError(f'coloured_sentences: {name} must have one number per token, got shape {list(values.shape)}')
-    units = _units_of(source, words)
-    ids = np.asarray(source.word_ids)
-    pieces = (np.r_[False, (ids[1:] == ids[:-1]) & (ids[1:] >= 0)] if not words
-              else np.zeros(len(units.labels), dtype=bool))
+    _check_shape(name, values, source.tokens, 'tokens')
+    units, ids = _units_of(source, words), np.asarray(source.word_ids)
+    pieces = np.r_[False, (ids[1:] == ids[:-1]) & (ids[1:] >= 0)]
+    if words: pieces = np.zeros(len(units.labels), dtype=bool)
     values = np.where(units.is_special, np.nan, _on_units(values, units, 'row'))
     return units.labels, units.is_special, values, pieces, called + ' of a word, summed over its pieces'*bool(words)
 
 # %% ../../nbs/10_views/02_maps.ipynb #048s
+def _labels_of(source) -> tuple:
+    "Return the labels of a snapshot, or of a pair of labels and values"
+    if hasattr(source, 'arrays'): return tuple(source.labels)
+    return tuple(source[0])
+
 def _how_many_sentences(sources):
     "Describe the number of different sentences in `sources`, and of models or steps for each"
-    texts = {tuple(s.labels if hasattr(s, 'arrays') else s[0]) for s in sources}
+    texts = set(map(_labels_of, sources))
     if len(sources) == 1: return 'A sentence'
     if len(texts) == len(sources): return f'{len(sources)} sentences'
-    counted = 'One sentence' if len(texts) == 1 else f'{len(texts)} sentences'
+    counted = f'{len(texts)} sentences'
+    if len(texts) == 1: counted = 'One sentence'
     snapshots = [s for s in sources if hasattr(s, 'arrays')]
     if len(snapshots) < len(sources): return f'{counted}, {len(sources)} times'
     sides = {tuple(_parts(s)[:2]) for s in snapshots}
@@ -800,6 +829,7 @@ def _how_many_sentences(sources):
     return f'{counted}, {len(sources)} times'
 
 # %% ../../nbs/10_views/02_maps.ipynb #049
+@validated
 def coloured_sentences(
     sources,                       # a snapshot, a (labels, values) pair, or a list of these
     words:bool=True,               # colour words (sums over pieces) instead of tokens? For snapshots only
@@ -811,22 +841,20 @@ def coloured_sentences(
 ) -> ColouredSentences:
     "Return sentences coloured by saliency on one scale"
     name = 'coloured_sentences'
-    sources = [sources] if hasattr(sources, 'arrays') or isinstance(sources, tuple) else list(sources)
-    if not sources: raise ValueError(f'{name}: no sentences; pass snapshots or (labels, values) pairs')
+    if isinstance(sources, tuple): sources = [sources]
+    sources = listed_sources(name, sources, 'snapshots or (labels, values) pairs')
     snapshots = [s for s in sources if hasattr(s, 'arrays')]
     sentences = [_coloured(s, words, evidence) for s in sources]
-    shared, distinct = _distinctions(snapshots) if snapshots else ([], [])
-    headings = [None]*len(sources)
+    shared, headings = [], [None]*len(sources)
+    if snapshots: shared, distinct = _distinctions(snapshots)
     if len(snapshots) == len(sources):
         headings = [f'{name}{class_words(s)}'.strip() or None for name, s in zip(distinct, snapshots)]
-    if names is not None and len(names) != len(sources):
-        raise ValueError(f'{name}: names must contain one name for each of {len(sources)} sentences, got {len(names)}')
+    check_names(name, names, len(sources))
     labels, special, values, pieces, units = zip(*sentences)
     values = np.concatenate(values)
-    end, unit = robust_limit(values, 1.) if limit is None else float(limit), unit or units[0]
-    if not end > 0: raise ValueError(f'{name}: limit must be positive, got {limit!r}')
-    many = _how_many_sentences(sources)
-    part = 'word' if words and snapshots else 'token'
+    limit, unit = float(limit or robust_limit(values, 1.)), unit or units[0]
+    many, part = _how_many_sentences(sources), 'token'
+    if words and snapshots: part = 'word'
     on_scale = '; all on one scale'*(len(sources) > 1)
     grey = ' Grey: special tokens.'*bool(np.concatenate(special).any())
     return ColouredSentences(
@@ -837,7 +865,7 @@ def coloured_sentences(
         values=fixed(values),
         sentence=fixed(np.repeat(np.arange(len(sentences)), [len(group) for group in labels])),
         continues=fixed(np.concatenate(pieces)),
-        names=tuple(headings if names is None else names), limit=end, unit=unit,
+        names=tuple(names or headings), limit=limit, unit=unit,
         notes=not_finite(values=values[~np.concatenate(special)]))
 
 # %% ../../nbs/10_views/02_maps.ipynb #clm2
@@ -849,8 +877,8 @@ def _heading_of(written, g):
     "Describe the `g`-th generated token, its probability and the most probable alternative"
     def chance(p): return number_words(p, 2)
     other = written['others'][g][:1]
-    instead = f'   alternative: {cut_name(other[0][0])} {chance(other[0][1])}' if other else ''
-    return f"{cut_name(written['tokens'][g])}   probability {chance(written['probability'][g])}{instead}"
+    instead = [f'   alternative: {cut_name(token)} {chance(p)}' for token, p in other]
+    return f"{cut_name(written['tokens'][g])}   probability {chance(written['probability'][g])}{''.join(instead)}"
 
 # %% ../../nbs/10_views/02_maps.ipynb #clm2s
 def continuation(
@@ -864,8 +892,8 @@ def continuation(
     if not written: raise ValueError(f"{name}: the snapshot has no info['continuation']; use explore with generate")
     values, = arrays_of(snapshot, name, 'continuation_saliency')
     count, start = len(written['tokens']), written['start']
-    if tokens is None: requested = range(count)
-    else: requested = [tokens] if isinstance(tokens, int) else list(tokens)
+    if tokens is None: tokens = range(count)
+    requested = as_list(tokens)
     bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
     if bad or not len(requested):
         raise ValueError(f'{name}: tokens must be numbers of generated tokens, from 0 to {count - 1}, got {tokens!r}')
@@ -904,7 +932,8 @@ def _pair_words(snapshot, view, distinct):
     for p, name in ((view.probabilities, 'f(X)'), (view.masked_probabilities, 'f(X̃)')):
         if p is not None and np.isfinite(p).all():
             parts.append(f'{name}: {view.classes[int(np.argmax(p))]} ({p.max():.2f})')
-    return '   '.join(parts + ([f'KL = {view.divergence:.2g}'] if np.isfinite(view.divergence) else [])) or None
+    if np.isfinite(view.divergence): parts.append(f'KL = {view.divergence:.2g}')
+    return '   '.join(parts) or None
 
 # %% ../../nbs/10_views/02_maps.ipynb #052s
 def masked_pairs(
@@ -913,11 +942,8 @@ def masked_pairs(
 ) -> MaskedPairs:
     """Return sentences coloured by the saliency that ranks words, with the replacing words of the masked copy
     (saliency guided training)"""
-    snapshots = [snapshots] if hasattr(snapshots, 'arrays') else list(snapshots)
-    if not snapshots: raise ValueError('masked_pairs: no sentences; pass snapshots of saliency guided training')
-    if names is not None and len(names) != len(snapshots):
-        raise ValueError(f'masked_pairs: names must contain one name for each of {len(snapshots)} sentences, '
-                         f'got {len(names)}')
+    snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
+    check_names('masked_pairs', names, len(snapshots))
     views = [masked_sentence(s) for s in snapshots]
     shared, distinct = _distinctions(snapshots)
     def joined(name): return tuple(cut_name(part) for v in views for part in getattr(v, name))
@@ -927,7 +953,7 @@ def masked_pairs(
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
     return MaskedPairs(
         title=', '.join(shared) or f'{len(views)} sentences', subtitle=count,
-        caption=f'{len(views)} {"sentences" if len(views) > 1 else "sentence"} X, words coloured by the saliency that '
+        caption=f'{counted(len(views), "sentence")} X, words coloured by the saliency that '
                 'ranks them (underlined: clearly negative), all on one scale. Below a word is its replacement in the '
                 f'masked copy X̃ ({count}; arrows point to the source); all other words are kept. '
                 'KL: divergence of f(X̃) from f(X).',
@@ -935,7 +961,7 @@ def masked_pairs(
         masked_labels=joined('masked_labels'),
         is_replaced=fixed(replaced), sources=fixed(np.concatenate([v.sources for v in views])),
         sentence=fixed(np.repeat(np.arange(len(views)), [len(v.labels) for v in views])),
-        names=tuple([_pair_words(*pair) for pair in zip(snapshots, views, distinct)] if names is None else names),
+        names=tuple(names or map(_pair_words, snapshots, views, distinct)),
         divergences=fixed([v.divergence for v in views]), notes=tuple(dict.fromkeys(n for v in views for n in v.notes)))
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2
@@ -956,25 +982,31 @@ def _queries_of(view, patches, grid):
     "Return position and token of `patches`: (row, column), None for [CLS] or else the first patch, or a list"
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
     def pair(p): return isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
-    is_one = patches is None or pair(patches) or not isinstance(patches, (list, tuple))
-    requested = [patches] if is_one else list(patches)
-    if not requested: raise ValueError(f'{view}: patch=[] is empty; pass (row, column), or None for [CLS]')
-    for p in requested:
-        if p is not None and not (pair(p) and 0 <= p[0] < rows and 0 <= p[1] < columns):
-            raise ValueError(f'{view}: patch must be (row, column), from (0, 0) to ({rows - 1}, {columns - 1}), or '
-                             f'None for [CLS], got {p!r:.80}')
-    requested = [(0, 0) if p is None and not first else p for p in requested]
-    return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in requested]
+    if pair(patches) or not isinstance(patches, (list, tuple)): patches = [patches]
+    bad = [p for p in patches if p is not None and not (pair(p) and 0 <= p[0] < rows and 0 <= p[1] < columns)]
+    if bad or not patches:
+        raise ValueError(f'{view}: patch must be (row, column), from (0, 0) to ({rows - 1}, {columns - 1}), None for '
+                         f'[CLS], or a non-empty list of these, got {next(iter(bad), patches)!r:.80}')
+    out = []
+    for p in patches:
+        if p is None and first: out.append((None, 0))
+        else:
+            row, column = map(int, p or (0, 0))
+            out.append(((row, column), first + row*columns + column))
+    return out
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2c
-def _patch_name(place): return '[CLS]' if place is None else f'patch {place[0]}, {place[1]}'
+def _patch_name(place):
+    if place is None: return '[CLS]'
+    return f'patch {place[0]}, {place[1]}'
 
 def _off_grid(first, outside, letters):
     "Describe the attention to the `first` tokens, which are not patches"
     if not first: return ''
-    what = '[CLS]' if first == 1 else f'The {first} tokens that are not patches, including [CLS],'
+    what = f'The {first} tokens that are not patches, including [CLS], receive'
+    if first == 1: what = '[CLS] receives'
     fractions = ', '.join(f'{x:.0%}' + f' ({letter})'*(len(outside) > 1) for x, letter in zip(outside, letters))
-    return f' {what} {"receives" if first == 1 else "receive"} the rest: {fractions}.'
+    return f' {what} the rest: {fractions}.'
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat3
 def patch_attention(
@@ -989,12 +1021,11 @@ def patch_attention(
     on_image:bool=False,                 # blend the colours with the image? They then differ from the scale
 ) -> PatchAttention:
     "Return the attention (or rollout) from [CLS] or patches of an image to each patch, for one or several heads"
-    name, grid = 'patch_attention', snapshot.info.get('patches')
+    name = 'patch_attention'
     image, notes = shown_image(snapshot, name)
     arrays_of(snapshot, name, 'attention')
-    if not grid:
-        raise ValueError(f"{name}: {which_snapshot(snapshot)} has no info['patches'] (the patch grid of an image)")
-    layers, heads = ([list(x) if isinstance(x, (list, tuple, range)) else [x]][0] for x in (layer, head))
+    grid, = infos_of(snapshot, name, 'patches')
+    layers, heads = as_list(layer), as_list(head)
     if not layers or not heads:
         raise ValueError(f'{name}: layer and head must contain at least one number each, or be left out')
     places = list(dict.fromkeys((None if h == 'rollout' and len(heads) > 1 else l, h) for l in layers for h in heads))
@@ -1003,13 +1034,13 @@ def patch_attention(
     panels = [(m, place, np.asarray(m.values[token], dtype=float)) for m in chosen for place, token in queries]
     rows = np.array([row for *_, row in panels])
     maps = rows[:, grid['first']:].reshape(-1, grid['rows'], grid['columns'])
-    units = ['attention rollout' if m.head == 'rollout' else 'attention' for m, *_ in panels]
+    units = ['attention' + ' rollout'*(m.head == 'rollout') for m, *_ in panels]
     def limit_of(unit): return attention_limit(rows[np.array(units) == unit, grid['first']:])
     ends = {unit: limit_of(unit) for unit in units}
     outside, letters = rows[:, :grid['first']].sum(1), [x.strip('()') for x in panel_letters(len(panels) + 1)[1:]]
     titles = [f'{m.where}, from {_patch_name(place)}' for m, place, _ in panels]
-    one = dict.fromkeys(m.where for m in chosen)
-    where = next(iter(one)) if len(one) == 1 else f'{len(one)} maps'
+    where, *others = dict.fromkeys(m.where for m in chosen)
+    if others: where = f'{1 + len(others)} maps'
     listed = '; '.join(f'({letter}) {words}' for letter, words in zip(letters, titles))
     choices = dict.fromkeys(m.choice for m in chosen)
     size = f'{grid["rows"]} × {grid["columns"]}'
@@ -1023,5 +1054,5 @@ def patch_attention(
                 + ''.join(f' {choice}' for choice in choices if choice),
         image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
         names=tuple(titles), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
-        limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),
+        limits=tuple(float(limit or ends[unit]) for unit in units),
         notes=(*notes, *not_finite(attention=maps)))

@@ -16,14 +16,15 @@ import numpy as np
 from ..core.names import listed, methods_words
 from ..core.validation import Names, PositiveInt, check_choice
 from ..metrics.tasks import modalities
-from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
+from .base import (View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked,
+                               robust_limit, shown_image, which_snapshot)
 from .curves import plain_series_name
 from .maps import saliency_of
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SaliencyGrid(View):
-    "Maps [item][column] on one colour scale; `labels` are the concatenated words of all texts"
+    "Saliency maps [item][column] on one colour scale; `labels` are the concatenated words of all texts"
     modality:str      # 'image', 'series' or 'text'
     items:tuple       # names of the inputs
     inputs:tuple      # image: [height, width, 1 or 3] from 0 to 1; series: [time, features]; text: a tuple of words
@@ -71,9 +72,10 @@ def _trainings(snapshots, names):
     base = [methods_words(' + '.join(methods_of(s))) or 'no method' for s in snapshots]
     for key, word in ((lambda s: s.info.get('seed'), 'seed'), (lambda s: s.step, 'step')):
         at = [(b, s.info.get('saliency_method'), _item_of(s)) for b, s in zip(base, snapshots)]
-        alike = {b for b, place in zip(base, at) if at.count(place) > 1}
-        base = [f'{b}, {word} {key(s)}' if b in alike and len({key(t) for a, t in zip(base, snapshots) if a == b}) > 1
-                else b for b, s in zip(base, snapshots)]
+        found = {b: set() for b, place in zip(base, at) if at.count(place) > 1}
+        for b, s in zip(base, snapshots):
+            if b in found: found[b].add(key(s))
+        base = [b + f', {word} {key(s)}'*(len(found.get(b, ())) > 1) for b, s in zip(base, snapshots)]
     return base
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7
@@ -111,37 +113,26 @@ def _as_input(x, modality):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
-    "Like `_of_snapshots`, for {training: {method: maps}}"
+    "Return the same as `_of_snapshots`, for {training: {method: maps}}"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: expected {training: {saliency method: [a map for each input]}} and inputs= '
                          '(images, series or lists of words)')
     check_choice('saliency_grid: modality', modality, ('image', 'series', 'text'))
     shown = [_as_input(x, modality) for x in inputs]
     called = names or [f'input {i + 1}' for i in range(len(shown))]
-    if len(called) != len(shown):
-        raise ValueError(f'saliency_grid: names must contain one name for each of {len(shown)} inputs, '
-                         f'got {len(called)}')
+    check_names('saliency_grid', called, len(shown), 'inputs')
     columns = {}
     for training, by in source.items():
         for method, maps in by.items():
             if len(maps) != len(shown):
                 raise ValueError(f'saliency_grid: {training}, {method} must have a map for each of {len(shown)} '
                                  f'inputs, got {len(maps)}')
-            columns[methods_words(str(training)), plain_series_name(method)] = {
-                i: None if one is None else np.asarray(one, float) for i, one in enumerate(maps)}
+            column = columns[methods_words(str(training)), plain_series_name(method)] = dict(enumerate(maps))
+            column |= {i: np.asarray(one, float) for i, one in column.items() if one is not None}
     return modality, dict(enumerate(zip(called, shown))), columns, set()
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9
 _most = dict(image=(12, 8), series=(8, 6), text=(12, 24)) # (columns, rows per page; for texts, lines per page)
-
-def _picked(existing, requested, what):
-    "Return the `requested` items in order; raise a ValueError for items that are not in `existing`"
-    if requested is None: return list(existing)
-    requested = [requested] if isinstance(requested, (str, int)) else list(requested)
-    if not requested or (unknown := [x for x in requested if x not in existing]):
-        raise ValueError(f'saliency_grid: {what} must be among {", ".join(map(repr, existing))}, got '
-                         f'{", ".join(map(repr, unknown if requested else [])) or "none"}')
-    return requested
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9b1
 def _page_of(items, columns, modality, page):
@@ -149,19 +140,19 @@ def _page_of(items, columns, modality, page):
     most, rows = _most[modality]
     if not (modality != 'text'): rows = max(1, rows//len(columns))
     pages = -(-len(items)//rows)
+    fault = ''
+    if page not in range(1, pages + 1): fault = f'page must be from 1 to {pages}, got {page!r}'
     if len(columns) > most or pages > 2:
-        raise ValueError(f'saliency_grid: {len(items)} inputs x {len(columns)} maps need {pages} pages or more than '
-                         f'{most} columns; at most two pages and {most} columns are possible, so select some with '
-                         'items=, trainings= or methods=')
-    if page not in range(1, pages + 1):
-        raise ValueError(f'saliency_grid: page must be from 1 to {pages}, got {page!r}')
+        fault = (f'{len(items)} inputs x {len(columns)} maps need {pages} pages or more than {most} columns; at most '
+                 f'two pages and {most} columns are possible, so select some with items=, trainings= or methods=')
+    if fault: raise ValueError(f'saliency_grid: {fault}')
     return items[(page - 1)*rows:page*rows], pages
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9c
 def _normalised_map(m):
     "Return the map `m` divided by its largest magnitude, if that is not 0"
-    largest = float(np.nanmax(np.abs(m))) if np.isfinite(m).any() else 1.
-    return m/(largest or 1.)
+    if not np.isfinite(m).any(): return m
+    return m/(float(np.nanmax(np.abs(m))) or 1.)
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9d
 def _scaled(columns, items, scale, magnitude):
@@ -173,7 +164,9 @@ def _scaled(columns, items, scale, magnitude):
         return m
     scaled = {column: dict(zip(items, map(drawn, map(maps.get, items)))) for column, maps in columns.items()}
     every = np.concatenate([m.ravel() for maps in scaled.values() for m in maps.values() if m is not None])
-    return scaled, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())
+    limit = 1.
+    if scale == 'shared': limit = robust_limit(every, .99)
+    return scaled, limit, bool((every < 0).any())
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9b
 def saliency_grid(
@@ -193,15 +186,14 @@ def saliency_grid(
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
     if isinstance(source, dict): kind, inputs_by_item, columns, wrong = _of_arrays(source, inputs, modality, names)
     else:
-        snapshots = list(source) if isinstance(source, (list, tuple)) else [source]
-        if not snapshots: raise ValueError('saliency_grid: no snapshots; pass at least one')
+        snapshots = listed_sources('saliency_grid', source)
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
-    shown = _picked(dict.fromkeys(t for t, _ in columns), trainings, 'trainings')
-    if methods is not None: methods = [plain_series_name(m)
-                                       for m in ([methods] if isinstance(methods, str) else methods)]
-    by = _picked(dict.fromkeys(m for _, m in columns), methods, 'methods')
+    shown = picked('saliency_grid', 'trainings', dict.fromkeys(t for t, _ in columns), trainings)
+    if methods is not None: methods = [plain_series_name(m) for m in as_list(methods)]
+    by = picked('saliency_grid', 'methods', dict.fromkeys(m for _, m in columns), methods)
     columns = {(t, m): columns[t, m] for t in shown for m in by if (t, m) in columns}
-    chosen = [list(inputs_by_item)[k] for k in _picked(range(len(inputs_by_item)), items, 'items')]
+    places = picked('saliency_grid', 'items', range(len(inputs_by_item)), items)
+    chosen = [list(inputs_by_item)[k] for k in places]
     maps, limit, is_signed = _scaled(columns, chosen, scale, magnitude)
     here, pages = _page_of(chosen, list(columns), kind, page)
     settings = limit, is_signed, scale, magnitude, page, pages
@@ -215,19 +207,22 @@ def _grid_view(kind, items, maps, wrong, settings):
     pairs = list(product(items, columns))
     not_right = np.array([pair in wrong for pair in pairs], dtype=bool).reshape(len(items), len(columns))
     trainings, methods = (list(dict.fromkeys(names)) for names in zip(*columns))
-    what = unit = '|saliency|' if magnitude else 'saliency'
+    what = unit = 'saliency'
+    if magnitude: what = unit = '|saliency|'
     scale_words = 'all maps on one scale'
     if scale == 'own':
         scale_words = 'each map divided by its largest magnitude, so faint maps look as strong as others'
         unit = f'{what} / maximum of the map'
-    colours = 'orange raises, blue lowers the explained score' if is_signed else 'darker is larger'
+    colours = 'darker is larger'
+    if is_signed: colours = 'orange raises, blue lowers the explained score'
     notes = [f'{missing} maps are missing (grey).']*bool(missing)
     if not_right.any(): notes.append('×: wrong prediction.')
     if pages > 1: notes.append(f'Page {page} of {pages}; page={3 - page} shows the other inputs.')
-    count = len(items)
+    count, words = len(items), ()
     one, several, _ = modalities[kind]
-    title = f'Saliency of {count} {several if count > 1 else one}'
-    words = tuple(w for _, shown in items.values() for w in shown) if kind == 'text' else ()
+    title = f'Saliency of {count} {several}'
+    if count == 1: title = f'Saliency of 1 {one}'
+    if kind == 'text': words = tuple(w for _, shown in items.values() for w in shown)
     return SaliencyGrid(
         title=title, subtitle=f'{listed(trainings)}   {scale_words.partition(",")[0]}', modality=kind,
         notes=tuple(notes),
@@ -236,5 +231,5 @@ def _grid_view(kind, items, maps, wrong, settings):
                 + ' Time runs from left to right.'*(kind == 'series'),
         labels=words, is_special=fixed(np.zeros(len(words), bool)), items=tuple(name for name, _ in items.values()),
         inputs=tuple(shown for _, shown in items.values()), columns=columns, wrong=fixed(not_right), limit=limit,
-        maps=tuple(tuple(maps[c][i] for c in columns) for i in items), is_signed=is_signed, unit=unit, page=page,
+        maps=tuple(zip(*(map(maps[c].get, items) for c in columns))), is_signed=is_signed, unit=unit, page=page,
         pages=pages)

@@ -6,7 +6,7 @@
 __all__ = ['over_setting', 'DifferenceGrid', 'difference_grid', 'distribution']
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 
 from ..core.names import listed, methods_words
-from ..core.validation import Names, check_choice
+from ..core.validation import Names
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
-from .base import fixed
-from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, gradient_boxes,
-                                 plain_series_name, spread, styles_of)
+from .base import as_list, fixed, range_words
+from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, frame_with,
+                                 gradient_boxes, plain_series_name, spread, styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
@@ -29,16 +29,23 @@ def _log_fits(levels) -> bool:
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6b
 def _line_over(rows, x, levels, value, band):
     "Return one row per level of `x` in `rows` [x, seed, value]; without the setting, the same row for all `levels`"
-    has_setting = rows[x].notna()
-    parts = [(level, rows[rows[x] == level] if has_setting.any() else rows) for level in levels]
-    out = []
-    for level, part in parts:
+    has_setting, out = rows[x].notna().any(), []
+    for level in levels:
+        part = rows
+        if has_setting: part = rows[rows[x] == level]
         if not len(part): continue
         numbers = spread(part[value], band, ends_of(value))
         out.append({x: level, **{name: float(number) for name, number in numbers.items()}})
     return pd.DataFrame(out)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7
+def _level_faults(levels, log) -> Iterator[str]:
+    "Yield why the column `levels` of a setting cannot be a horizontal axis"
+    if levels.dtype.kind not in 'iuf':
+        yield f'{levels.name!r} must be a numeric setting, got {levels.dtype}; use bars for other settings'
+    if levels.isna().all(): yield f'no row has a value of {levels.name!r}'
+    if log and levels.min() <= 0: yield f'log=True needs positive values of {levels.name}, got {levels.min():g}'
+
 def over_setting(
     frame:pd.DataFrame, # such as `Study.results()`: the columns `by`, `x`, `value`, optionally seed
     x:str, # numeric setting on the horizontal axis: rows of data, p, shots
@@ -51,14 +58,9 @@ def over_setting(
 ) -> Curves:
     "Return `value` over the setting `x`, one line per level of `by`, with a band over seeds"
     checked = checked_frame(frame, 'over_setting', [by, x], value)
-    if checked[x].dtype.kind not in 'iuf':
-        raise ValueError(f'over_setting: {x!r} must be a numeric setting, got {checked[x].dtype}; '
-                         'use bars for other settings')
+    for fault in _level_faults(checked[x], log): raise ValueError(f'over_setting: {fault}')
     levels = sorted(set(checked[x].dropna().tolist()))
-    if not levels: raise ValueError(f'over_setting: no row has a value of {x!r}')
-    log = _log_fits(levels) if log is None else bool(log)
-    if log and min(levels) <= 0:
-        raise ValueError(f'over_setting: log=True needs positive values of {x}, got {min(levels):g}')
+    if log is None: log = _log_fits(levels)
     rows, notes = by_seed(checked.fillna({x: np.inf}), 'over_setting', [by, x], value)
     rows[x] = rows[x].replace(np.inf, np.nan)
     groups = {str(name): part for name, part in rows.groupby(by, sort=False)}
@@ -73,19 +75,19 @@ def _setting_curves(lines, groups, flat, notes, arguments, words):
     x, value, band, log, label = arguments
     label, counts = label or plain_series_name(value), sorted(set(lines['n'].astype(int)))
     names = tuple(methods_words(name) for name in groups)
-    many = f'{counts[0]} to {counts[-1]}' if len(counts) > 1 else str(counts[0])
-    seeds = f'{bands[band]} over {many} seeds' if counts[-1] > 1 else 'one seed, no band'
+    seeds = 'one seed, no band'
+    if counts[-1] > 1: seeds = f'{bands[band]} over {range_words(counts)} seeds'
     if counts[0] == 1 < counts[-1]: notes = [*notes, 'Points with one seed have no band.']
     if flat: notes = [*notes, f'Dotted lines over the whole axis have no {plain_series_name(x)}: '
                               f'{listed([methods_words(name) for name in flat])}.']
-    others = iter(styles_of([n for n, key in zip(names, groups) if key not in flat]))
-    styles = tuple(('#707070', (1.2, 1.5 + 2.5*flat.index(key)), None) if key in flat else next(others)
-                   for key in groups)
+    others = [key for key in groups if key not in flat]
+    styles = dict(zip(others, styles_of([methods_words(key) for key in others])))
+    styles |= {key: ('#707070', (1.2, 1.5 + 2.5*i), None) for i, key in enumerate(flat)}
     title = f'{plain_series_name(value)} over {plain_series_name(x)}'
     title = f'{title[0].upper()}{title[1:]}'
     axis = ', logarithmic axis'*log
     return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=names, x=x,
-                  styles=styles,
+                  styles=tuple(styles[key] for key in groups),
                   x_label=f'{plain_series_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
                   caption=f'{title}: {seeds}{axis}.{words}')
 
@@ -108,29 +110,28 @@ def _choosing_column(frame, value, chosen_by):
     if str(chosen_by).startswith('test'):
         raise ValueError(f'difference_grid: chosen_by must be a validation metric, got {chosen_by!r}; choosing a cell '
                          'by the reported metric is biased')
-    if chosen_by not in frame.columns:
-        raise ValueError(f'difference_grid: the frame has no column {chosen_by!r}; available: '
-                         f'{", ".join(map(str, frame.columns))}')
+    frame_with(frame, 'difference_grid', [chosen_by])
     return chosen_by
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10s
 def _baseline_rows(frame, x, y, baseline):
     "Return the rows of the baseline, its name, and the rows of the grid"
-    without = frame[[x, y]].isna().all(axis=1)
-    mine = without if baseline is None else frame['method'] == baseline
-    if not mine.any():
-        existing = ', '.join(map(str, dict.fromkeys(frame['method'])))
-        raise ValueError(f'difference_grid: no rows for the baseline; pass compare_to= (one of {existing}), or rows '
-                         f'without {x} and {y}')
-    names = list(dict.fromkeys(frame.loc[mine, 'method']))
-    if len(names) > 1:
-        raise ValueError(f'difference_grid: {listed(names)} have no {x} and {y}; choose the baseline with compare_to=')
+    mine = frame['method'] == baseline
+    if baseline is None: mine = frame[[x, y]].isna().all(axis=1)
     grid = frame[frame[[x, y]].notna().all(axis=1) & ~mine]
-    methods = list(dict.fromkeys(grid['method']))
+    for fault in _baseline_faults(frame, frame[mine], grid, x, y): raise ValueError(f'difference_grid: {fault}')
+    return frame[mine], methods_words(str(frame.loc[mine, 'method'].iloc[0])), grid
+
+def _baseline_faults(frame, base, grid, x, y) -> Iterator[str]:
+    "Yield why the rows `grid` of `frame` cannot be compared with the rows `base`"
+    existing, baselines, methods = (list(dict.fromkeys(rows['method'])) for rows in (frame, base, grid))
+    if not baselines:
+        yield (f'no rows for the baseline; pass compare_to= (one of {", ".join(map(str, existing))}), or rows without '
+               f'{x} and {y}')
+    if len(baselines) > 1: yield f'{listed(baselines)} have no {x} and {y}; choose the baseline with compare_to='
     if len(methods) != 1:
-        raise ValueError(f'difference_grid: expected one method with {x} and {y} besides the baseline, got '
-                         f'{listed(methods) or "none"}; select the rows of one method')
-    return frame[mine], methods_words(str(names[0])), grid
+        yield (f'expected one method with {x} and {y} besides the baseline, got {listed(methods) or "none"}; select '
+               'the rows of one method')
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10sb
 def _seed_differences(grid, base, x, y, value):
@@ -151,7 +152,8 @@ def _cells_of(rows, x, y, value):
     parts = {at: part[value].to_numpy(float) for at, part in rows.groupby([y, x])}
     cells = np.full((3, len(ys), len(xs)), np.nan)
     for (j, i), values in ((at, parts[at]) for at in parts):
-        deviation = values.std(ddof=1) if len(values) > 1 else np.nan
+        deviation = np.nan
+        if len(values) > 1: deviation = values.std(ddof=1)
         cells[:, ys.index(j), xs.index(i)] = values.mean(), deviation, len(values)
     return cells, xs, ys
 
@@ -163,7 +165,8 @@ def _chosen_cells(grid, x, y, column, xs, ys):
     rows = rows[rows[x].isin(xs) & rows[y].isin(ys)]
     (means, _, _), inner_x, inner_y = _cells_of(rows, x, y, column)
     if (inner_x, inner_y) != (xs, ys): raise ValueError(f'difference_grid: {column} is missing for some cells')
-    top = (np.nanmin if better_of(column) == 'lower' else np.nanmax)(means)
+    top = np.nanmax(means)
+    if better_of(column) == 'lower': top = np.nanmin(means)
     return np.isclose(means, top, rtol=1e-12, atol=1e-12)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11s
@@ -205,7 +208,8 @@ def _difference_words(names, values, chosen, levels, counts):
     title = f'{plain_series_name(value).capitalize()}: difference from {baseline}'
     n = sorted({int(k) for k in counts[np.isfinite(counts)]})
     many = '–'.join(map(str, dict.fromkeys((n[0], n[-1]))))
-    seeds = (f'mean ± standard deviation over {many} seeds, paired' if n[-1] > 1 else 'one seed per cell')
+    seeds = 'one seed per cell'
+    if n[-1] > 1: seeds = f'mean ± standard deviation over {many} seeds, paired'
     above, ties, measured = (int(x.sum()) for x in (values > 1e-12, np.abs(values) <= 1e-12, np.isfinite(values)))
     counted = f'{above} of {measured} cells above the baseline, {ties} equal'
     at = [(f'{x} = {digits_of(xs[j])}, {y} = {digits_of(ys[i])}', values[i, j]) for i, j in np.argwhere(chosen)]
@@ -234,14 +238,15 @@ def distribution(
     settings:Names|None=None, # columns over which values vary, for the caption; None: described as settings and seeds
 ) -> Boxes:
     "Return the distribution of `value` over all settings and seeds, one box with points for each level of `rows`"
-    columns = [rows] if isinstance(rows, str) else list(rows)
+    columns = as_list(rows)
     checked = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
     def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
     names = [name_of(row) for row in checked[columns].itertuples(index=False)]
     boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
-    words = {k: 'seeds' if k == 'seed' else f'values of {plain_series_name(k)}' for k in settings or ()}
+    words = {k: f'values of {plain_series_name(k)}' for k in settings or ()}
+    if 'seed' in words: words['seed'] = 'seeds'
     counts = [f'{checked[k].nunique()} {word}' for k, word in words.items()]
-    over = f'over {listed(counts)}' if counts else 'over settings and seeds'
+    over = f'over {listed(counts) or "settings and seeds"}'
     name = plain_series_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'
     points = pd.DataFrame({'name': names, 'value': checked[value].to_numpy(float)})

@@ -50,13 +50,13 @@ def _measure_words(measure) -> str:
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009b
 def _front_of(source, options):
     "Convert `source` to a `Front`"
-    if isinstance(source, Front):
-        if options:
-            raise ValueError(f'trade_off: got a finished front; pass {", ".join(options)} to pareto or front_of')
-        return source
-    if not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
-        raise ValueError('trade_off: source must be a Front, a study, or a table with method, seed, the setting and '
-                         f'both metrics, got {type(source).__name__}')
+    is_front, fault = isinstance(source, Front), ''
+    if is_front and options: fault = f'got a finished front; pass {", ".join(options)} to pareto or front_of'
+    if not is_front and not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
+        fault = ('source must be a Front, a study, or a table with method, seed, the setting and both metrics, got '
+                 f'{type(source).__name__}')
+    if fault: raise ValueError(f'trade_off: {fault}')
+    if is_front: return source
     return front_of(source, **options)
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009c
@@ -79,7 +79,8 @@ def trade_off(
     if shown == 'reported' and not front.reported:
         raise ValueError(f'trade_off: the front has no test metrics for {front.x} and {front.y}; '
                          "use shown='chosen'")
-    measures = front.measures if shown == 'chosen' else front.reported
+    measures = front.measures
+    if shown == 'reported': measures = front.reported
     return _view_of(front, measures, shown)
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt09b
@@ -94,18 +95,18 @@ def _points(front, measures):
 def _view_of(front, measures, shown):
     "Return the `TradeOff` of `front` by `measures`"
     frame, ways = _points(front, measures), [front.better[m] for m in measures]
-    worse = tuple(-1 if way == 'higher' else 1 for way in ways)
+    worse = tuple(dict(higher=-1, lower=1)[way] for way in ways)
     on = frame[frame['standing'] == 'front'].sort_values(['x', 'y'], ascending=[True, worse[0] == worse[1]])
-    stairs = _staircase(on[['x', 'y']], worse) if shown == 'chosen' else np.zeros((0, 2))
-    area = front.hypervolume if shown == 'chosen' else front.reported_hypervolume
+    stairs, area = np.zeros((0, 2)), front.reported_hypervolume
+    if shown == 'chosen': stairs, area = _staircase(on[['x', 'y']], worse), front.hypervolume
     title = f'{_measure_words(measures[1])} against {_measure_words(measures[0])}'
     title = f'{title[0].upper()}{title[1:]} over {front.setting}'
     notes = _notes(front, shown)
     labels = [f'{_measure_words(m)} ({way} is better)' for m, way in zip(measures, ways)]
     at = ', '.join(digits_of(r, 4) for r in front.reference)
     size = f'   hypervolume {area:.3f} (reference {at})'*bool(np.isfinite(area))
-    has_bars = frame[['x_low', 'y_low']].notna().any(axis=None)
-    bars = f'Bars: {100*front.confidence:g} % intervals of the mean over seeds. ' if has_bars else ''
+    has_bars = bool(frame[['x_low', 'y_low']].notna().any(axis=None))
+    bars = f'Bars: {100*front.confidence:g} % intervals of the mean over seeds. '*has_bars
     caption = (f'{title} for {front.method}: one point per value of {front.setting}, averaged over seeds. {bars}'
                + ' '.join(front.sentences))
     return TradeOff(title=title, subtitle=f'{len(on)} of {len(frame)} values on the front{size}', caption=caption,

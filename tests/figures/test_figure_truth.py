@@ -84,7 +84,7 @@ def test_two_runs_at_one_step_have_distinct_names(tmp_path):
     assert saliency_distribution(a, invented.image(40)).names == ('step 32', 'step 40')
     assert saliency_distribution(a, a).names == ('first', 'second')
     assert saliency_distribution(a, b, names=['x', 'y']).names == ('x', 'y')
-    with pytest.raises(ValueError, match='names must contain two names, one per side, got 1'):
+    with pytest.raises(ValueError, match='names must be a list of two names, one per side'):
         saliency_distribution(a, b, names=['x'])
     runs = [a_run(tmp_path, o, seed=i) for i, o in enumerate(('one', 'two'))]
     assert 'A: AD-DROP, seed 0' in [o.get_text().removeprefix('(a) ') for o in figure(runs, 'compared').texts]

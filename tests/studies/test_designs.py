@@ -154,7 +154,7 @@ def test_trial_of_a_dead_worker_is_not_running(whole, tmp_path):
     os.waitpid(child, 0)
     assert list((tmp_path/'s'/'locks').glob(f'{name}.*')) and study_progress(tmp_path/'s').counts['running'] == 0
 
-wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; allowed: model, data'),
+wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; available: model, data'),
          ('x.json', {k: x for k, x in table.items() if k != 'data'}, 'x.json lacks data'),
          ('x.json', {**table, 'seeds': 3}, 'seeds must be a list, got 3'),
          ('x.json', {**table, 'model': ''}, "model must be a non-empty string, got ''"),
@@ -162,10 +162,11 @@ wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; allowed
          ('x.json', {**table, 'data': dict(name='rows.jsonl', label=5)}, 'load_text: label must be a string'),
          ('x.json', {**table, 'data': dict(name='rows.jsonl', train_size=[])}, 'train_size must be an integer'),
          ('x.json', {**table, 'methods': {'A': dict(kind=['ADDrop'])}}, "unknown method ['ADDrop']; available:"),
-         ('x.json', '['*100_000, 'x.json cannot be read: it is nested too deeply'),
+         ('x.json', '['*100_000, 'x.json cannot be read: maximum recursion depth'),
          ('x.json', {**table, 'methods': {'A': 'Drop'}}, "unknown method 'Drop'; available: FineTuning, SalLM"),
-         ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}}, 'methods.ADDrop has unknown keys r; allowed: kind, p'),
-         ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has unknown keys txt; allowed: text'),
+         ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}},
+          'methods.ADDrop has unknown keys r; available: kind, p'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has unknown keys txt; available: text'),
          ('x.json', {**table, 'settings': dict(r=[1])}, 'train, methods, model and data have no argument r'),
          ('x.json', {**table, 'train': dict(epoch=1)}, 'train has no argument epoch; available:'),
          ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py creates no Study'),
@@ -207,7 +208,7 @@ def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
         @classmethod
         def _valid_parameters(cls): return {'partition', 'gpus_per_node'}
     module = type('submitit', (), dict(AutoExecutor=Executor, SlurmExecutor=Slurm))
-    monkeypatch.setattr(designs, '_wanted_package', lambda *_: module)
+    monkeypatch.setattr(designs, 'optional_module', lambda *_: module)
     with engine(slurm=designs.slurm_options('partition=gpu,gpus_per_node=1,timeout_min=9'), logs=tmp_path): pass
     assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=3, slurm_partition='gpu',
                          gpus_per_node=1, timeout_min=9)
@@ -230,7 +231,7 @@ def test_dask_worker_with_several_threads_raises(monkeypatch):
         def __exit__(self, *_): pass
         def nthreads(self): return {'tcp://w:1': self.threads}
         def get_executor(self, **kw): return self.address, kw
-    monkeypatch.setattr(designs, '_wanted_package', lambda *_: type('distributed', (), dict(Client=Client)))
+    monkeypatch.setattr(designs, 'optional_module', lambda *_: type('distributed', (), dict(Client=Client)))
     with engine(dask='tcp://a:1') as executor: assert executor == ('tcp://a:1', dict(pure=False))
     Client.threads = 4
     with pytest.raises(ValueError, match='--nthreads 1'), engine(dask='tcp://a:1'): pass

@@ -143,8 +143,8 @@ def test_processes_stop_together_with_a_checkpoint_and_the_next_run_continues(ma
     same(study.run(), plain)
 
 @pytest.mark.parametrize('given, message', [
-    (dict(processes=0), 'processes must be at least 1, got 0'),
-    (dict(processes=True), 'processes must be an integer, got True'),
+    (dict(processes=0), 'processes must be a positive integer, got 0'),
+    (dict(processes=True), 'processes must be a positive integer, got True'),
     (dict(batch_size=9), 'a batch of 9 cannot be divided among 2 processes; use a multiple of 2')])
 def test_batch_that_cannot_be_divided_raises_before_anything_starts(given, message, made, tmp_path):
     with pytest.raises(ValueError, match=message): made(tmp_path/'s', **given)

@@ -52,7 +52,7 @@ def test_the_other_band_goes_from_the_lowest_to_the_highest_run(seeds):
     view = loss_curves(runs, smooth=1, band='range')
     np.testing.assert_allclose(view.frame[['low', 'high']], [[min(c), max(c)] for c in losses.T])
     assert 'mean, minimum to maximum over 3 seeds' in view.caption and 'seeds 0, 1, 2' in view.caption
-    with pytest.raises(ValueError, match='band must be one of deviation, range, interval'):
+    with pytest.raises(ValueError, match='band must be one of .deviation., .range., .interval.'):
         loss_curves(runs, band='sem')
 
 def test_one_run_has_no_band_and_says_so(seeds):
@@ -201,7 +201,7 @@ def test_accuracy_drop_curves_have_a_line_a_method_in_the_order_of_the_frame():
                       (frame.assign(accuracy='high'), 'must be numeric'), (frame[:0], 'has no rows'),
                       ({}, 'study or a pandas DataFrame with the columns method, share, accuracy, got dict')):
         with pytest.raises(ValueError, match=said): accuracy_drop_curves(bad)
-    with pytest.raises(ValueError, match='value must be one of comprehensiveness, sufficiency'):
+    with pytest.raises(ValueError, match='value must be one of .comprehensiveness., .sufficiency.'):
         perturbation_curves(frame, 'accuracy')
 
 def test_a_grid_holds_means_over_seeds_with_missing_cells_and_all_best_ones():

@@ -172,7 +172,7 @@ def test_steps_share_one_scale_and_too_many_are_thinned_visibly(tmp_path):
         with pytest.raises(KeyError, match=said): evolution(run, **kw)
     with pytest.raises(ValueError, match='step 190, probe 0 has no attention_attribution; available: attention'):
         evolution(run, what='attribution')
-    with pytest.raises(ValueError, match='most must be at least 2'): evolution(run, most=1)
+    with pytest.raises(ValueError, match='most must be an integer of at least 2'): evolution(run, most=1)
 
 
 def test_steps_without_the_evidence_are_passed_over_and_counted():
@@ -255,9 +255,9 @@ def test_several_views_can_share_their_scales():
     (lambda s: attention_map(s, 'last', 0), "layer must be a number, 'mean' or None, got 'last'"),
     (lambda s: attention_map(s, 0, 'rollout'), 'rollout uses all recorded layers; leave out layer=0'),
     (lambda s: attention_map(s, 0, 0, 'gradient'),
-     "what must be one of attention, attribution, target, got 'gradient'"),
+     "what must be one of 'attention', 'attribution', 'target', got 'gradient'"),
     (lambda s: attention_map(s, 0, 0, overlays=['crosses']),
-     "overlays must be among candidates, discarded, saliency, got 'crosses'"),
+     "overlays must be among 'candidates', 'discarded', 'saliency', got 'crosses'"),
     (lambda s: pattern_residual(s, 0, 3), 'layer 0, head 3 is not guided; guided heads of layer 0: 0, 1'),
     (lambda s: triptych(s, beside='gradient'), "beside must be 'attribution', 'saliency' or None, got 'gradient'"),
     (lambda s: compared(s, invent(9)),
@@ -266,11 +266,12 @@ def test_several_views_can_share_their_scales():
     (lambda s: head_grid(s, scale='row'), "head_grid: scale must be 'shared' or 'own', got 'row'"),
     (lambda s: head_grid(s, layers=[]),
      'layers and heads must contain at least one number each; available: layers 0, 1, heads 0 to 3'),
-    (lambda s: coloured_sentences([]), 'coloured_sentences: no sentences'),
+    (lambda s: coloured_sentences([]), 'coloured_sentences: no snapshots or .labels, values. pairs to show'),
     (lambda s: coloured_sentences(s, names=['a', 'b']), 'names must contain one name for each of 1 sentences, got 2'),
-    (lambda s: coloured_sentences(s, limit=0), 'limit must be positive'),
-    (lambda s: coloured_sentences(s, evidence='probabilities'), 'probabilities must have one number per token'),
-    (lambda s: masked_pairs([]), 'masked_pairs: no sentences')])
+    (lambda s: coloured_sentences(s, limit=0), 'limit must be a positive number'),
+    (lambda s: coloured_sentences(s, evidence='probabilities'),
+     'probabilities must have one number for each of 8 tokens'),
+    (lambda s: masked_pairs([]), 'masked_pairs: no snapshots of saliency guided training to show')])
 def test_what_cannot_be_shown_is_refused_in_a_sentence(make, said):
     with pytest.raises(ValueError, match=said): make(invent(8, layers=2, heads=4))
 

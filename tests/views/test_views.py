@@ -421,7 +421,8 @@ def test_answers_are_right_or_wrong_only_where_there_is_a_label():
     assert not bare.is_wrong.any()
     assert bare.saliency is None
     assert np.isnan(bare.confidence).all()
-    with pytest.raises(ValueError, match='token_labels: snapshot.info has no token_predictions'): token_labels(invent())
+    with pytest.raises(ValueError, match='token_labels: .* has no token_predictions in its info'):
+        token_labels(invent())
 
 
 def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right():
@@ -441,7 +442,7 @@ def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right(
     assert bare.attention is bare.saliency is bare.layer is None
     assert np.isnan(bare.probability).all()
     assert 'map' not in bare.caption
-    with pytest.raises(ValueError, match='needs target_tokens and predicted_tokens'): translation(invent())
+    with pytest.raises(ValueError, match='has no target_tokens, predicted_tokens in its info'): translation(invent())
 
 
 @pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)),
