@@ -109,10 +109,10 @@ def _run_examples(a):
 # %% ../nbs/13_cli/02_cli.ipynb #009b
 def _run_train(a):
     import salviz
-    from salviz import methods
-    names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    if a.method not in names: raise ValueError(f'train: unknown method {a.method!r}; available: {", ".join(names)}')
-    method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
+    from salviz.methods.base import method_classes
+    kinds = method_classes()
+    if a.method not in kinds: raise ValueError(f'train: unknown method {a.method!r}; available: {", ".join(kinds)}')
+    method = _make_method(kinds[a.method], _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
     if a.train_size != 'full': data = salviz.subset(data, a.train_size, seed=a.seed)
@@ -601,13 +601,12 @@ def _commands_of_runs(add):
 # %% ../nbs/13_cli/02_cli.ipynb #train-1
 def _train_options(arg):
     "Add the options of `salviz train`"
+    from salviz.core.names import method_titles
     arg('--data', type=_named, default='movie-sentences',
         help='name of a bundled or Hugging Face data set, or a CSV or JSONL file (default %(default)s)')
     arg('--model', type=_named, default='minilm',
         help='name of a bundled or Hugging Face model, or a path (default %(default)s)')
-    arg('--method', default='FineTuning',
-        help='FineTuning, SalLM, SaliencyGuided, ADDrop, AttentionGuidance, RationaleGuided or Distillation '
-        '(default %(default)s)')
+    arg('--method', default='FineTuning', help=f'{", ".join(method_titles)} (default %(default)s)')
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='arguments of the method, such as p=.3')
     for name, default, what in (('text', 'text', 'texts'), ('text-pair', None, 'second texts of pairs'),
                                 ('label', 'label', 'labels')):

@@ -34,8 +34,8 @@ from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
-                                 is_weight, optional)
+from .base import (FineTuning, Limit, Method, Plan, Term, Variant, attention_unobserved,
+                                 every_token_answers, is_count, is_positive_fraction, is_weight, optional)
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..models.checkpoints import load_model
@@ -1016,10 +1016,21 @@ class SalLMVariant(Variant):
         require(texts is not None or self.unlabelled_ratio == 1 and self.unlabelled_weight is None,
                 'unlabelled_ratio and unlabelled_weight apply only with unlabelled=; leave them out')
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #50f38021
+_unsupported = dict( # {task: why}
+    masked_lm=every_token_answers, replaced_token_detection=every_token_answers, seq2seq=every_token_answers,
+    question_answering='The head reads every row, so no single row predicts the answer',
+    image_classification="The teacher's explanations are stored for the tokens of a text; use AttentionGuidance or "
+                         'ADDrop',
+    series_classification=attention_unobserved)
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
     "Train attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
+    supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
+                       'causal_lm')
+    unsupported_tasks = _unsupported
     limits = dict(weight=is_weight, steps=is_count,
                   top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 

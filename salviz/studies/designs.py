@@ -122,12 +122,6 @@ def _data_of(table, file, settings):
     return load_examples(**arguments)
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
-def _method_kinds() -> dict: # {name: class}
-    from salviz import methods
-    classes = {k: getattr(methods, k) for k in methods.__all__}
-    return {k: kind for k, kind in classes.items()
-            if issubclass(kind, methods.Method) and kind not in (methods.Method, methods.Together)}
-
 def _with_runs(kind, run_of, **arguments):
     "Create a method of the class `kind`, and replace the names of runs in its arguments by the runs"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
@@ -136,8 +130,9 @@ def _with_runs(kind, run_of, **arguments):
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
     "Return a method or its class, or a `Recipe` if it builds on the run of another method"
+    from salviz.methods.base import method_classes
     arguments = dict(kind=table) if isinstance(table, str) else table
-    where, kinds = f'{file}: methods.{name}', _method_kinds()
+    where, kinds = f'{file}: methods.{name}', method_classes()
     if not isinstance(arguments, dict): raise ValueError(f'{where} must be a string or a table, got {shown(table)}')
     kind, arguments = arguments.get('kind', name), {k: x for k, x in arguments.items() if k != 'kind'}
     if not isinstance(kind, str) or kind not in kinds:

@@ -25,7 +25,7 @@ from transformers import TrainingArguments
 from ..core.locks import Held
 from ..core.runs import Run, processor, untouched, untrained
 from ..data.texts import fingerprint
-from ..methods.base import FineTuning, Method, check_cite, supported
+from ..methods.base import FineTuning, Method, check_cite, method_classes
 from ..metrics.tasks import check_labels
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names, trainable_weights
@@ -314,7 +314,7 @@ def open_job(
     "Check the arguments of `train`, encode the data, and open the run"
     if method is None: method = FineTuning()
     if not isinstance(method, Method):
-        names = ', '.join(f'{name}(...)' for name in supported)
+        names = ', '.join(f'{name}(...)' for name in method_classes())
         raise ValueError(f'train: method must be a method object ({names}), got {method!r}')
     check_adapted(model)
     compiling = _compile_options(settings)
