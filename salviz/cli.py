@@ -268,11 +268,11 @@ def _run_remake(a):
 def _run_bench(a):
     def say(line): print(line, flush=True)
     if a.peers:
-        from salviz.peers import peers
+        from salviz.benchmarks.peers import peers
         peers(a.out, device=a.device, shape=a.shape, force=a.force, say=say,
               **dict(sentences=8, rounds=1) if a.quick else dict(rounds=a.rounds or 3))
         return
-    from salviz.bench import bench
+    from salviz.benchmarks.bench import bench
     quick = dict(tokens=[32], rounds=3, dropout=0, memory=False, beside=False) if a.quick else {}
     arguments = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]

@@ -22,8 +22,7 @@ from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..core.maths import check_region, dense_ranks, retained_count
 from ..data.texts import model_inputs
-from .base import (FineTuning, Method, Plan, Variant, attention_unobserved, is_count, is_fraction,
-                                 is_positive_fraction, optional)
+from .base import FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional
 from ..models.attention import (check_layers, check_observable, check_part, cross_modules, eager_attention_of,
                                      head_count, observe)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
@@ -279,8 +278,7 @@ class ADDrop(_ComparingNodes):
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification', 'seq2seq',
                        'causal_lm', 'question_answering', 'image_classification')
     unsupported_tasks = dict(
-        masked_lm='It is a fine-tuning method', replaced_token_detection='It is a fine-tuning method',
-        series_classification=attention_unobserved)
+        masked_lm='It is a fine-tuning method', replaced_token_detection='It is a fine-tuning method')
     limits = dict(p=is_fraction('fraction of each row that may be dropped'), steps=is_count,
                   q=is_positive_fraction('probability of dropping a candidate; 1 drops all of them'))
 

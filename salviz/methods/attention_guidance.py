@@ -22,8 +22,7 @@ from ..attribution.reading import what_is_read
 from ..core.maths import patch_patterns
 from ..core.validation import shown
 from ..data.texts import Collator, model_inputs
-from .base import (Limit, Method, Plan, Term, Variant, attention_unobserved, is_fraction, is_weight,
-                                 optional)
+from .base import Limit, Method, Plan, Term, Variant, is_fraction, is_weight, optional
 from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
                                      pattern_target)
 from ..models.attention import check_layers, check_part, head_count, observe
@@ -439,7 +438,6 @@ class AttentionGuidance(_Checking):
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm', 'question_answering',
                        'image_classification')
-    unsupported_tasks = dict(series_classification=attention_unobserved)
     limits = dict(head_fraction=is_fraction('fraction of heads that is guided', ends=True), alpha=optional(is_weight))
 
     def __init__(self,

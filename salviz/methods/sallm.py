@@ -34,8 +34,8 @@ from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-from .base import (FineTuning, Limit, Method, Plan, Term, Variant, attention_unobserved,
-                                 every_token_answers, is_count, is_positive_fraction, is_weight, optional)
+from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
+                                 is_weight, optional)
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..models.checkpoints import load_model
@@ -1018,11 +1018,9 @@ class SalLMVariant(Variant):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #50f38021
 _unsupported = dict( # {task: why}
-    masked_lm=every_token_answers, replaced_token_detection=every_token_answers, seq2seq=every_token_answers,
     question_answering='The head reads every row, so no single row predicts the answer',
     image_classification="The teacher's explanations are stored for the tokens of a text; use AttentionGuidance or "
-                         'ADDrop',
-    series_classification=attention_unobserved)
+                         'ADDrop')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):

@@ -93,7 +93,7 @@ def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house)
     _, told = house
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
     own = {o.get_text() for o in draw_figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
-    assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
+    assert own <= set(told['image']) and len(own & set(told['whole'])) > 1
 
 @pytest.mark.slow
 def test_python_and_javascript_read_the_same_in_a_panels_file(page):

@@ -9,7 +9,7 @@ from test_tasks import examples, made, model_for, quick, rows, tokens, without_d
 
 import emulated_card
 from emulated_card import training_on_card
-from salviz.bench import Step
+from salviz.benchmarks.bench import Step
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.training.control import Control
