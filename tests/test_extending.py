@@ -76,7 +76,7 @@ class LengthPanel {
 
   update() {
     const {run} = this.ctx.state;
-    this.ctx.ask?.({kind: 'length', run, texts: ['a film'], choice: 'now', least: 1}, ({tokens}) => {
+    this.ctx.kernel?.ask({kind: 'length', run, texts: ['a film'], choice: 'now', least: 1}, ({tokens}) => {
       this.el.textContent = String(tokens);
     });
   }
