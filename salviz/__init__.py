@@ -9,9 +9,18 @@ from types import FunctionType
 
 __version__ = "0.2.0"
 
-_stub = ast.parse(Path(__file__).with_suffix('.pyi').read_text(encoding='utf-8'))
-_imports = [statement for statement in _stub.body if isinstance(statement, ast.ImportFrom)]
-_home = {name.name: imported.module for imported in _imports for name in imported.names} # {public name: its module}
+def _public_names(file) -> dict: # {public name: its module}
+    "Return the names that `file` imports as themselves; `from .methods import *` adds those of `methods/__init__.py`"
+    home = {}
+    for statement in ast.parse(file.read_text(encoding='utf-8')).body:
+        if not isinstance(statement, ast.ImportFrom): continue
+        for name in statement.names:
+            if name.name == '*':
+                home |= dict.fromkeys(_public_names(file.parent/statement.module/'__init__.py'), statement.module)
+            elif name.asname: home[name.name] = statement.module
+    return home
+
+_home = _public_names(Path(__file__).with_suffix('.pyi'))
 __all__ = list(_home)
 
 def __getattr__(name):

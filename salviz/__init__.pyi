@@ -1,5 +1,5 @@
-# The public names of salviz and their modules: editors read this file, and so does `salviz/__init__.py`, which imports a
-# name when it is first used.
+# The public names of salviz and their modules: editors read this file, and so does `salviz/__init__.py`, which imports
+# a name when it is first used.
 from .core.assets import fetch as fetch, asset as asset
 from .core.bibliography import bibtex as bibtex
 from .core.text import align as align, TokenText as TokenText
@@ -19,12 +19,7 @@ from .models.checkpoints import load_model as load_model
 from .attribution.saliency import input_saliency as input_saliency
 from .attribution.attention import attention_attribution as attention_attribution
 from .attribution.explanations import explain as explain, explain_data as explain_data, explainers as explainers
-from .methods import (FineTuning as FineTuning, SalLM as SalLM, SalLMVariant as SalLMVariant,
-                      SaliencyGuided as SaliencyGuided, SaliencyGuidedVariant as SaliencyGuidedVariant,
-                      ADDrop as ADDrop, ADDropVariant as ADDropVariant, AttentionGuidance as AttentionGuidance,
-                      AttentionGuidanceVariant as AttentionGuidanceVariant, RationaleGuided as RationaleGuided,
-                      RationaleGuidedVariant as RationaleGuidedVariant, Distillation as Distillation,
-                      DistillationVariant as DistillationVariant, Method as Method, Plan as Plan, Term as Term)
+from .methods import *
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
 from .training.watch import watch as watch, Watcher as Watcher

@@ -106,7 +106,7 @@ rows_of_llama = 'ga aa rd iga_first_5 guided guided_reuse sallm'.split() # besid
 
 def bench_part(shape, tokens, precision, device, quick):
     "One table of the bench: each method's step beside plain fine-tuning"
-    from salviz import bench
+    from salviz.benchmarks import bench
     known = bench._rows_for(rows_of_llama if shape == 'llama' else None, device)
     if shape == 'llama' and quick:
         def small(dropout):
@@ -123,7 +123,7 @@ def explore_part(device, quick):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     from salviz import explore
-    from salviz.bench import Peak, clock_of, load_classifier, _long_texts
+    from salviz.benchmarks.bench import Peak, clock_of, load_classifier, _long_texts
     s = quick_sizes if quick else sizes
     config = dict(s['explored'])
     tokenizer = load_classifier('minilm', num_labels=2)[1]
@@ -282,7 +282,7 @@ def summary(found, planned):
 
 def table(found):
     "README's table in Markdown: milliseconds a step (times plain fine-tuning) and peak memory, of what was measured"
-    from salviz.bench import _rows
+    from salviz.benchmarks.bench import _rows
     if found['machine']['device'] != 'cuda' or found.get('quick'):
         raise SystemExit('gpu: the table is for what a card measured at full size; this file is '
                          f'of {found["machine"]["card"]}{", with --quick" if found.get("quick") else ""}')

@@ -160,7 +160,7 @@ def by_nodes(many, rounds):
 
 
 def _classifier(shape):
-    from salviz.bench import model_shapes
+    from salviz.benchmarks.bench import model_shapes
     model, tokenizer = model_shapes[shape](0.)
     return model.eval(), tokenizer
 
@@ -180,7 +180,7 @@ def _explained(method, many, **options):
 def _attributed(many):
     "Processor seconds for the gradient attribution of `many` texts of 64 tokens, in train mode, as AD-DROP takes it"
     from salviz.attribution.attention import attention_attribution
-    from salviz.bench import bench_data
+    from salviz.benchmarks.bench import bench_data
     model, tokenizer = _classifier('minilm')
     texts = list(bench_data(tokenizer, 64, many)['train']['text'])
     inputs = dict(tokenizer(texts, truncation=True, max_length=64, padding=True, return_tensors='pt'))
@@ -202,7 +202,7 @@ def _tested(many):
 
 def _peak(many):
     "Megabytes above the model while a model of BERT-base's shape looks at a text of `many` tokens"
-    from salviz.bench import Peak, bench_data
+    from salviz.benchmarks.bench import Peak, bench_data
     from salviz.analysis.model_maps import _explain_texts
     model, tokenizer = _classifier('bert-base')
     text = bench_data(tokenizer, many, 1)['train'][0]['text']
@@ -298,7 +298,7 @@ def _saliency_share(many):
 def _guided_peak(many):
     "Megabytes above the model for a loss on integrated gradients of `many` nodes, 8 texts of 32 tokens"
     import torch
-    from salviz.bench import Peak, bench_data
+    from salviz.benchmarks.bench import Peak, bench_data
     from salviz.methods.rationale_guided import taught_saliency
     model, tokenizer = _classifier('minilm')
     texts = list(bench_data(tokenizer, 32, 8)['train']['text'])
@@ -317,7 +317,7 @@ def _guided_peak(many):
 def _llama(many):
     "A random Llama of four layers and 30,522 words, its tokenizer, and a text of `many` tokens"
     from transformers import LlamaConfig, LlamaForCausalLM
-    from salviz.bench import bench_data
+    from salviz.benchmarks.bench import bench_data
     from salviz.models.loading import forked_random, load_classifier
     tokenizer = load_classifier('minilm', num_labels=2)[1]
     tokenizer.model_max_length = 4096
@@ -367,7 +367,7 @@ def _next_explained(many, rounds=3):
 def _next_explored(many, of_memory=False):
     "Processor seconds until `explore` of `many` tokens has everything, or megabytes above the model"
     import salviz
-    from salviz.bench import Peak
+    from salviz.benchmarks.bench import Peak
     model, tokenizer, text = _llama(many)
     salviz.explore(model, tokenizer, 'a film', steps=2).settle(timeout=600)
     peak = Peak()
@@ -380,7 +380,7 @@ def _next_explored(many, of_memory=False):
 def _causal_step(many, method, rounds=3, **options):
     "Processor seconds of a training step on eight texts of `many` tokens, the least of a few"
     import salviz
-    from salviz.bench import Step, bench_data, trainer_for
+    from salviz.benchmarks.bench import Step, bench_data, trainer_for
     model, tokenizer, _ = _llama(many)
     data = bench_data(tokenizer, many, 8).remove_columns('label')
     with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import salviz
+
 package = Path(__file__).resolve().parents[1]/'salviz'
 called = {'__init__', '__call__'} # the names with underscores that are public too
 still_open = ['Term'] # namedtuples, whose fields have no types
@@ -74,8 +76,7 @@ def callables_of(name, within):
 
 def public_names():
     "(name, its module) of each name in the stub"
-    stub = ast.parse((package/'__init__.pyi').read_text(encoding='utf-8'))
-    return [(x.name, s.module) for s in stub.body if isinstance(s, ast.ImportFrom) for x in s.names]
+    return [(name, salviz._home[name]) for name in salviz.__all__]
 
 
 def public():

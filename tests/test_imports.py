@@ -27,7 +27,7 @@ counts = [*modules_of('core', 'metrics', 'views', 'replication'), 'training.sett
                                                 'page', 'transfer', 'notebook_cleanup', 'bertviz'))]
 draws = [*(module for module in looks if module not in counts), 'tour', *modules_of('course')]
 computes = modules_of('data', 'models', 'attribution', 'methods', 'training', 'studies', 'analysis')
-trains = [*(module for module in computes if module not in counts), 'bench']
+trains = [*(module for module in computes if module not in counts), *modules_of('benchmarks')]
 
 # One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
 # what trains, and at the end the rest, in itself.
@@ -104,7 +104,7 @@ below['studies'] = [*below['training'], 'training']
 below['views'] = ['core', 'metrics']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-below['course'] = below['replication'] = [*below['studies'], 'studies', 'analysis', *below['explorer'], 'explorer']
+below['course'] = below['replication'] = below['benchmarks'] = [*below['studies'], 'studies', 'analysis', *below['explorer'], 'explorer']
 # Imports that break the order. The list may only shrink; all of them happen inside functions.
 exceptions = {('explorer.model_explorer', 'analysis.model_maps'), ('explorer.model_explorer', 'models.loading'),
               ('explorer.custom_sentences', 'analysis.model_maps'), ('explorer.custom_sentences', 'models.checkpoints'),

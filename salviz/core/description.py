@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .bibliography import bibtex, cited, paper_of, papers
-from .names import display_name, listed, methods_words, without_path
-from .words import digits_of
+from .names import display_name, listed, methods_words
+from .words import digits_of, without_path
 
 # %% ../../nbs/01_core/20_description.ipynb #de-5
 # what: model, data, method, seed, step, probe or sentence; words: parts of a sentence; cites: names of papers, or

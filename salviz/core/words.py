@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['boxed_by_pdflatex', 'latex_text', 'beyond_latin', 'number_words', 'digits_of', 'letter', 'roman', 'panel_letters',
-           'for_file']
+           'for_file', 'without_path', 'loaded_as']
 
 # %% ../../nbs/01_core/00_words.ipynb #003
 import math
@@ -145,3 +145,15 @@ _halves = re.compile('[\ud800-\udfff]')
 def for_file(text:str) -> str:
     "Replace each half of a surrogate pair in `text` with □, so that it can be encoded in UTF-8"
     return _halves.sub('□', text)
+
+# %% ../../nbs/01_core/00_words.ipynb #73b0047f
+def without_path(x):
+    "Return only the last part of `x` if it is the path of a file or folder, so that no private path is shown, else `x`"
+    if not isinstance(x, str): return x
+    is_path = re.match(r'/|~|\.{1,2}[\\/]|[A-Za-z]:[\\/]|\\\\|file:', x) or x.count('/') + x.count('\\') > 1
+    if is_path and '\n' not in x: return re.split(r'[\\/]', x.rstrip('\\/'))[-1]
+    return x
+
+def loaded_as(name) -> str:
+    "Return the name that `name` was loaded under: a path's last part, and no checksum for a packaged copy"
+    return re.sub(r'-[0-9a-f]{12}$', '', without_path(str(name)))

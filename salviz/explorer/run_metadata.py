@@ -200,7 +200,8 @@ def run_meta(
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished,
                 total_steps=total, steps_per_epoch=an_epoch,
                 classes=list(classes), scores=scores_of(run.config),
-                cross_tuning=any(isinstance(one, dict) and bool(one.get('cross_tuning')) for one in parts.values()),
+                cross_tuning=next((methods_words(part) for part, one in parts.items()
+                                   if isinstance(one, dict) and one.get('cross_tuning')), ''),
                 saliency=scale,
                 knows=dict(zip(('text', 'close'), run.knowledge() if hasattr(run, 'knowledge') else ('', False))),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],

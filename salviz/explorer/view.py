@@ -16,7 +16,7 @@ import traitlets as T
 
 from ..core.snapshots import Snapshot
 from .assets import bundle, styles
-from .custom_sentences import replies, vector_replies
+from .custom_sentences import model_queries
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
@@ -81,7 +81,7 @@ class _Inbox(_DescribedRuns):
     def _ask(self, content):
         "Queue a request from the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
         if not isinstance(content, dict): return
-        if content.get('kind') in _answerers: return self._ask_model(content)
+        if content.get('kind') in model_queries: return self._ask_model(content)
         names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
         if names is None or not all(isinstance(content.get(k), int) for k in names): return
         with self._lock: self._requests.append((content['kind'], *(content[k] for k in names)))
@@ -235,22 +235,13 @@ class _Delivery(_Rows):
         for m, run in zip(self._metas, self._runs): m['finished'] = run.finished
         self._sender.call()
 
-# %% ../../nbs/12_explorer/08_view.ipynb #vw42
-_answerers = dict(own=replies, vectors=vector_replies)
-
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42b
 def _well_formed(content, runs) -> bool:
     "Return True if `content` is a valid query for `salviz.explorer.custom_sentences`"
-    texts, head, run = content.get('texts'), content.get('head'), content.get('run')
-    def sentence(parts): return isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts)
-    def pair(head): return isinstance(head, list) and len(head) == 2 and all(isinstance(k, int) for k in head)
-    if not (isinstance(content.get('id'), str) and isinstance(run, int) and 0 <= run < runs
-            and isinstance(texts, list) and 0 < len(texts) <= 2 and isinstance(content.get('choice'), (int, str))):
-        return False
-    if content['kind'] == 'vectors':
-        return sentence(texts) and all(isinstance(content.get(name), int) for name in ('layer', 'head', 'length'))
-    return (all(map(sentence, texts)) and isinstance(content.get('attribution'), str)
-            and (head is None or pair(head)))
+    texts, run, (_, is_valid) = content.get('texts'), content.get('run'), model_queries[content['kind']]
+    return bool(isinstance(content.get('id'), str) and isinstance(run, int) and 0 <= run < runs
+                and isinstance(texts, list) and 0 < len(texts) <= 2 and isinstance(content.get('choice'), (int, str))
+                and is_valid(content))
 
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42c
 class _ModelQueries:
@@ -269,7 +260,7 @@ class _ModelQueries:
     def _answer(self):
         "Send the next part of the answer to the newest query of each kind"
         questions, self._questions = self._questions, {}
-        for kind, question in questions.items(): self._replies[kind] = _answerers[kind](self._sources, question)
+        for kind, question in questions.items(): self._replies[kind] = model_queries[kind][0](self._sources, question)
         for kind, parts in list(self._replies.items()):
             if (part := next(parts, None)) is None: del self._replies[kind]
             else: self.send(*part)

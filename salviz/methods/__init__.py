@@ -1,12 +1,13 @@
 "The methods: plain fine-tuning and six ways to train with explanations."
-from salviz.methods.base import FineTuning, Method, Plan, Progress, Term, Together, Variant
-from salviz.methods.ad_drop import ADDrop, ADDropVariant
-from salviz.methods.attention_guidance import AttentionGuidance, AttentionGuidanceVariant
-from salviz.methods.distillation import Distillation, DistillationVariant
-from salviz.methods.rationale_guided import RationaleGuided, RationaleGuidedVariant
-from salviz.methods.saliency_guided import SaliencyGuided, SaliencyGuidedVariant
-from salviz.methods.sallm import SalLM, SalLMVariant
-
-__all__ = ['FineTuning', 'SalLM', 'SalLMVariant', 'SaliencyGuided', 'SaliencyGuidedVariant', 'ADDrop', 'ADDropVariant',
-           'AttentionGuidance', 'AttentionGuidanceVariant', 'RationaleGuided', 'RationaleGuidedVariant',
-           'Distillation', 'DistillationVariant', 'Method', 'Plan', 'Progress', 'Term', 'Together', 'Variant']
+# One line per method. `import A as A` makes a name public: `salviz.A`.
+from salviz.methods.base import (FineTuning as FineTuning, Method as Method, Plan as Plan, Progress as Progress,
+                                 Term as Term, Together as Together, Variant as Variant)
+from salviz.methods.sallm import SalLM as SalLM, SalLMVariant as SalLMVariant
+from salviz.methods.saliency_guided import (SaliencyGuided as SaliencyGuided,
+                                            SaliencyGuidedVariant as SaliencyGuidedVariant)
+from salviz.methods.ad_drop import ADDrop as ADDrop, ADDropVariant as ADDropVariant
+from salviz.methods.attention_guidance import (AttentionGuidance as AttentionGuidance,
+                                               AttentionGuidanceVariant as AttentionGuidanceVariant)
+from salviz.methods.rationale_guided import (RationaleGuided as RationaleGuided,
+                                             RationaleGuidedVariant as RationaleGuidedVariant)
+from salviz.methods.distillation import Distillation as Distillation, DistillationVariant as DistillationVariant

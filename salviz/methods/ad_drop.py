@@ -275,6 +275,10 @@ class _ComparingNodes(_Dropping):
 class ADDrop(_ComparingNodes):
     "Attribution-driven dropout: drop attention positions that the prediction relies on (Yang et al., NeurIPS 2022)"
     cite = 'yang2022addrop'
+    supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification', 'seq2seq',
+                       'causal_lm', 'question_answering', 'image_classification')
+    unsupported_tasks = dict(
+        masked_lm='It is a fine-tuning method', replaced_token_detection='It is a fine-tuning method')
     limits = dict(p=is_fraction('fraction of each row that may be dropped'), steps=is_count,
                   q=is_positive_fraction('probability of dropping a candidate; 1 drops all of them'))
 

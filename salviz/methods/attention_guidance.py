@@ -467,6 +467,9 @@ class AttentionGuidanceVariant(Variant):
 class AttentionGuidance(_Checking):
     "Guide some heads of every layer towards simple patterns (Deshpande and Narasimhan 2020)"
     cite = 'deshpande2020guiding'
+    supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
+                       'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm', 'question_answering',
+                       'image_classification')
     limits = dict(head_fraction=is_fraction('fraction of heads that is guided', ends=True), alpha=optional(is_weight))
 
     def __init__(self,

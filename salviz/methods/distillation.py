@@ -367,6 +367,15 @@ class DistillationVariant(Variant):
 class Distillation(_Preparing):
     "Distillation: train a student on a teacher's answers and explanations (Parchami-Araghi et al. 2024)"
     cite = ['parchamiaraghi2024good', 'hinton2015distilling']
+    supported_tasks = ('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
+                       'series_classification')
+    unsupported_tasks = dict(
+        multi_label_classification='Its loss compares one distribution over all classes (Hinton et al. 2015, '
+                                   'equation 1), and here each class has a separate one',
+        masked_lm='The masked tokens change from step to step',
+        seq2seq='The answer is a text, and each of its tokens would have to be explained',
+        replaced_token_detection='The replaced tokens change from step to step',
+        question_answering='The answer is two distributions over tokens, start and end, and not a class')
     limits = dict(weight=is_weight, alpha=is_weight, temperature=is_positive)
 
     def __init__(self,

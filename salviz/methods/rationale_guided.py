@@ -469,6 +469,13 @@ class RationaleGuided(_Checking):
 
     The losses are those of Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
     cite = 'joshi2022ertest'
+    supported_tasks = ('classification', 'regression', 'question_answering')
+    unsupported_tasks = dict(
+        multi_label_classification='A rationale marks words for one class, and the column does not name the class',
+        **dict.fromkeys(('token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm'),
+                        'A rationale explains one answer for a text, and there every token has an answer'),
+        image_classification='Rationales mark words of a text, and images have no such column; use SaliencyGuided',
+        series_classification='Rationales mark words of a text, and series have no such column; use SaliencyGuided')
     limits = dict(weight=is_weight, steps=is_count,
                   heads=Limit(_is_heads, 'None (all) or a list of head indices'))
 

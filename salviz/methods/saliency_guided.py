@@ -412,6 +412,14 @@ class SaliencyGuided(_Prepared):
 
     Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
     cite = 'ismail2021saliency'
+    supported_tasks = ('classification', 'multi_label_classification', 'causal_lm', 'image_classification',
+                       'series_classification')
+    unsupported_tasks = dict(
+        regression='It compares distributions over classes, and a score has none',
+        token_classification='Masked words would be words whose tags are predicted',
+        masked_lm='The task itself masks words', replaced_token_detection='The task itself replaces words',
+        seq2seq='If words of its source are masked, the target text is no longer right',
+        question_answering='If words of a text are masked, the span is no longer the same')
     limits = dict(mask_fraction=is_fraction('fraction of words, pixels or series values to mask'), weight=is_weight)
 
     def __init__(self,

@@ -1023,10 +1023,19 @@ class SalLMVariant(Variant):
         require(texts is not None or self.unlabelled_ratio == 1 and self.unlabelled_weight is None,
                 'unlabelled_ratio and unlabelled_weight apply only with unlabelled=; leave them out')
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #50f38021
+_unsupported = dict( # {task: why}
+    question_answering='The head reads every row, so no single row predicts the answer',
+    image_classification="The teacher's explanations are stored for the tokens of a text; use AttentionGuidance or "
+                         'ADDrop')
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
     "SalLM: train attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
+    supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
+                       'causal_lm')
+    unsupported_tasks = _unsupported
     limits = dict(weight=is_weight, steps=is_count,
                   top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 

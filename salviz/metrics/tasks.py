@@ -133,6 +133,7 @@ class _TaskFields:
     metrics:object=classification_metrics # function of (labels, predictions[, classes]) -> {name: float}
     metric:str='accuracy'        # metric that selects the checkpoint: one of `metrics`, or 'loss'
     loss_unit:str='nats'         # '' if the loss has no unit
+    unsupported:str=''           # why a method that does not list the task does not support it, for errors
     words:TaskWords=TaskWords(explained='the predicted class', score='the class’s score',
                       no_label='the predicted class replaces it')
 
@@ -188,6 +189,8 @@ class Facts(_TaskFields):
         return self.metrics(labels, predictions, **named)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt14
+_every_token_answers = 'Every token has an answer there, and each would have to be explained in every step'
+
 tasks = {t.name: t for t in (
     Facts('classification'),
     Facts('multi_label_classification', several=True, fits=_is_list_of_integers,
@@ -205,7 +208,7 @@ tasks = {t.name: t for t in (
           metrics=token_metrics, metric='f1',
           words=TaskWords('the labels of the tokens', usual='O', rare='other than O', rare_one='entity word')),
     Facts('masked_lm', ('text',), per_token=True, has_classes=False, self_supervised=True, check=_no_labels,
-          metrics=masked_metrics, metric='loss',
+          metrics=masked_metrics, metric='loss', unsupported=_every_token_answers,
           words=TaskWords('the masked tokens', unit='masked tokens', one='masked token',
                       outcome='The model predicts {right} of {of} correctly.',
                       lines=('text', 'the original token', 'model', 'the prediction of the model'))),
@@ -216,7 +219,8 @@ tasks = {t.name: t for t in (
                       lines=('truth', 'was this token replaced? a dot: no, it is original', 'model',
                              'the prediction of the model; a dot: original'))),
     Facts('seq2seq', ('text', 'target_text'), 'load_pairs', has_classes=False, teacher_forced=True, check=_no_labels,
-          metrics=translation_metrics, metric='loss', words=TaskWords('the target tokens')),
+          metrics=translation_metrics, metric='loss', unsupported=_every_token_answers,
+          words=TaskWords('the target tokens')),
     Facts('causal_lm', ('text',), per_token=True, has_classes=False, self_supervised=True, causal=True,
           optional=('target_text',), check=_check_prompts, metrics=next_token_metrics, metric='loss',
           words=TaskWords('the predicted next tokens', unit='next tokens', one='next token',
@@ -232,7 +236,8 @@ tasks = {t.name: t for t in (
                       lines=('gold', 'is this token in the answer? a dot: no', 'model',
                              'is this token in the predicted answer? a dot: no'))),
     Facts('image_classification', ('pixel_values', 'label'), 'load_images', modality='image'),
-    Facts('series_classification', ('values', 'label'), 'load_series', modality='series'))}
+    Facts('series_classification', ('values', 'label'), 'load_series', modality='series',
+          unsupported='The attention of models for series cannot be observed; use SaliencyGuided or Distillation'))}
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt17
 def facts_of(

@@ -1145,7 +1145,7 @@ _paper_keys = dict(ad_drop='ADDrop', attention_guidance='AttentionGuidance', sal
 
 def _cited(paper):
     "Return authors, title and year of a paper"
-    _, _, fields = bibliography[_paper_keys[paper]]
+    fields = bibliography[_paper_keys[paper]].fields
     names = unicodedata.normalize('NFC', re.sub(r"\{\\'(\w)\}", '\\1\u0301', fields['author']))
     return re.sub('[{}]', '', f'{names.replace(" and ", "; ")}: {fields["title"]} ({fields["year"]})')
 

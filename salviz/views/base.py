@@ -12,7 +12,7 @@ __all__ = ['axes_meaning', 'attributed_rule', 'View', 'method_title', 'was_train
            'pattern_shares', 'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution',
            'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels', 'token_labels', 'TranslationView',
            'translation', 'ScoredSentence', 'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence',
-           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'EvidenceView', 'cut_name', 'evidence_view', 'method_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/10_views/00_base.ipynb #003
 from collections.abc import Sequence
@@ -1336,20 +1336,36 @@ def _discards(s):
             and (_holds('attention_attribution')(s) or _holds('attention')(s)))
 def _guides(s): return _holds('attention', 'pattern_target', 'guided')(s) and bool(s.arrays['guided'].any())
 
-_of_methods = { # {function that makes a view: (condition on the snapshot, required evidence)}
-    discard_region: (_discards, 'discard_candidates, discarded, attention_attribution or attention'),
-    guided_heads: (_guides, 'attention, pattern_target, guided'),
-    masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
-    signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map')}
+_method_views = {} # {function that makes a view: (method, `fits`, `needs`, `is_specific`), see `method_view`}
+
+def method_view(
+    method,           # name of the method whose snapshots the view shows
+    fits,             # function from a snapshot to a bool
+    needs,            # description of the required evidence
+    is_specific=True, # does it take precedence over the views of predictions?
+): # decorator of a function from a snapshot to a `View`
+    "Register a view for snapshots of a method for which `fits` is true; later registrations take precedence"
+    def add(make):
+        _method_views[make] = method, fits, needs, is_specific
+        return make
+    return add
 
 # %% ../../nbs/10_views/00_base.ipynb #097b
-_of_any_task = {
-    explanation_beside_rationale: (_holds('explanation', 'rationale'), 'explanation, rationale'),
-    attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
-    evidence_view: (lambda s: bool(custom_evidence(s)), "evidence of a custom method")}
-_of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads],
-                  SaliencyGuided=[masked_sentence, signal_view],
-                  SalLM=[attention_beside_saliency], RationaleGuided=[explanation_beside_rationale])
+method_view('SaliencyGuided', _holds('input', 'saliency_map'), 'input, saliency_map')(signal_view)
+method_view('SaliencyGuided', _holds('is_masked', 'masked_input'), 'is_masked, masked_input')(masked_sentence)
+method_view('AttentionGuidance', _guides, 'attention, pattern_target, guided')(guided_heads)
+method_view('ADDrop', _discards, 'discard_candidates, discarded, attention_attribution or attention')(discard_region)
+method_view('SalLM', _holds('attention', 'saliency'), 'attention, saliency', False)(attention_beside_saliency)
+method_view('RationaleGuided', _holds('explanation', 'rationale'), 'explanation, rationale',
+            False)(explanation_beside_rationale)
+
+def _pictures() -> dict: # {function that makes a view: (`fits`, `needs`)}
+    "Return the registered views in order of precedence; the last one shows the evidence of a custom method"
+    latest = dict(reversed(_method_views.items()))
+    return {**{make: (fits, needs) for make, (_, fits, needs, is_specific) in latest.items() if is_specific},
+            **dict(reversed(_answer_views.items())),
+            **{make: (fits, needs) for make, (_, fits, needs, is_specific) in latest.items() if not is_specific},
+            evidence_view: (lambda s: bool(custom_evidence(s)), 'evidence of a custom method')}
 
 class Views(list):
     "Several views of one snapshot, with one caption"
@@ -1362,9 +1378,11 @@ def view_for(
 ) -> View|Views: # a `View`, or `Views` for several methods or a custom pattern
     "Return the default view of `snapshot`, chosen by its evidence and its methods"
     methods, chosen = methods_of(snapshot), []
-    pictures = {**_of_methods, **dict(reversed(_answer_views.items())), **_of_any_task}
+    pictures = _pictures()
     if len(methods) > 1:
-        chosen = [make for name in methods for make in _of_method.get(name, ()) if pictures[make][0](snapshot)]
+        registered = dict(reversed(_method_views.items()))
+        chosen = [make for name in methods for make, (method, fits, *_) in registered.items()
+                  if method == name and fits(snapshot)]
     if not chosen: chosen = [make for make, (fits, _) in pictures.items() if fits(snapshot)][:1]
     if not chosen:
         wanted = '; '.join(f'{make.__name__} ({needs})' for make, (_, needs) in pictures.items())

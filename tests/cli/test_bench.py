@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from salviz import bench as code
-from salviz.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_flops, _in_status,
+from salviz.benchmarks import bench as code
+from salviz.benchmarks.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_flops, _in_status,
                           _measure_explanations, _measure_memory, _measure_steps, _missed_goals, _padded_tokens,
                           _peak_alone, _recording_fraction, _report, _rows, _rows_for, _settings_of, _settled_rounds,
                           _steps_of, _turns, _write_found, bench, check_bench, cost_table, free_folder, relative,

@@ -370,7 +370,7 @@ def test_the_phase_of_cross_tuning_is_named(page):
     run = [invented.snapshot(0, method='ADDrop')]
     run[0].info['phase'] = 'ad_drop'
     message = meta([run])
-    message['runs'][0] |= dict(cross_tuning=True, total_steps=80)
+    message['runs'][0] |= dict(cross_tuning='AD-DROP', total_steps=80)
     mount(page, message, [pack_frame(s) for s in run])
     assert 'AD-DROP phase' in text(page, '.sv-where') and 'ad_drop' not in text(page, '.salviz')
 

@@ -95,7 +95,7 @@ def test_a_panel_in_one_file_has_a_static_image(house):
     without = {o.get_text() for o in picture(Selection(invented.snapshot(30))).findobj(Text)}
     fig = draw_figure(attention_beside_saliency(invented.snapshot(30)))
     names = {o.get_text() for o in fig.findobj(Text)} - without
-    assert names <= set(options['still']) and len(names & set(options['whole'])) > 1
+    assert names <= set(options['image']) and len(names & set(options['whole'])) > 1
 
 @pytest.mark.slow
 def test_python_and_javascript_read_the_same_in_a_panels_file(page):

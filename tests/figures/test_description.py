@@ -9,7 +9,7 @@ import every_kind
 import invented
 from salviz.core.bibliography import bibtex, paper_of, write_bibliography
 from salviz.core.description import _arguments_words, default_arguments
-from salviz.core.names import without_path
+from salviz.core.words import without_path
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.figures.drawing import cut_texts, figure_kinds, fitted, figure_style, save_figure, text_width

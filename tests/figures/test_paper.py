@@ -30,7 +30,8 @@ from salviz.cli import main
 from salviz.figures.drawing import (Body, Math, _forget_kind, blue, drawable, figure_kind, figure_kinds, figure_style,
                                     ink, orange, rendered, save_figure, sequential, signed, text_width, vermilion)
 from salviz.core.words import latex_text, letter
-from salviz.methods.base import supported
+from salviz.core.names import method_titles
+from salviz.methods.base import method_classes
 from salviz.core.bibliography import cited
 from salviz.figures.kinds import _width_of, bibtex, figure, papers, venues
 from salviz.core.runs import Run
@@ -339,8 +340,8 @@ def test_caption_and_bibtex_are_saved_next_to_the_figure(made, tmp_path):
 
 
 def test_every_method_cites_an_existing_key():
-    methods = {name: getattr(salviz.methods, name) for name in supported}
-    assert len(methods) == 7 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
+    methods = method_classes()
+    assert methods.keys() == method_titles.keys() and len(methods) == 7 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
     for name, method in methods.items():
         if method.cite is None: continue
         key = re.match(r'@\w+\{([^,]+),', bibtex(name))[1]

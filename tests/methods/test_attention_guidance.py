@@ -27,7 +27,7 @@ from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_guidance import (AttentionGuidance, AttentionGuidanceVariant, alpha_at, assign_heads,
                                                comparable_alpha,
                                                default_heads, guidance_loss)
-from salviz.methods.base import FineTuning, Progress, supported
+from salviz.methods.base import FineTuning, Progress
 from salviz.models.loading import undisturbed
 from salviz.training.settings import Settings
 from salviz.training.step import _run_passes
@@ -726,7 +726,7 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
 
 
 def test_all_supported_tasks_are_tested():
-    of_texts = set(supported['AttentionGuidance']) - {'image_classification', # test_patches
+    of_texts = set(AttentionGuidance.supported_tasks) - {'image_classification', # test_patches
                                                  'multi_label_classification'} # test_multi_label
     assert {tasks_of.get(name, name) for name in makers} == of_texts
 

@@ -12,7 +12,7 @@ import forked
 from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, Distillation, FineTuning,
                             RationaleGuided, RationaleGuidedVariant, SaliencyGuided,
                             SalLM, SalLMVariant)
-from salviz.methods.base import supported
+from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
                                 small_net)
@@ -149,6 +149,12 @@ def model_for(task, kind, data, tokenizer, **kwargs):
                   classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
 
+@pytest.mark.parametrize('kind', [kind for kind in method_classes().values() if kind is not FineTuning], ids=named)
+def test_every_method_gives_a_reason_for_each_task_that_it_does_not_support(kind):
+    unsupported = {*tasks} - {*kind.supported_tasks}
+    assert {*kind.unsupported_tasks} <= unsupported
+    assert all(kind.unsupported_tasks.get(task) or tasks[task].unsupported for task in unsupported)
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind', some_slow(rows, in_every_run), ids=named)
 def test_every_method_trains_on_supported_tasks_and_raises_for_others(task, kind, tmp_path, tiny_data, tokens):
@@ -158,8 +164,9 @@ def test_every_method_trains_on_supported_tasks_and_raises_for_others(task, kind
         model, where = model_for(task, kind, data, tokens), tmp_path/name
         start = {k: v.clone() for k, v in model.state_dict().items()}
         attends = isinstance(kind, str)
-        if task not in supported[name] or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
-            message = f'{name}: does not support {task}; ' if task not in supported[name] else 'cannot be observed'
+        supported = made(name, task).task_names()
+        if task not in supported or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
+            message = f'{name}: does not support {task}; ' if task not in supported else 'cannot be observed'
             with pytest.raises(ValueError, match=message):
                 train(model, tokenizer, data, build(name, task), run_dir=where, **quick)
             assert not where.exists()

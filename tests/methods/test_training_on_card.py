@@ -9,8 +9,8 @@ from test_tasks import examples, build, model_for, quick, rows, tokens, without_
 
 import emulated_card
 from emulated_card import training_on_card
-from salviz.bench import Step
-from salviz.methods.base import supported
+from salviz.benchmarks.bench import Step
+from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.training.control import Control
 from salviz.training.job import open_job
@@ -21,7 +21,8 @@ one_kind = {task: kind for task, kind in reversed(rows)} # the first of each tas
 quickly = [('classification', name) for name in ('ADDrop', 'SalLM', 'SaliencyGuided', 'AttentionGuidance',
                                                   'RationaleGuided')] + [('causal_lm', 'ADDrop')]
 cases = [pytest.param(task, name, marks=() if (task, name) in quickly else pytest.mark.slow)
-         for name in supported for task in one_kind if task in supported[name] and task != 'series_classification']
+         for name, kind in method_classes().items() for task in one_kind
+         if task in (kind.supported_tasks or tasks) and task != 'series_classification']
 
 def alike(ours, theirs, what, tolerance):
     "Are two values of a run the same but for rounding? Says which is not"

@@ -29,7 +29,7 @@ function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
 function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>',
   '&gt;'); }
 
-// Epochs as ranges of steps, each with a flag that says whether AD-DROP is active in it.
+// Epochs as ranges of steps, each with a flag that says whether the method of cross-tuning is active in it.
 export function epochSpans(run, last) {
   const each = run?.steps_per_epoch;
   if (!(each > 0)) return [];
@@ -507,7 +507,7 @@ class Curves {
 
 function curveNote(curves, run, log) {
   const notes = [];
-  if (run.cross_tuning) notes.push('Shaded epochs use AD-DROP; the others are plain fine-tuning.');
+  if (run.cross_tuning) notes.push(`Shaded epochs use ${run.cross_tuning}; the others are plain fine-tuning.`);
   if (curves.some(isMeaned))
     notes.push('Lines are moving averages; the faint lines show every step.');
   if (log) notes.push('The losses differ widely, so their axis is logarithmic.');

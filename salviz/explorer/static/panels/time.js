@@ -6,7 +6,6 @@ import {elementOf, setText, svgNode} from '../lib/controls.js';
 const timeSpeeds = [1, 2, 4, 8, 15, 30];
 const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed', 'size'];
 const epochLetter = 6;
-const phaseNames = {ad_drop: 'AD-DROP phase', 'fine-tuning': 'plain fine-tuning phase'};
 
 function timeButton(text, label, onClick) {
   const button = elementOf('button', 'sv-time-button', text);
@@ -20,7 +19,8 @@ function timeButton(text, label, onClick) {
 // The phase of cross-tuning in this epoch; names of combined methods are joined by a plus sign.
 export function phaseWords(run, frame) {
   const phase = run?.cross_tuning ? frame?.info?.phase : null;
-  return phase ? phaseNames[phase.includes('ad_drop') ? 'ad_drop' : 'fine-tuning'] : '';
+  if (!phase) return '';
+  return phase.includes('ad_drop') ? `${run.cross_tuning} phase` : 'plain fine-tuning phase';
 }
 
 // Was this run trained? Runs from `explore` have no method and a single step, 0, without losses or scores.
@@ -99,7 +99,7 @@ function epochName(name, epoch, width) {
 function drawTicks(svg, {store, state}, last) {
   const run = store.run(state.run), at = step => `${100 * step / last}%`, spans = epochSpans(run, last), nodes = [];
   for (const {from, to, epoch, shaded} of spans) {
-    const name = `epoch ${epoch}${run.cross_tuning ? shaded ? ': AD-DROP' : ': plain' : ''}`;
+    const name = `epoch ${epoch}${run.cross_tuning ? shaded ? `: ${run.cross_tuning}` : ': plain' : ''}`;
     nodes.push(svgNode('rect', {x: at(from), y: 0, width: at(to - from), height: 30,
       class: shaded ? 'sv-band sv-shaded' : 'sv-band'}, name));
     if (from > 0) nodes.push(svgNode('line', {x1: at(from), x2: at(from), y1: 0, y2: 30, class: 'sv-epoch'}));
