@@ -125,11 +125,11 @@ def asset(
     "Return the folder of the fetched asset `name`; never download it"
     if name not in _assets: raise ValueError(f'unknown asset {name!r}; available: {", ".join(_assets)}')
     place, command = _place(name), _shell_command('fetch', _assets[name].group)
-    if not place.is_dir():
-        raise FileNotFoundError(f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`')
     missing = [f for f in _assets[name].names if not (place/f).is_file()]
-    if missing: raise FileNotFoundError(f'{place} lacks {", ".join(missing)}: run `{command} --force`')
-    return place
+    if not missing: return place
+    problem = f'{place} lacks {", ".join(missing)}: run `{command} --force`'
+    if not place.is_dir(): problem = f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`'
+    raise FileNotFoundError(problem)
 
 # %% ../../nbs/01_core/02_assets.ipynb #026
 def _download(asset:Asset, folder:Path) -> Path:
@@ -227,12 +227,11 @@ def hub_silence(
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
     except GatedRepoError:
-        raise ValueError(f'access to {name!r} on the Hub is restricted: '
-                         'accept its terms there and run `hf auth login`') from None
-    except RevisionNotFoundError:
-        raise ValueError(f'the {kind} {name!r} on the Hub has no revision {revision!r}') from None
+        problem = f'access to {name!r} on the Hub is restricted: accept its terms there and run `hf auth login`'
+    except RevisionNotFoundError: problem = f'the {kind} {name!r} on the Hub has no revision {revision!r}'
     except (RepositoryNotFoundError, HFValidationError):
-        raise ValueError(f'the Hub has no {kind} named {name!r}, or you have no access to it') from None
+        problem = f'the Hub has no {kind} named {name!r}, or you have no access to it'
     # a broad except, because the HTTP client of huggingface_hub, and with it the errors, has changed between versions
     except Exception as e: return f'{type(e).__name__}: {e}'.partition('\n')[0]
-    return ''
+    else: return ''
+    raise ValueError(problem)

@@ -32,13 +32,16 @@ def _counted(
     return x, counts
 
 # %% ../../nbs/01_core/06_maths.ipynb #008
+def _check_fraction(name, x, meaning):
+    "Raise a `ValueError` unless `x` is in [0, 1]"
+    if not 0 <= x <= 1: raise ValueError(f'{name} must be between 0 and 1 ({meaning}), got {x!r}')
+
 def retained_count(
     n,       # number of keys that a row may attend to; an int or an array of them
     p:float, # fraction of each row that may be dropped
 ):
     "Return how many of a row's `n` keys AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
-    if not 0 <= p <= 1:
-        raise ValueError(f'p must be between 0 and 1 (fraction of each row that may be dropped), got {p!r}')
+    _check_fraction('p', p, 'fraction of each row that may be dropped')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
     if k.ndim: return k
     return int(k)
@@ -181,8 +184,7 @@ def rollout(
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
                          f'n] with at least one layer, got shape {A.shape}')
-    if not 0 <= residual <= 1:
-        raise ValueError(f'residual must be between 0 and 1 (weight of the residual connection), got {residual!r}')
+    _check_fraction('residual', residual, 'weight of the residual connection')
     if A.ndim == 4: A = A.mean(1)
     A = (1 - residual)*A + residual*np.eye(A.shape[-1])
     total = A.sum(-1, keepdims=True)

@@ -98,6 +98,7 @@ def unpacked_metadata(
     if len(x) != 1 or next(iter(x)) not in _one_word:
         raise ValueError(f'has an unknown value: {str(x)[:40]}')
     (word, inside), = x.items()
+    problem = f'an invalid {word}'
     try:
         if word == 'tuple': return tuple(unpacked_metadata(inside, formula))
         if word == 'set': return set(unpacked_metadata(inside, formula))
@@ -109,8 +110,8 @@ def unpacked_metadata(
         if word == 'array' and np.dtype(inside[2]).kind in 'biuf':
             return np.array(unpacked_metadata(inside[0]), dtype=inside[2]).reshape(inside[1])
     except (TypeError, KeyError, IndexError, OverflowError, AttributeError) as e:
-        raise ValueError(f'has an inconsistent {word} ({type(e).__name__})') from None
-    raise ValueError(f'has an invalid {word}')
+        problem = f'an inconsistent {word} ({type(e).__name__})'
+    raise ValueError(f'has {problem}')
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10
 def _sha(*parts) -> str:
@@ -382,13 +383,23 @@ _formats = (('pdf', b'%PDF-', _in_pdf), ('png', b'\x89PNG\r\n\x1a\n', _in_png), 
 _most_bytes = 500_000_000
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-26
-def _recipe_in(line):
-    "Return the recipe in the metadata `line` of a file; raise a `ValueError` if it is damaged"
+def _recipe_line(path) -> tuple: # (bytes, '') or (None, reason)
+    "Return the line of metadata in the file at `path`"
+    if path.stat().st_size > _most_bytes: return None, 'is too large for a figure'
+    data = path.read_bytes()
+    read = next((read for _, begins, read in _formats if data.lstrip(b'\xef\xbb\xbf \r\n\t').startswith(begins)), None)
+    if read is None: return None, 'is not a PDF, SVG or PNG file'
+    line = read(data)
+    if line is not None and (b'salviz_provenance' in line or line == b'{'): return line, ''
+    return None, ('has no metadata about how it was made: it was not written by save_figure, '
+                  'or another program has rewritten it')
+
+def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
+    "Return the recipe in the metadata `line` of a file"
     try: recipe = _unsealed(line, must_seal=True)
-    except ValueError as e: raise ValueError(f'has damaged metadata: it {e}') from None
-    if recipe.pop('salviz_provenance', None) != 1:
-        raise ValueError('has metadata of another version of salviz, which this version cannot read')
-    return recipe
+    except ValueError as e: return None, f'has damaged metadata: it {e}'
+    if recipe.pop('salviz_provenance', None) == 1: return recipe, ''
+    return None, 'has metadata of another version of salviz, which this version cannot read'
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-26b
 def read_stamp(
@@ -397,13 +408,7 @@ def read_stamp(
     "Return how the file at `path` was made, from its metadata"
     path = Path(path)
     if not path.is_file(): raise FileNotFoundError(f'read_stamp: file {path} does not exist')
-    if path.stat().st_size > _most_bytes: raise ValueError(f'{path} is too large for a figure')
-    data = path.read_bytes()
-    read = next((read for _, begins, read in _formats if data.lstrip(b'\xef\xbb\xbf \r\n\t').startswith(begins)), None)
-    if read is None: raise ValueError(f'{path} is not a PDF, SVG or PNG file')
-    line = read(data)
-    if line is None or b'salviz_provenance' not in line and line != b'{':
-        raise ValueError(f'{path} has no metadata about how it was made: it was not written by save_figure, '
-                         'or another program has rewritten it')
-    try: return _recipe_in(line)
-    except ValueError as e: raise ValueError(f'{path} {e}') from None
+    line, fault = _recipe_line(path)
+    if not fault: recipe, fault = _recipe_in(line)
+    if fault: raise ValueError(f'{path} {fault}')
+    return recipe

@@ -16,6 +16,7 @@ import stat
 import uuid
 import zlib
 from collections import namedtuple
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from numbers import Integral
 from pathlib import Path
@@ -76,14 +77,19 @@ def to_json(x, indent=None) -> str:
 _file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device',
                stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
 
-def _read_file(path) -> bytes:
-    "Return the bytes of the file `path`; raise a `ValueError` with the reason if it cannot be read"
-    try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind != stat.S_IFREG: raise ValueError(f'is {_file_kinds.get(kind, "a special file")}, not a file')
-        return Path(path).read_bytes()
+@contextmanager
+def _read_errors():
+    "Raise a `ValueError` with the reason for any `OSError` in the block, except for a missing file"
+    try: yield
     except FileNotFoundError: raise
     except OSError as e: raise ValueError(f'cannot be read ({e.strerror})') from None
+
+def _read_file(path) -> bytes:
+    "Return the bytes of the file `path`; raise a `ValueError` with the reason if it cannot be read"
+    with _read_errors():
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind == stat.S_IFREG: return Path(path).read_bytes()
+    raise ValueError(f'is {_file_kinds.get(kind, "a special file")}, not a file')
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012a
 _seal_at_end = re.compile(rb',?\s*"seal": "crc32:([0-9a-f]{8})"\s*}\s*$')
@@ -110,6 +116,14 @@ def _is_sealed(x:dict) -> bool:
     return name == 'seal' or isinstance(value, str) and value.startswith('crc32:')
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ad
+def _seal_fault(x, data:bytes, must_seal:bool) -> str: # '' if there is none
+    "Return the reason why `x`, which was parsed from `data`, is not an object with a valid seal"
+    if not isinstance(x, dict): return f'contains a JSON {type(x).__name__}, not an object'
+    if not _is_sealed(x): return 'is damaged (its seal is missing)'*must_seal
+    seal = _seal_at_end.search(data)
+    if seal and zlib.crc32(data[:seal.start()]) == int(seal[1], 16): return ''
+    return 'does not match its checksum'
+
 def _unsealed(
     data:bytes,
     must_seal=False, # whether an object without a seal is damaged
@@ -118,14 +132,8 @@ def _unsealed(
     or does not match its checksum"""
     try: x = json.loads(data)
     except (ValueError, RecursionError) as e: raise ValueError(f'is not JSON ({e})') from None
-    if not isinstance(x, dict): raise ValueError(f'contains a JSON {type(x).__name__}, not an object')
-    if not _is_sealed(x):
-        if must_seal: raise ValueError('is damaged (its seal is missing)')
-        return x
-    seal = _seal_at_end.search(data)
-    if not seal or zlib.crc32(data[:seal.start()]) != int(seal[1], 16):
-        raise ValueError('does not match its checksum')
-    del x['seal']
+    if fault := _seal_fault(x, data, must_seal): raise ValueError(fault)
+    if _is_sealed(x): del x['seal']
     return x
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ae
@@ -193,7 +201,6 @@ Damage.__doc__ = "A damaged file of a run: `file` is its name within the run's f
 
 def _read_rows(path, must_seal) -> tuple: # (rows, [Damage])
     try: data = _read_file(path)
-    except FileNotFoundError: raise
     except ValueError as e: return [], [Damage(path.name, str(e))]
     if not data: return [], [Damage(path.name, 'is empty; a metrics file has at least one row')]
     rows, wrong = _parse_rows(data, must_seal)

@@ -16,7 +16,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Integral
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +29,7 @@ from .run_files import (Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _p
                                    read_manifest, read_object, sealed, to_json, write_object, write_whole)
 from .snapshots import (Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory,
                                    _snapshot_fault, decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
-from .validation import check_choice
+from .validation import check_choice, validated
 
 # %% ../../nbs/01_core/15_runs.ipynb #042
 def _config_fault(config:dict) -> str: # '' if there is none
@@ -59,12 +58,12 @@ def _read_config(file) -> tuple: # (config, whether it has a seal)
     try:
         data = _read_file(file)
         config, is_sealed = _unsealed(data), _is_sealed(json.loads(data))
-        if config.get('format') == 2 and not is_sealed: raise ValueError('is damaged (its seal is missing)')
-        if fault := _config_fault(config): raise ValueError(fault)
-    except ValueError as e:
-        raise ValueError(f'{file} {e}; the run cannot be opened without this file. Restore it from a copy; if you '
-                         'edited it, remove its entries "format" and "seal"') from None
-    return renamed_config(config), is_sealed
+        fault = _config_fault(config)
+        if config.get('format') == 2 and not is_sealed: fault = 'is damaged (its seal is missing)'
+    except ValueError as e: fault = str(e)
+    if not fault: return renamed_config(config), is_sealed
+    raise ValueError(f'{file} {fault}; the run cannot be opened without this file. Restore it from a copy; if you '
+                     'edited it, remove its entries "format" and "seal"')
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn01
 class _RunFolder:
@@ -76,10 +75,11 @@ class _RunFolder:
         # `_seen`: content read from files, by name, size and time
         self._writing, self._listeners, self._seen = threading.RLock(), [], {}
         self.subscriber_errors = [] # exceptions of subscribers
-        if not self.path.is_dir(): raise FileNotFoundError(f'no run in {self.path}: there is no such folder')
         file = self.path/'config.json'
         if not os.path.lexists(file):
-            raise FileNotFoundError(f'{self.path} is not a run, or it is damaged: file {file} is missing')
+            problem = f'{self.path} is not a run, or it is damaged: file {file} is missing'
+            if not self.path.is_dir(): problem = f'no run in {self.path}: there is no such folder'
+            raise FileNotFoundError(problem)
         self.config, self.sealed = _read_config(file)
 
     def __fspath__(self): return str(self.path)
@@ -303,27 +303,29 @@ def _listed(numbers, most=12):
 # %% ../../nbs/01_core/15_runs.ipynb #rn07b
 class _RunReading(_RunSnapshots):
     "Reading one or several snapshots of a run"
+    def _absence(self, step, probe, paths, wrong) -> str:
+        "Describe why the run has no snapshot of `probe` at `step`; `paths` and `wrong` as returned by `_scan`"
+        if not paths and wrong: return f'no snapshots in {self.path}; {len(wrong)} damaged files: see run.damaged'
+        if not paths: return f'no snapshots in {self.path} yet'
+        steps = [s for s, p in paths if p == probe]
+        if not steps: return f'no probe {probe!r} in {self.path.name}; available: {_listed(self.probes)}'
+        why = next((f': its file {d.reason}' for d in wrong if d.file == snapshot_file(step, probe)), '')
+        return f'no step {step} of probe {probe} in {self.path.name}{why}; available: {_listed(steps)}'
+
+    @validated
     def snapshot(
         self,
         step:int=-1, # a recorded step, or -1 for the last one of this probe, -2 for the one before, …
         probe:int=0, # number of the probe
     ) -> Snapshot:
         "Return the snapshot of `probe` at `step`"
-        for name, x in (('step', step), ('probe', probe)):
-            if not isinstance(x, Integral): raise ValueError(f'snapshot: {name} must be an integer, got {x!r:.80}')
         if step >= 0 and probe >= 0 and self._is_sound(path := self.path/snapshot_file(step, probe)):
             return self._load(path)
         paths, wrong = self._scan()
-        if not paths:
-            raise KeyError(f'no snapshots in {self.path}'
-                           + (f'; {len(wrong)} damaged files: see run.damaged' if wrong else ' yet'))
         steps = [s for s, p in paths if p == probe]
-        if not steps: raise KeyError(f'no probe {probe!r} in {self.path.name}; available: {_listed(self.probes)}')
         if step in steps: return self._load(paths[step, probe])
         if -len(steps) <= step < 0: return self._load(paths[steps[step], probe])
-        reason = next((d.reason for d in wrong if d.file == snapshot_file(step, probe)), None)
-        why = f': its file {reason}' if reason else ''
-        raise KeyError(f'no step {step} of probe {probe} in {self.path.name}{why}; available: {_listed(steps)}')
+        raise KeyError(self._absence(step, probe, paths, wrong))
 
     def snapshots(
         self,
@@ -562,13 +564,12 @@ class _RunResuming(_RunDamage):
         broken = [p for p in self._checkpoint_folders().values() if p not in later and p not in whole]
         return [*later, *broken, *self.path.glob('summary.json')]
 
+    @validated
     def supersede(
         self,
         after_step:int, # the step from which the run will resume; -1: move everything
     ) -> Path|None: # the new folder below superseded/, or None if there was nothing to move
         "Move snapshots, rows and checkpoints after `after_step`, and the summary, to a new folder"
-        if not isinstance(after_step, Integral):
-            raise ValueError(f'supersede: after_step must be an integer, got {after_step!r}')
         check_lease(self.path)
         with self._writing:
             self._sweep()
@@ -686,6 +687,7 @@ class Run(_RunResuming):
         return cls(example_folder(name))
 
     @classmethod
+    @validated
     def create(
         cls,
         path:str|os.PathLike,            # folder of the run
@@ -695,8 +697,6 @@ class Run(_RunResuming):
         exist:Literal['refuse', 'empty', 'untrained']='refuse',
     ) -> 'Run':
         "Create a run in the folder `path` with the given `config`"
-        check_choice('exist', exist, ('refuse', 'empty', 'untrained'))
-        if not isinstance(config, dict): raise ValueError(f'create: config must be a dict, got {type(config).__name__}')
         when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
         text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
         if fault := _config_fault(_unsealed(text.encode())): raise ValueError(f'create: config {fault}')

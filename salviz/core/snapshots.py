@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 
 from .maths import pack_bits, unpack_bits
 from .renamed import renamed_info
-from .run_files import _is_count, _is_number, _is_sealed, _read_file, to_json
+from .run_files import _is_count, _is_number, _is_sealed, _read_errors, _read_file, to_json
 from .validation import check_choice
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #019
@@ -98,40 +98,38 @@ signal_shapes = dict( # c channels, h height, w width; T time steps, F features
 _listed_in_info = dict(token_labels='n', token_predictions='n', target_tokens='m', predicted_tokens='m')
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #028
-def _check_snapshot(s):
-    "Raise a `ValueError` if the shapes of the arrays do not match the tokens, layers, classes or each other"
+def _snapshot_faults(s): # yields str
+    "Describe the arrays whose shapes do not match the tokens, layers, classes or each other"
     for k in ('labels', 'word_ids', 'is_special'):
         x = getattr(s, k)
-        if len(x) != len(s.tokens):
-            raise ValueError(f'Snapshot: {k} must have one entry for each of {len(s.tokens)} tokens, got {len(x)}')
+        if len(x) != len(s.tokens): yield f'{k} must have one entry for each of {len(s.tokens)} tokens, got {len(x)}'
+    modality = s.info.get('modality', 'text')
+    if modality != 'text' and (s.tokens or s.texts or s.words):
+        got = f'{len(s.tokens)}, {len(s.texts)} and {len(s.words)}'
+        yield f'modality {modality!r} must have no tokens, texts or words, got {got}'
     sizes = {k: len(v) for k, v in dict(n=s.tokens, C=s.classes).items() if v}
-    expected = shapes | _signal_shapes_of(s)
+    expected = shapes | signal_shapes.get(modality, {})
     for name, x in s.arrays.items():
         shape = expected.get(plain_name(name))
         if shape and shape[0] == 'L' and x.ndim: s.layers.setdefault(name, list(range(len(x))))
         if name in s.layers and (not x.ndim or len(x) != len(s.layers[name])):
-            raise ValueError(f'Snapshot: array {name!r} has shape {list(x.shape)}; its layers, one per row, are '
-                             f'{s.layers[name]}')
+            yield f'array {name!r} has shape {list(x.shape)}; its layers, one per row, are {s.layers[name]}'
         if shape and (x.ndim != len(shape) or any(n != (1 if c == '1' else sizes.setdefault(c, n))
                                                   for c, n in zip(shape, x.shape) if c != 'L')):
             sizes_text = ', '.join(f'{k}={v}' for k, v in sizes.items())
-            raise ValueError(f'Snapshot: array {name!r} must have shape '
-                             f'[{", ".join(shape)}]{" with " + sizes_text if sizes_text else ""}, got {list(x.shape)}')
+            if sizes_text: sizes_text = f' with {sizes_text}'
+            yield f'array {name!r} must have shape [{", ".join(shape)}]{sizes_text}, got {list(x.shape)}'
     for name, c in _listed_in_info.items():
         x = s.info.get(name)
         if x is not None and len(x) != sizes.setdefault(c, len(x)):
             of = 'token' if c == 'n' else 'target token'
-            raise ValueError(f'Snapshot: info[{name!r}] must have {sizes[c]} entries, one for each {of}, got {len(x)}')
+            yield f'info[{name!r}] must have {sizes[c]} entries, one for each {of}, got {len(x)}'
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #028b
-def _signal_shapes_of(s) -> dict: # {array: shape}, {} for text
-    "Return the array shapes for an image or a series; raise a `ValueError` if such a snapshot has tokens or texts"
-    modality = s.info.get('modality', 'text')
-    check_choice("Snapshot: info['modality']", modality, ('text', *signal_shapes))
-    if modality != 'text' and (s.tokens or s.texts or s.words):
-        got = f'{len(s.tokens)}, {len(s.texts)} and {len(s.words)}'
-        raise ValueError(f'Snapshot: modality {modality!r} must have no tokens, texts or words, got {got}')
-    return signal_shapes.get(modality, {})
+def _check_snapshot(s):
+    "Raise a `ValueError` about the first fault of a snapshot"
+    check_choice("Snapshot: info['modality']", s.info.get('modality', 'text'), ('text', *signal_shapes))
+    if fault := next(_snapshot_faults(s), ''): raise ValueError(f'Snapshot: {fault}')
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #033
 def _snapshot_text(s):
@@ -158,6 +156,13 @@ def _snapshot_text(s):
     return '\n'.join(lines)
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #026
+def _plain_label(label) -> int|float|None:
+    "Return the `label` of a snapshot without the types of numpy"
+    if label is None: return None
+    if isinstance(label, Integral): return int(label)
+    if isinstance(label, Real) and math.isfinite(label): return float(label)
+    raise ValueError(f'Snapshot: label must be a class (an integer), a finite score or None, got {label!r}')
+
 @dataclass(eq=False, repr=False)
 class Snapshot:
     "The recording of one probe example at one step"
@@ -193,24 +198,18 @@ class Snapshot:
                          else np.array(self.word_ids, dtype=np.int64))
         self.is_special = self.word_ids < 0 if self.is_special is None else np.array(self.is_special, dtype=bool)
         self.layers = {k: [int(l) for l in v] for k, v in self.layers.items()}
-        if isinstance(self.label, Integral): self.label = int(self.label)
-        elif self.label is not None:
-            if not isinstance(self.label, Real) or not math.isfinite(self.label):
-                raise ValueError('Snapshot: label must be a class (an integer), '
-                                 f'a finite score or None, got {self.label!r}')
-            self.label = float(self.label)
+        self.label = _plain_label(self.label)
         _check_snapshot(self)
 
     def at(self, name:str, layer:int=-1) -> np.ndarray:
         "Return array `name` at the model's layer number `layer`; negative: from the end of the recorded layers"
-        if name not in self.arrays:
-            raise KeyError(f'no array {name!r} in this snapshot; available: {", ".join(self.arrays) or "none"}')
-        if name not in self.layers:
-            raise KeyError(f'array {name!r} has no layers; arrays with layers: {", ".join(self.layers) or "none"}')
-        recorded = self.layers[name]
-        if layer in recorded: return self.arrays[name][recorded.index(layer)]
-        if -len(recorded) <= layer < 0: return self.arrays[name][layer]
-        raise KeyError(f'no layer {layer} in {name!r}; recorded layers: {", ".join(map(str, recorded)) or "none"}')
+        recorded = self.layers.get(name, [])
+        if name not in self.arrays: problem, available = f'no array {name!r} in this snapshot; available', self.arrays
+        elif name not in self.layers: problem, available = f'array {name!r} has no layers; arrays with layers', self.layers
+        elif layer in recorded: return self.arrays[name][recorded.index(layer)]
+        elif -len(recorded) <= layer < 0: return self.arrays[name][layer]
+        else: problem, available = f'no layer {layer} in {name!r}; recorded layers', recorded
+        raise KeyError(f'{problem}: {", ".join(map(str, available)) or "none"}')
 
     def __repr__(self): return _snapshot_text(self)
 
@@ -224,9 +223,12 @@ def _checksum(arrays):
     for k in sorted(arrays): crc = zlib.crc32(arrays[k].tobytes(), crc)
     return crc
 
-def _check_arrays(arrays, checksum):
-    if _checksum(arrays) != checksum:
-        raise ValueError('has arrays that do not match their checksum')
+def _check_arrays(arrays, checksum, names):
+    "Raise a `ValueError` unless `arrays` have this `checksum` and these `names`"
+    other = ''
+    if set(arrays) != set(names): other = 'its header'
+    if _checksum(arrays) != checksum: other = 'their checksum'
+    if other: raise ValueError(f'has arrays that do not match {other}')
 
 def _header_checksum(header:bytes, seal): # `seal`: a match of `_seal_in_header`
     return zlib.crc32(header[:seal.start(1)] + b'00000000' + header[seal.end(1):])
@@ -274,25 +276,31 @@ def read_header(
         end = 8 + n + max((x['data_offsets'][1] for x in header.values()), default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as e:
         raise ValueError(f'has an unreadable header ({type(e).__name__})') from None
+    fault = ''
+    if size != end: fault = f'has {size} bytes instead of {end}'
     if isinstance(meta, dict) and _is_sealed(meta):
         seal = _seal_in_header.search(text)
-        if not seal or _header_checksum(text, seal) != int(seal[1], 16):
-            raise ValueError('has a header that does not match its checksum')
-    if size != end: raise ValueError(f'has {size} bytes instead of {end}')
+        is_sound = seal and _header_checksum(text, seal) == int(seal[1], 16)
+        if not is_sound: fault = 'has a header that does not match its checksum'
+    if fault: raise ValueError(fault)
     return meta
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b1
+def _format_fault(meta) -> str: # '' if there is none
+    "Return the reason why the header entry `meta` is not that of a snapshot"
+    if not isinstance(meta, dict): return 'is a safetensors file, but not a salviz snapshot'
+    if meta.get('format') != 1: return f'has format {meta.get("format")!r}; this version of salviz reads format 1'
+    missing = [k for k in (*_fields, 'stored', 'checksum') if k not in meta]
+    if missing: return f'has no {", ".join(missing)} in its header'
+    return ''
+
 def _read_meta(
     f,        # binary file at its beginning
     size:int, # its length in bytes
 ) -> dict:
     "Return the header of a stored snapshot; raise a `ValueError` with the reason if `f` is not one"
     meta = read_header(f, size, 'salviz.snapshot')
-    if not isinstance(meta, dict): raise ValueError('is a safetensors file, but not a salviz snapshot')
-    if meta.get('format') != 1:
-        raise ValueError(f'has format {meta.get("format")!r}; this version of salviz reads format 1')
-    if missing := [k for k in (*_fields, 'stored', 'checksum') if k not in meta]:
-        raise ValueError(f'has no {", ".join(missing)} in its header')
+    if fault := _format_fault(meta): raise ValueError(fault)
     return meta
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b
@@ -309,22 +317,21 @@ _expected = dict(
     stored=_maps_to(lambda x: isinstance(x, dict)))
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038bb
-def _check_meta(meta:dict):
-    "Raise a `ValueError` if an entry of a snapshot's header has the wrong type"
+def _meta_fault(meta:dict) -> str: # '' if there is none
+    "Return a description of the first entry of a snapshot's header that has the wrong type"
     for k, fits in _expected.items():
-        if not fits(meta[k]): raise ValueError(f'has the invalid value {str(meta[k])[:40]!r} for {k} in its header')
-    if any(not -1 <= i < len(meta['words']) for i in meta['word_ids']):
-        raise ValueError('has word_ids in its header that are out of range')
+        if not fits(meta[k]): return f'has the invalid value {str(meta[k])[:40]!r} for {k} in its header'
+    if all(-1 <= i < len(meta['words']) for i in meta['word_ids']): return ''
+    return 'has word_ids in its header that are out of range'
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #039
 def decode_snapshot(data:bytes) -> Snapshot:
     "Return the snapshot in the bytes of a file; raise a `ValueError` with the reason if it is damaged"
     meta = _read_meta(io.BytesIO(data), len(data))
-    _check_meta(meta)
+    if fault := _meta_fault(meta): raise ValueError(fault)
     try:
         stored = safetensors.numpy.load(data)
-        _check_arrays(stored, meta['checksum'])
-        if set(stored) != set(meta['stored']): raise ValueError('has arrays that do not match its header')
+        _check_arrays(stored, meta['checksum'], meta['stored'])
         arrays = {k: _grow(stored[k], **how) for k, how in meta['stored'].items()}
         return Snapshot(arrays=arrays, **{k: renamed_info(meta[k]) if k == 'info' else meta[k] for k in _fields})
     except (SafetensorError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as e:
@@ -345,7 +352,7 @@ def _decode_arrays(data):
     meta = _arrays_header(io.BytesIO(data), len(data))
     try: arrays = safetensors.numpy.load(data)
     except SafetensorError as e: raise ValueError(str(e)) from None
-    if meta is not None: _check_arrays(arrays, meta.get('checksum'))
+    if meta is not None: _check_arrays(arrays, meta.get('checksum'), arrays)
     return arrays
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #sn14
@@ -373,7 +380,4 @@ def _header_of(path, read):
     "Apply `read` to the file at `path`"
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode): return _read_file(path) # raises an error that names the kind of file
-    try:
-        with open(path, 'rb') as f: return read(f, os.fstat(f.fileno()).st_size)
-    except FileNotFoundError: raise
-    except OSError as e: raise ValueError(f'cannot be read ({e.strerror})') from None
+    with _read_errors(), open(path, 'rb') as f: return read(f, os.fstat(f.fileno()).st_size)

@@ -278,10 +278,11 @@ def align_batch(
     max_length=None, # truncate to this many tokens, special ones included; None = never truncate
 ) -> list: # of TokenText, without padding
     "Tokenise `texts` and align their tokens with words by position"
-    if isinstance(texts, str):
-        raise ValueError(f'texts must be a list, got the string {texts!r:.80}; use align for a single text')
+    problem = ''
     if pairs is not None and len(pairs) != len(texts):
-        raise ValueError(f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}')
+        problem = f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}'
+    if isinstance(texts, str): problem = f'texts must be a list, got the string {texts!r:.80}; use align for a single text'
+    if problem: raise ValueError(problem)
     rows = [[_read(t) for t in row] for row in (zip(texts) if pairs is None else zip(texts, pairs))]
     if not rows: return []
     encodings, cut, whole = _encode(tokenizer, *[[row[i][0] for row in rows] if i < len(rows[0]) else None
@@ -428,12 +429,12 @@ def _full_spans(tt, spans):
     "Return `spans` with their segment; raise a `ValueError` if one is not inside the texts of `tt`"
     out = []
     for span in spans:
-        if len(span) == 2 and len(tt.texts) == 2:
-            raise ValueError(f'spans of a pair must be (segment, start, end), got {tuple(span)}')
         segment, start, end = span if len(span) == 3 else (0, *span)
+        must = ''
         if not (0 <= segment < len(tt.texts) and 0 <= start < end <= len(tt.texts[segment])):
-            raise ValueError(f'spans must lie inside the text, with start before end, got {tuple(span)} '
-                             f'for texts of {[len(t) for t in tt.texts]} characters')
+            must = f'lie inside the texts of {[len(t) for t in tt.texts]} characters, with start before end'
+        if len(span) == 2 and len(tt.texts) == 2: must = 'be (segment, start, end) for a pair of texts'
+        if must: raise ValueError(f'spans must {must}, got {tuple(span)}')
         out.append((segment, start, end))
     return out
 

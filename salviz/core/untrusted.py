@@ -54,11 +54,13 @@ def parsed_json(
     depth=20, # maximum nesting of lists and objects
 ):
     "Parse the JSON `text`; raise a `ValueError` with the reason if it is invalid or nested too deeply"
-    try: found = json.loads(text.removeprefix('\ufeff'), parse_constant=_no_constant)
-    except RecursionError: raise ValueError('is nested too deeply') from None
+    found, level = None, [()]
+    try:
+        found = json.loads(text.removeprefix('\ufeff'), parse_constant=_no_constant)
+        level = [found]
+        for _ in range(depth): level = [part for one in level for part in _nested(one)]
+    except RecursionError: pass
     except ValueError: raise ValueError('is not JSON') from None
-    level = [found]
-    for _ in range(depth): level = [part for one in level for part in _nested(one)]
     if level: raise ValueError('is nested too deeply')
     return found
 

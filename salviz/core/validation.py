@@ -290,7 +290,7 @@ def validated(function:_Function) -> _Function:
         kwargs = _with_new_names(function, kwargs)
         try: arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as e:
-            parameters = ', '.join(name for name in signature.parameters if name != 'self')
+            parameters = ', '.join(name for name in signature.parameters if name not in ('self', 'cls'))
             raise TypeError(f'{who}: {e}; parameters: {parameters}') from None
         check_arguments(function, arguments)
         return function(*args, **kwargs)
