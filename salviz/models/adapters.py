@@ -46,18 +46,22 @@ _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its
                 ADAPTION_PROMPT="adds a second attention to the model's")
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12b
-def _check_kind(config, who):
-    "Raise an error if the type of an adapter with this `config` cannot be trained"
+def _kind_fault(config) -> str: # '' if there is none
+    "Return the reason why an adapter with this `config` cannot be trained"
     kind = config.peft_type.value
     if kind not in _adapter_kinds:
         why = _why_not.get(kind, 'has not been tested with the methods here')
-        raise ValueError(f'{who}: {kind} {why}; use one of {", ".join(_adapter_kinds)} '
-                         '(DoRA and rsLoRA are LORA)')
+        return f'{kind} {why}; use one of {", ".join(_adapter_kinds)} (DoRA and rsLoRA are LORA)'
     if getattr(config, 'alora_invocation_tokens', None):
-        raise ValueError(f'{who}: activated LoRA (alora_invocation_tokens) is not supported, because it depends on the '
-                         'positions of certain tokens; leave alora_invocation_tokens out')
+        return ('activated LoRA (alora_invocation_tokens) is not supported, because it depends on the '
+                'positions of certain tokens; leave alora_invocation_tokens out')
     if getattr(config, 'megatron_config', None):
-        raise ValueError(f'{who}: megatron_config makes peft import a module by its name; leave it out')
+        return 'megatron_config makes peft import a module by its name; leave it out'
+    return ''
+
+def _check_kind(config, who):
+    "Raise a `ValueError` if an adapter with this `config` cannot be trained"
+    if fault := _kind_fault(config): raise ValueError(f'{who}: {fault}')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12c
 def _check_quantised(model):
@@ -72,22 +76,26 @@ def _untold(adapted) -> list:
     return [name for name, p in adapted.named_parameters() if p.requires_grad and p.data_ptr() not in held]
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12d
-def check_adapted(model):
-    "Raise an error if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
+def _adapter_fault(model) -> str: # '' if there is none
+    "Return the reason why a checkpoint of `model` could not store its adapter"
     if not is_adapted(model):
-        if any(type(m).__module__.startswith('peft.') for m in model.modules()):
-            raise ValueError(f'train: {type(model).__name__} contains layers of peft; pass the model that '
-                             'get_peft_model returned, so that its checkpoints can store the adapter alone')
-        return
+        if not any(type(m).__module__.startswith('peft.') for m in model.modules()): return ''
+        return (f'{type(model).__name__} contains layers of peft; pass the model that '
+                'get_peft_model returned, so that its checkpoints can store the adapter alone')
     _check_quantised(unwrapped(model)) # `unwrapped` rejects prompts
-    _check_kind(model.active_peft_config, 'train')
+    if fault := _kind_fault(model.active_peft_config): return fault
     if len(model.peft_config) > 1:
-        raise ValueError(f'train: the model has the adapters {", ".join(model.peft_config)}, but a checkpoint stores '
-                         'only one; remove the others with model.delete_adapter(name)')
-    if names := _untold(model):
-        heads = 'list a trained head in modules_to_save of its config (task_type does so for classifiers)'
-        raise ValueError(f'train: {names[0]} is trained but is not part of the adapter, so its checkpoints would '
-                         f'not contain it; {heads}, or freeze it')
+        return (f'the model has the adapters {", ".join(model.peft_config)}, but a checkpoint stores '
+                'only one; remove the others with model.delete_adapter(name)')
+    names = _untold(model)
+    if not names: return ''
+    heads = 'list a trained head in modules_to_save of its config (task_type does so for classifiers)'
+    return (f'{names[0]} is trained but is not part of the adapter, so its checkpoints would '
+            f'not contain it; {heads}, or freeze it')
+
+def check_adapted(model):
+    "Raise a `ValueError` if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
+    if fault := _adapter_fault(model): raise ValueError(f'train: {fault}')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15
 def _base_checksum(adapted) -> int:

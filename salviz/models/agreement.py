@@ -105,14 +105,15 @@ def _class_order(
     if names is None: return model_names or [str(i) for i in range(count)]
     if len(names) != count:
         of_model = f' ({", ".join(model_names)})' if model_names else ''
-        raise ValueError(f"{who}: the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
-                         f"{count}{of_model}; load it with num_labels={len(names)}")
-    if model_names is None: return list(names)
-    if are_numbers(names) or None not in class_places(names, model_names): return model_names
-    raise ValueError(f'{who}: the classes of the model are {", ".join(model_names)}, '
-                     f'those of the data {", ".join(names)}; if they mean the same, '
-                     'rename the classes of the model, in the order of its outputs, with '
-                     'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
+        problem = (f"the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
+                   f"{count}{of_model}; load it with num_labels={len(names)}")
+    elif model_names is None: return list(names)
+    elif are_numbers(names) or None not in class_places(names, model_names): return model_names
+    else:
+        problem = (f'the classes of the model are {", ".join(model_names)}, those of the data {", ".join(names)}; '
+                   'if they mean the same, rename the classes of the model, in the order of its outputs, with '
+                   'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
+    raise ValueError(f'{who}: {problem}')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
@@ -262,10 +263,10 @@ def _finds_its_row_by_pads(model) -> bool:
     kinds = {kind.__name__ for kind in type(unwrapped(model)).__mro__}
     return any(f'{kind}ForSequenceClassification' in kinds for kind in reads_last)
 
-def _no_padding(model, tokenizer, who):
-    "Return the error for a model and a tokenizer without a usable padding token"
+def _refuse_padding(model, tokenizer, who):
+    "Raise a `ValueError` for a model and a tokenizer without a usable padding token"
     config = getattr(_pad_config(model), 'pad_token_id', None)
-    return ValueError(f'{who}: there is no usable padding token: the tokenizer has {tokenizer.pad_token!r} (id '
+    raise ValueError(f'{who}: there is no usable padding token: the tokenizer has {tokenizer.pad_token!r} (id '
                       f'{tokenizer.pad_token_id}), the config of the model has the id {config}, and the model '
                       f'embeds {_embedded(model)} tokens. Set tokenizer.pad_token = tokenizer.eos_token, or call '
                       'model.resize_token_embeddings(len(tokenizer)) if you added a token')
@@ -278,7 +279,7 @@ def padding_for(
     "Return the id of the token that pads batches for `model`; raise a `ValueError` if there is none"
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     is_usable = is_embedded(model, tokenizer_pad)
-    if not is_usable and model_pad is None: raise _no_padding(model, tokenizer, who)
+    if not is_usable and model_pad is None: _refuse_padding(model, tokenizer, who)
     if not last: return tokenizer_pad if is_usable else model_pad, ''
     if model_pad is None:
         _pad_config(model).pad_token_id = tokenizer_pad
@@ -312,7 +313,7 @@ def align_tokens(model, tokenizer, who='train') -> list: # of sentences that des
     if tokenizer_pad is None and model_pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model_pad)
         return [f'{who}: the tokenizer had no padding token; it was set to that of the model ({tokenizer.pad_token!r})']
-    if not is_embedded(model, tokenizer_pad): raise _no_padding(model, tokenizer, who)
+    if not is_embedded(model, tokenizer_pad): _refuse_padding(model, tokenizer, who)
     if not last or model_pad == tokenizer_pad: return []
     _pad_config(model).pad_token_id = tokenizer_pad
     return [f'{who}: the padding token in the config of the model had the id {model_pad}; '

@@ -530,9 +530,10 @@ class _Trial(Maps):
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         self._next_layer(module, query.shape[1])
-        if eager_attention_of(type(module)) is None:
-            raise _Unlike(f'{type(module).__name__} has no eager attention to compare with')
-        if extra := _extra(module, query, key, value, attention_mask, **kwargs): raise _Unlike(extra)
+        fault = f'{type(module).__name__} has no eager attention to compare with'
+        if eager_attention_of(type(module)) is not None:
+            fault = _extra(module, query, key, value, attention_mask, **kwargs)
+        if fault: raise _Unlike(fault)
         groups = query.shape[1] // key.shape[1]
         keep = _structure(module, query, key, attention_mask, kwargs.get('is_causal'))
         A = _probabilities(module, query, repeat_kv(key, groups), keep, kwargs.get('scaling'),
@@ -720,9 +721,10 @@ def _by_layer(model, part, values, name, check, allowed):
     if not isinstance(values, dict):
         raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(values).__name__}')
     by_layer = {check_layers(model, l, name, part)[0]: v for l, v in values.items()}
-    if len(by_layer) < len(values): raise ValueError(f'{name} names a layer twice: {", ".join(map(str, values))}')
-    for l, v in by_layer.items():
-        if not check(v): raise ValueError(f'{name}[{l}] must be {allowed}, got {getattr(v, "dtype", None) or repr(v)}')
+    faults = [f'[{l}] must be {allowed}, got {getattr(v, "dtype", None) or repr(v)}' for l, v in by_layer.items()
+              if not check(v)]
+    if len(by_layer) < len(values): faults = [f' names a layer twice: {", ".join(map(str, values))}']
+    if faults: raise ValueError(f'{name}{faults[0]}')
     return by_layer
 
 # %% ../../nbs/03_models/01_attention.ipynb #070
@@ -774,6 +776,12 @@ class QueryKey:
         return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02b
+def _check_eval_mode(model, who):
+    "Raise a `ValueError` if `model` is in training mode"
+    if not model.training: return
+    raise ValueError(f'{who}: the model must be in eval mode, since dropout makes every pass different; '
+                     'call model.eval() first')
+
 def query_key(
     model,       # in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
@@ -782,9 +790,7 @@ def query_key(
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
 ) -> QueryKey:
     "Return the queries and keys of one head of `model` as they enter their product"
-    if model.training:
-        raise ValueError('query_key: the model must be in eval mode, since dropout makes every pass different; call '
-                         'model.eval() first')
+    _check_eval_mode(model, 'query_key')
     stack, name = check_part(model, part)[1], _named(model, part)
     if _disentangled(stack):
         raise ValueError(f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
@@ -856,9 +862,7 @@ def cached_layers(
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
     "Let passes in the block start at a given layer; yields a function that selects the layer by its number"
-    if model.training:
-        raise ValueError('cached_layers: the model must be in eval mode, since dropout makes every pass different; '
-                         'call model.eval() first')
+    _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)
     cache, layers = _PassCache(), layer_modules(model, part)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 import torch
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import Count, Seed, renamed_arguments
+from ..core.validation import Count, Seed, renamed_arguments, validated
 from .loading import class_config, forked_random, tasks_of_kind
 from .random import keyed_uniform
 from .tasks import task_heads, tasks
@@ -37,6 +37,12 @@ def _characters(tokenizer, texts):
     return sorted(characters)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
+def _check_size(vocab_size, least, characters):
+    "Raise a `ValueError` if a vocabulary is too small for the special tokens and the `characters`"
+    if vocab_size >= least: return
+    raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
+                     f'got {vocab_size}')
+
 def _train_wordpiece(texts, vocab_size, lowercase):
     "Train a WordPiece tokenizer whose vocabulary depends only on `texts`"
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
@@ -44,9 +50,7 @@ def _train_wordpiece(texts, vocab_size, lowercase):
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     characters = _characters(tokenizer, texts)
     initial = [*_special_tokens, *characters, *(f'##{c}' for c in characters)]
-    if vocab_size < len(initial):
-        raise ValueError(f'vocab_size must be at least {len(initial)}, the number of special tokens and characters of '
-                         f'these texts, got {vocab_size}')
+    _check_size(vocab_size, len(initial), 'characters of these texts')
     tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=initial,
                                                                    show_progress=False))
     trained = Tokenizer(models.WordPiece(vocab=tokenizer.get_vocab(with_added_tokens=True), unk_token='[UNK]'))
@@ -61,10 +65,7 @@ def _train_bpe(texts, vocab_size, lowercase):
     if lowercase: tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    least = len(_special_tokens) + len(alphabet)
-    if vocab_size < least:
-        raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and bytes, got '
-                         f'{vocab_size}')
+    _check_size(vocab_size, len(_special_tokens) + len(alphabet), 'bytes')
     tokenizer.train_from_iterator(texts,
                                   trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(_special_tokens),
                                                              initial_alphabet=alphabet,
@@ -79,8 +80,9 @@ _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq
               decoder=('$A', '$A [SEP] $B'))
 
 # %% ../../nbs/03_models/06_corruption.ipynb #010b
+@validated
 def train_tokenizer(
-    texts:Sequence[str],                                      # training texts
+    texts:Annotated[Sequence[str], MinLen(1)],                # training texts, such as data['train']['text']
     vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, special ones included
     kind:Literal['wordpiece', 'bpe']='wordpiece',             # algorithm: 'wordpiece' or 'bpe' (byte-level)
     # positions of special tokens, for an 'encoder', 'seq2seq' or 'decoder' model
@@ -89,11 +91,6 @@ def train_tokenizer(
     max_length:Count=512, # maximum number of tokens in a text
 ) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
     "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
-    if kind not in _trainers: raise ValueError(f'kind must be one of {", ".join(_trainers)}, got {kind!r}')
-    if form not in _forms: raise ValueError(f'form must be one of {", ".join(_forms)}, got {form!r}')
-    if isinstance(texts, (str, dict)) or not len(texts) or not isinstance(texts[0], str):
-        raise ValueError("texts must be a non-empty list of strings, such as data['train']['text'], got "
-                         f"{type(texts).__name__}")
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]
     ids = [(t, tokenizer.token_to_id(t)) for t in _special_tokens]
@@ -122,21 +119,28 @@ def _config(kind, layers, heads, hidden, max_length, **shared):
                't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers,
                           num_decoder_layers=layers,
                           num_heads=heads)}
-    if kind not in by_kind: raise ValueError(f'kind must be one of {", ".join(by_kind)}, got {kind!r}')
     return AutoConfig.for_model(kind, **by_kind[kind], **shared)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017
 def _head_size(task, num_labels, labels):
     "Return the config settings for the classes of `task`"
-    if not tasks[task].has_classes:
-        if labels is not None or num_labels is not None:
-            raise ValueError(f'{task} has no classes; leave num_labels and labels out')
-        return tasks[task].head.config
-    if labels is None and num_labels is None:
-        raise ValueError(f'{task} needs class names (labels=) or their number (num_labels=)')
-    return tasks[task].head.config | class_config(num_labels, labels)
+    has_names = labels is not None or num_labels is not None
+    if has_names == tasks[task].has_classes: return tasks[task].head.config | class_config(num_labels, labels)
+    problem = 'needs class names (labels=) or their number (num_labels=)'
+    if has_names: problem = 'has no classes; leave num_labels and labels out'
+    raise ValueError(f'{task} {problem}')
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017b
+def _size_fault(tokenizer, kind, heads, hidden) -> str: # '' if there is none
+    "Return the reason why no model of this `kind` and size can be built for `tokenizer`"
+    if hidden % heads: return f'hidden must be a multiple of heads={heads}, got {hidden}'
+    needed = ['pad', 'eos'] if kind in ('marian', 't5') else ['pad']
+    lacking = [name for name in needed if getattr(tokenizer, f'{name}_token_id') is None]
+    if not lacking: return ''
+    return (f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
+            'train_tokenizer creates tokenizers with both')
+
+@validated
 def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
@@ -160,13 +164,8 @@ def small_model(
     if task not in of_text:
         raise ValueError(f'small_model has no head for task={task!r}; available: {", ".join(of_text)}. '
                          'For images and series, use the nets in salviz.models.nets')
-    if hidden % heads: raise ValueError(f'hidden must be a multiple of heads={heads}, got {hidden}')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
-    lacking = [name for name in ('pad', *(('eos',) if kind in ('marian', 't5') else ()))
-               if getattr(tokenizer, f'{name}_token_id') is None]
-    if lacking:
-        raise ValueError(f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
-                         'train_tokenizer creates tokenizers with both')
+    if fault := _size_fault(tokenizer, kind, heads, hidden): raise ValueError(fault)
     ids = dict(vocab_size=len(tokenizer),
                **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
     if kind in ('marian', 't5'): ids['decoder_start_token_id'] = tokenizer.pad_token_id
@@ -225,12 +224,12 @@ def pack_texts(
     for name, part in ({'': data} if single else data).items():
         listed = isinstance(part, (list, tuple))
         has = () if listed else getattr(part, 'column_names', None)
-        if has is None:
-            raise ValueError(f'data must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}')
-        if not listed and ('text' not in has or 'text_pair' in has):
-            raise ValueError('pack_texts needs single texts in a column text, got the columns '
-                             f'{", ".join(has)}; '
-                             'use rename_column and remove_columns to get one')
+        if has is None: problem = f'must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}'
+        elif not listed and ('text' not in has or 'text_pair' in has):
+            problem = (f'must have single texts in a column text, got the columns {", ".join(has)}; '
+                       'use rename_column and remove_columns to get one')
+        else: problem = ''
+        if problem: raise ValueError(f'pack_texts: data {problem}')
         parts, n = _parts(list(part if listed else part['text']), tokenizer, block)
         rows, long, total = _joined(tokenizer, parts, block) if parts else [], long + n, total + len(part)
         info = (None if listed else DatasetInfo(features=Features(text=Value('string')),

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from ..core.validation import Count, Seed
+from ..core.validation import Count, Seed, validated
 from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_attention_of, eager_passes, layer_modules, unwrapped
 from .tasks import head_of, task_heads, tasks
@@ -267,14 +267,15 @@ def _explained(name, silence):
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
-        if 'trust_remote_code' in str(e):
-            raise ValueError(f'{str(name)!r} needs Python code that is stored with the model, which salviz does not '
-                             'run; if you trust its author, load it with load_model_for(task, name, '
-                             'trust_remote_code=True)') from e
-        if silence:
+        needs_code = 'trust_remote_code' in str(e)
+        if silence and not needs_code:
             raise ConnectionError(f'{str(name)!r} is not in the local cache and the Hub cannot be reached '
                                   f'({silence}); {packaged}') from e
-        raise ValueError(f'{str(name)!r} cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})') from e
+        problem = f'cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})'
+        if needs_code:
+            problem = ('needs Python code that is stored with the model, which salviz does not run; if you trust '
+                       'its author, load it with load_model_for(task, name, trust_remote_code=True)')
+        raise ValueError(f'{str(name)!r} {problem}') from e
 
 # %% ../../nbs/03_models/03_loading.ipynb #024
 _left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever is_decoder is in their config
@@ -466,6 +467,19 @@ def load_classifier(
     return _load('classification', name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
+def _check_task(task, num_labels, labels):
+    "Raise a `ValueError` if transformers has no head for `task`, or if it has no classes to be named"
+    if task not in task_heads():
+        problem = (f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
+                   'For time series, use the nets in salviz.models.nets')
+    elif not tasks[task].has_classes and (
+            labels is not None or num_labels not in (None, tasks[task].head.config.get('num_labels'))):
+        problem = (f'{task} has no classes; leave num_labels and labels out (got '
+                   f'num_labels={num_labels!r}, labels={labels!r})')
+    else: return
+    raise ValueError(problem)
+
+@validated
 def load_model_for(
     task:str,                       # a task with a head in transformers, see `task_heads`
     name:str|PathLike='minilm',     # packaged model, folder, or repository on the Hub
@@ -475,14 +489,9 @@ def load_model_for(
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
     "Load a model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` only"
-    if task not in task_heads():
-        raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
-                         'For time series, use the nets in salviz.models.nets')
+    _check_task(task, num_labels, labels)
     described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
-    if not described.has_classes and (labels is not None or num_labels not in (None, needed)):
-        raise ValueError(f'{task} has no classes; leave num_labels and labels out (got '
-                         f'num_labels={num_labels!r}, labels={labels!r})')
     def count(config):
         if not described.has_classes and needed is None: return {}
         trained = any(map(head.is_in, config.architectures or ()))
@@ -510,8 +519,6 @@ def longest_input(
         limit -= max(offsets, default=0)
     limit = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
     if max_length is None: return min(limit, 512)
-    if type(max_length) is not int: raise ValueError(f'max_length must be an int or None, got {max_length!r}')
-    if max_length > limit:
-        raise ValueError(f'max_length must be at most {limit}, the number of positions of the model and its tokenizer, '
-                         f'got {max_length}')
-    return max_length
+    if type(max_length) is int and max_length <= limit: return max_length
+    raise ValueError(f'max_length must be None or an integer of at most {limit}, the number of positions of the model '
+                     f'and its tokenizer, got {max_length!r}')

@@ -401,12 +401,14 @@ def task_of(model) -> str:
     if kind in ('ForSequenceClassification', 'ForImageClassification'):
         loader = 'load_classifier(name' if kind == 'ForSequenceClassification' else (
             "load_model_for('image_classification', name")
-        raise ValueError(f'{name} has num_labels={config.num_labels} and problem_type={config.problem_type!r}, which '
-                         'cannot be trained; supported: single-label classification with at least two classes, '
-                         'multi-label classification of texts, and regression with one number; '
-                         f'load the model with {loader}, num_labels=...)')
-    raise ValueError(f'{name} has no head for a task that can be trained; available: {", ".join(tasks)}; '
-                     'load the model with load_classifier(name, num_labels=...) or load_model_for(task, name)')
+        problem = (f'num_labels={config.num_labels} and problem_type={config.problem_type!r}, which '
+                   'cannot be trained; supported: single-label classification with at least two classes, '
+                   'multi-label classification of texts, and regression with one number; '
+                   f'load the model with {loader}, num_labels=...)')
+    else:
+        problem = (f'no head for a task that can be trained; available: {", ".join(tasks)}; '
+                   'load the model with load_classifier(name, num_labels=...) or load_model_for(task, name)')
+    raise ValueError(f'{name} has {problem}')
 
 # %% ../../nbs/03_models/02_tasks.ipynb #ml05
 def is_multi_label(model) -> bool:
