@@ -34,40 +34,37 @@ def _real_queries(model, inputs:dict, part=None) -> torch.Tensor:
     return torch.ones(1, 1, dtype=torch.bool, device=next(iter(inputs.values())).device)
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #050
-def _check_after_dropout(after_dropout, method:str, training):
-    "Raise an error for `after_dropout` if there is no dropout"
-    if after_dropout not in (True, False):
-        raise ValueError(f'after_dropout must be True or False, got {after_dropout!r}')
-    if not after_dropout: return
+def _dropout_fault(after_dropout, method:str, training) -> str: # '' if there is none
+    "Return the reason why `after_dropout` has no effect"
+    if after_dropout not in (True, False): return f'after_dropout must be True or False, got {after_dropout!r}'
+    if not after_dropout: return ''
     if method == 'integrated_gradients':
-        raise ValueError("after_dropout=True has no effect with method='integrated_gradients', "
-                         "which has no dropout on its path; "
-                         "leave it out, or use method='gradient' or 'attention'")
-    if not training:
-        raise ValueError('after_dropout=True has no effect in eval mode, which has no dropout; leave it out, or '
-                         'pass training=True')
+        return ("after_dropout=True has no effect with method='integrated_gradients', which has no dropout "
+                "on its path; leave it out, or use method='gradient' or 'attention'")
+    if training: return ''
+    return ('after_dropout=True has no effect in eval mode, which has no dropout; leave it out, '
+            'or pass training=True')
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #051a
 pseudo_labels = 'fixed', 'each_step'
 
-def _check_pseudo_label(pseudo_label, method:str, target):
-    "Raise an error for an unknown `pseudo_label`, and for 'each_step' if no label is predicted on a path"
-    check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
-    if pseudo_label == 'fixed': return
-    if method != 'integrated_gradients':
-        raise ValueError("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
-                         f'got {method!r}; leave it out')
-    if not isinstance(target, str):
-        raise ValueError("pseudo_label='each_step' is for target='predicted'; given labels are fixed, "
-                         'and a function is called at every step anyway; leave it out')
+def _path_fault(nodes, pseudo_label, method:str, target) -> str: # '' if there is none
+    "Return the reason why there is no path for `nodes`, or none on which labels are predicted for `pseudo_label`"
+    is_path = method == 'integrated_gradients'
+    if nodes is not None and not is_path:
+        return f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out"
+    if pseudo_label == 'fixed': return ''
+    if not is_path:
+        return ("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
+                f'got {method!r}; leave it out')
+    if isinstance(target, str): return ''
+    return ("pseudo_label='each_step' is for target='predicted'; labels that you pass are fixed, "
+            'and a function is called at every step anyway; leave it out')
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #054
 def _cast_to(dtype, inputs:dict):
     "Return a context in which passes over `inputs` run in `dtype` by autocast: torch.bfloat16; None changes nothing"
     if dtype is None: return nullcontext()
-    if dtype != torch.bfloat16:
-        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not supported, since small '
-                         'gradients underflow in it')
     return torch.autocast(every_row(inputs).device.type, dtype)
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
@@ -126,12 +123,14 @@ def attention_attribution(
 ) -> tuple:
     "Return the attribution of the score `target` to each attention position; 0 where it is not allowed"
     check_choice('method', method, [*_attentions])
-    _check_after_dropout(after_dropout, method, training)
+    check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)
     check_target(target, len(every_row(inputs)))
-    if nodes is not None and method != 'integrated_gradients':
-        raise ValueError(f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out")
-    _check_pseudo_label(pseudo_label, method, target)
+    fault = _dropout_fault(after_dropout, method, training) or _path_fault(nodes, pseudo_label, method, target)
+    if dtype not in (None, torch.bfloat16):
+        fault = (f'dtype must be None or torch.bfloat16, got {dtype}; '
+                 'float16 is not supported, since small gradients underflow in it')
+    if fault: raise ValueError(fault)
     with _cast_to(dtype, inputs):
         if method == 'integrated_gradients':
             return _integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part,

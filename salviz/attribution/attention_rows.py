@@ -14,6 +14,7 @@ from .questions import whole
 from .reading import gradients_of, only_read, real_tokens, renumbered
 from .registry import attribution
 from ..core.maths import rollout
+from ..core.validation import check_choice
 from ..models.attention import observe
 from ..models.loading import pooled_rows
 from ..models.patches import patch_grid
@@ -51,7 +52,7 @@ def _attention_and_gradients(
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
     """Return the pooled row of maps [rows, query, key], or the mean over real rows; `row` None: the pooled row if the
     head reads one row"""
-    if row not in (None, 'pooled', 'mean'): raise ValueError(f"row must be 'pooled', 'mean' or None, got {row!r}")
+    check_choice('row', row, ('pooled', 'mean', None))
     real = real_tokens(reading.inputs).expand(A.shape[:2])
     if row != 'mean':
         try: return A[torch.arange(len(A), device=A.device), pooled_rows(reading.model, reading.inputs)]

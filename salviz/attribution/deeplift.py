@@ -113,11 +113,15 @@ def _attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, sc
     return _product(_softmax(scores), value, torch.matmul)
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040b
+def _refuse(why):
+    "Raise a `ValueError` for a model that DeepLIFT cannot explain"
+    raise ValueError(f"deeplift {why}; use 'integrated_gradients' or 'gradient_shap', which need only gradients")
+
 def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first):
     "Compute an LSTM of one layer step by step"
     if not isinstance(states, (tuple, list)) or layers > 1 or bidirectional or not batch_first or len(weights) > 4:
-        raise ValueError('deeplift supports only LSTMs with one layer, one direction and batch_first, without packed '
-                         "sequences and projections; use 'integrated_gradients' or 'gradient_shap'")
+        _refuse('supports only LSTMs with one layer, one direction and batch_first, without packed sequences and '
+                'projections')
     (h, c), hidden, biases = (s[0] for s in states), [], weights[2:] if has_biases else (None, None)
     for t in range(x.shape[1]):
         gates = F.linear(x[:, t], weights[0], biases[0]) + F.linear(h, weights[1], biases[1])
@@ -134,8 +138,7 @@ def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_m
     """Compute max pooling over the last `dims` axes; the change is assigned to the position of the larger maximum,
     divided equally between ties"""
     if ceil_mode or return_indices:
-        raise ValueError('deeplift supports max pooling only with ceil_mode=False and return_indices=False; use '
-                         "'integrated_gradients' or 'gradient_shap'")
+        _refuse('supports max pooling only with ceil_mode=False and return_indices=False')
     def pair(x, other):
         if isinstance(x, int): return (other if dims == 1 else x, x)
         if dims == 1: return (other, *x)
@@ -178,9 +181,7 @@ class Lifted(TorchFunctionMode):
             return _rescaled(f, args[0])
         out = func(*args, **kwargs)
         if name in _linear_operations or not any(map(_moving, tree_leaves(out))): return out
-        raise ValueError(f"deeplift has no rule for the operation {resolve_name(func) or name}; use "
-                         "'integrated_gradients' or 'gradient_shap', "
-                         'which need only gradients')
+        return _refuse(f'has no rule for the operation {resolve_name(func) or name}')
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #043
 def _refuse_incomplete(model, values, gain, whose, instead):

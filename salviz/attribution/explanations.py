@@ -9,11 +9,12 @@ __all__ = ['Explanation', 'explain', 'explainers', 'Explained', 'explain_data']
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from annotated_types import Interval
 from tqdm import tqdm
 
 from .questions import TargetQuery, as_batch, encoded_for, settled_targets, whole, words_of
@@ -22,7 +23,7 @@ from .registry import attribution_named, registered_attributions
 from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
-from ..core.validation import PositiveInt, Seed
+from ..core.validation import PositiveInt, Seed, validated
 from ..data.texts import model_inputs
 from ..models.agreement import as_array
 from ..models.attention import unwrapped
@@ -92,17 +93,18 @@ def _method_options(method:str) -> dict:
 def _settled_options(method:str, options:dict) -> dict:
     "Return all effective options of `method`, with the values in `options`"
     defaults = _method_options(method)
+    settled, fault = {**defaults, **options}, ''
+    is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
     if unknown := [k for k in options if k not in defaults]:
-        raise ValueError(f'{method} has no option {", ".join(unknown)}; available: {", ".join(defaults) or "none"}')
-    settled = {**defaults, **options}
-    if method == 'deep_shap' and settled['baselines'] is not None: # all of them are used
-        if 'samples' in options:
-            raise ValueError('deep_shap: samples= applies only without baselines=; '
-                             'leave one of them out')
-        del settled['samples']
+        fault = f'{method} has no option {", ".join(unknown)}; available: {", ".join(defaults) or "none"}'
+    elif not is_sampled and 'samples' in options:
+        fault = 'deep_shap: samples= applies only without baselines=; leave one of them out'
+    if fault: raise ValueError(fault)
+    if not is_sampled: del settled['samples']
     return settled
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
+@validated
 def explain(
     model:torch.nn.Module, # a model for texts, images or series
     # a batch from a collator; or, with `tokenizer`, one text, a list of texts or pairs (tuples) or a split, see
@@ -114,7 +116,8 @@ def explain(
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None, # for texts
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
-    seed:Seed=0,                                   # seed of methods that use random numbers, 0 to 2**32 - 1
+    # seed of methods that use random numbers
+    seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0,
     check:bool=True,                               # compute the completeness error too, which may need another pass
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
@@ -125,8 +128,6 @@ def explain(
     model, options = unwrapped(model), _settled_options(method, options)
     if isinstance(inputs, str): inputs = [inputs]
     batch = as_batch(model, inputs, tokenizer, target)
-    if not whole(seed) or not 0 <= seed < 2**32:
-        raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     if batch_size is not None: check_counts(batch_size=batch_size)
     chosen, name = attribution_named(method), what_is_read(batch)
     with undisturbed(model):
@@ -148,12 +149,11 @@ def explain(
 def _tiny_input(model) -> dict:
     "Return an input that `model` can read: five tokens, or one image or series of small numbers"
     config = getattr(model, 'config', None)
-    if config is None:
-        raise ValueError(f'{type(model).__name__} has no config that describes its input; pass a batch with inputs=')
     kind, device = getattr(model, 'main_input_name', 'input_ids'), device_of(model)
-    if kind in ('pixel_values', 'values'):
-        if not hasattr(config, 'shape'):
-            raise ValueError(f'{type(model).__name__} has no input shape in its config; pass a batch with inputs=')
+    is_signal = kind in ('pixel_values', 'values')
+    if config is None or is_signal and not hasattr(config, 'shape'):
+        raise ValueError(f'{type(model).__name__} has no config with the shape of its input; pass a batch with inputs=')
+    if is_signal:
         count = math.prod(config.shape)
         x = torch.from_numpy(keyed_uniform(0, (count,), 0, 0)).view(1, *config.shape) * 2 - 1
         return {kind: x.to(device, next(model.parameters()).dtype)}

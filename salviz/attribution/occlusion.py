@@ -23,12 +23,12 @@ def _without(reading, place:int) -> dict:
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048b
 def _removed(reading) -> torch.Tensor: # [targets, rows, n]
     "Return how much the scores drop if each token is removed"
+    fault = ''
+    if (reading.real.sum(1) < 2).any(): fault = "needs at least two tokens in every text; use 'baseline'"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
-        raise ValueError("occlusion: replacement='removal' would remove the end token that the head of "
-                         f"{type(reading.model).__name__} reads; "
-                         "use 'baseline', 'zeros' or the id of a token")
-    if (reading.real.sum(1) < 2).any():
-        raise ValueError("occlusion: replacement='removal' needs at least two tokens in every text; use 'baseline'")
+        fault = (f'would remove the end token that the head of {type(reading.model).__name__} reads; '
+                 "use 'baseline', 'zeros' or the id of a token")
+    if fault: raise ValueError(f"occlusion: replacement='removal' {fault}")
     left = []
     for group in reading.at_once(reading.x.shape[1]):
         parts = [_without(reading, i) for i in group.tolist()]
@@ -41,9 +41,6 @@ def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [tar
     "Return how much the scores drop if `replacement` replaces each token"
     if replacement == 'removal': return _removed(reading)
     is_id = not isinstance(replacement, str)
-    if not is_id and replacement not in ('baseline', 'zeros'):
-        raise ValueError("occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a "
-                         f"token, got {replacement!r}")
     x = reading.x
     fill = (torch.zeros_like(x[0, 0]) if replacement == 'zeros'
             else baseline_embedding(reading.model, replacement if is_id else baseline, 'replacement of occlusion'))
@@ -63,7 +60,6 @@ def _windows(
     cut at the edge"""
     def pair(x, name):
         both = x if isinstance(x, (tuple, list)) else (x, x)
-        if len(both) != 2: raise ValueError(f'occlusion: {name} must be a number or a pair of numbers, got {x!r}')
         check_counts(**{f'{name}[{i}]': v for i, v in enumerate(both)})
         return both
     window = pair(window, 'window')
@@ -79,17 +75,26 @@ def _windows(
     return flags
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #049b
+def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is none
+    "Return the reason why an option does not apply to texts, or to images and series"
+    if not is_text and replacement != 'baseline':
+        return 'replacement is for texts; for images and series, use window=, stride= and baseline='
+    if not is_text:
+        pairs = {name: x for name, x in dict(window=window, stride=stride).items() if isinstance(x, (tuple, list))}
+        wrong = [name for name, x in pairs.items() if len(x) != 2]
+        if wrong: return f'{wrong[0]} must be a number or a pair of numbers, got {pairs[wrong[0]]!r}'
+        return ''
+    if window is not None: return 'window is for images and series; for texts, use replacement='
+    if stride is not None: return 'stride is for images and series; for texts, use replacement='
+    if not isinstance(replacement, str) or replacement in ('baseline', 'zeros', 'removal'): return ''
+    return f"replacement must be 'baseline', 'zeros', 'removal' or the id of a token, got {replacement!r}"
+
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
     "Compute how much the score drops without a token, or without the windows that cover a pixel or cell"
     x = reading.x
-    if reading.is_text:
-        for name in (k for k, v in dict(window=window, stride=stride).items() if v is not None):
-            raise ValueError(f'occlusion: {name} is for images and series; for texts, use replacement=')
-        return _without_tokens(reading, replacement, baseline)
-    if replacement != 'baseline':
-        raise ValueError('occlusion: replacement is for texts; for images and series, '
-                         'use window=, stride= and baseline=')
+    if fault := _option_fault(reading.is_text, replacement, window, stride): raise ValueError(f'occlusion: {fault}')
+    if reading.is_text: return _without_tokens(reading, replacement, baseline)
     is_image, start = reading.name == 'pixel_values', begin(reading, baseline)
     down, across = _windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)
     total = x.new_zeros(len(reading.targets), len(x), *x.shape[-2:])

@@ -104,11 +104,13 @@ def baseline_embedding(
     embed = source_stack(model).get_input_embeddings()
     count = len(embed.weight)
     if baseline is None: baseline = model.config.pad_token_id
+    problem = ''
     if baseline is None:
-        raise ValueError(f'{type(model).__name__} has no pad token, whose embedding is the baseline of integrated '
-                         'gradients; pass another token with baseline=, or load the model with load_classifier')
-    if isinstance(baseline, bool) or not isinstance(baseline, Integral) or not 0 <= baseline < count:
-        raise ValueError(f'{what} must be the id of a token, 0 to {count - 1} in this model, got {baseline!r}')
+        problem = (f'{type(model).__name__} has no pad token, whose embedding is the baseline of integrated gradients; '
+                   'pass another token with baseline=, or load the model with load_classifier')
+    elif isinstance(baseline, bool) or not isinstance(baseline, Integral) or not 0 <= baseline < count:
+        problem = f'{what} must be the id of a token, 0 to {count - 1} in this model, got {baseline!r}'
+    if problem: raise ValueError(problem)
     return embed(torch.tensor([baseline], device=embed.weight.device))[0].detach()
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032b

@@ -56,16 +56,15 @@ def attention_stack(model):
     model = unwrapped(model)
     if isinstance(model, PreTrainedModel): return _reading(model)
     inner = [m for m in model.modules() if isinstance(m, PreTrainedModel)] if isinstance(model, nn.Module) else []
-    name = type(model).__name__
-    if not inner:
-        raise ValueError(f'{name} contains no transformers model, so there is no attention to observe; pass a whole '
-                         'model, such as load_classifier returns, instead of one of its layers')
-    inside = set(inner[0].modules())
-    if (apart := [type(m).__name__ for m in inner if m not in inside]):
-        raise ValueError(f'{name} contains several transformers models '
-                         f'({type(inner[0]).__name__}, {", ".join(apart)}); '
-                         'observe one of them at a time')
-    return _reading(inner[0])
+    inside = {x for m in inner[:1] for x in m.modules()}
+    apart = [type(m).__name__ for m in inner if m not in inside]
+    if inner and not apart: return _reading(inner[0])
+    problem = ('no transformers model, so there is no attention to observe; pass a whole model, '
+               'such as load_classifier returns, instead of one of its layers')
+    if inner:
+        problem = (f'several transformers models ({type(inner[0]).__name__}, {", ".join(apart)}); '
+                   'observe one of them at a time')
+    raise ValueError(f'{type(model).__name__} contains {problem}')
 
 # %% ../../nbs/03_models/01_attention.ipynb #016
 # Marian and BART; T5; BERT and GPT-2; others
@@ -708,9 +707,9 @@ def check_layers(
             raise ValueError(f'{name} must be None (all), an int or a list of int, got {layers!r}')
         if operator.index(l) not in (*numbers, *range(-len(numbers), 0)):
             n, who = len(numbers), _named(model, check_part(model, part)[0])
-            has = (f'has the layers 0 to {n-1}' if numbers == tuple(range(n)) else
-                   f'has attention in the layers {", ".join(map(str, numbers))}')
-            raise ValueError(f'{name}: {who} {has} (or -{n} to -1 from the end), got {operator.index(l)}')
+            has = f'attention in the layers {", ".join(map(str, numbers))}'
+            if numbers == tuple(range(n)): has = f'the layers 0 to {n-1}'
+            raise ValueError(f'{name}: {who} has {has} (or -{n} to -1 from the end), got {operator.index(l)}')
     return tuple(sorted({l if (l := operator.index(x)) >= 0 else numbers[l] for x in chosen}))
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
@@ -791,13 +790,14 @@ def query_key(
 ) -> QueryKey:
     "Return the queries and keys of one head of `model` as they enter their product"
     _check_eval_mode(model, 'query_key')
-    stack, name = check_part(model, part)[1], _named(model, part)
-    if _disentangled(stack):
-        raise ValueError(f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
-                         f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
+    stack, name, problem = check_part(model, part)[1], _named(model, part), ''
     (layer,), heads = check_layers(model, layer, 'layer', part), head_count(model, part)
-    if isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
-        raise ValueError(f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}')
+    if _disentangled(stack):
+        problem = (f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
+                   f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
+    elif isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
+        problem = f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}'
+    if problem: raise ValueError(problem)
     with torch.no_grad(), observe(model, layer, part=part) as maps:
         maps._with_vectors = True
         model(**inputs)

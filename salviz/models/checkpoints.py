@@ -137,19 +137,18 @@ def _class_of(path):
     try: names = read_object(path/'config.json').get('architectures')
     except (FileNotFoundError, ValueError): names = None
     name = names[0] if isinstance(names, list) and names else None
+    problem = f'names {name!r}, which is not a model of salviz or transformers'
     if not isinstance(name, str):
-        raise ValueError(f'load_model: {path/"config.json"} does not name the class of the model; restore the file '
-                         'from a copy')
-    head = name[name.index('For'):] if 'For' in name else 'of no head'
+        name, problem = '', 'does not name the class of the model; restore the file from a copy'
+    head = 'of no head'
+    if 'For' in name: head = name[name.index('For'):]
     candidates = (vars(nets).get(name), getattr(transformers, name, None),
                   getattr(transformers, f'AutoModel{head}', None))
     def is_model(candidate):
         if not isinstance(candidate, type): return False
         return issubclass(candidate, transformers.PreTrainedModel) or candidate.__name__.startswith('AutoModel')
     kind = next(filter(is_model, candidates), None)
-    if kind is None:
-        raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is not a model of salviz or '
-                         'transformers')
+    if kind is None: raise ValueError(f'load_model: {path/"config.json"} {problem}')
     return kind
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084b

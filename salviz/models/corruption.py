@@ -131,8 +131,13 @@ def _head_size(task, num_labels, labels):
     raise ValueError(f'{task} {problem}')
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017b
-def _size_fault(tokenizer, kind, heads, hidden) -> str: # '' if there is none
-    "Return the reason why no model of this `kind` and size can be built for `tokenizer`"
+def _size_fault(task, tokenizer, kind, heads, hidden) -> str: # '' if there is none
+    "Return the reason why no model of this `kind` and size can be built for `task` and `tokenizer`"
+    of_text = [name for name in task_heads() if tasks[name].modality == 'text']
+    if task not in of_text:
+        return (f'there is no head for task={task!r}; available: {", ".join(of_text)}. '
+                'For images and series, use the nets in salviz.models.nets')
+    kind = kind or tasks[task].head.small
     if hidden % heads: return f'hidden must be a multiple of heads={heads}, got {hidden}'
     needed = ['pad', 'eos'] if kind in ('marian', 't5') else ['pad']
     lacking = [name for name in needed if getattr(tokenizer, f'{name}_token_id') is None]
@@ -160,12 +165,8 @@ def small_model(
     **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
     "Build a model for `task` with random weights that depend on `seed` only"
-    of_text = [name for name in task_heads() if tasks[name].modality == 'text']
-    if task not in of_text:
-        raise ValueError(f'small_model has no head for task={task!r}; available: {", ".join(of_text)}. '
-                         'For images and series, use the nets in salviz.models.nets')
+    if fault := _size_fault(task, tokenizer, kind, heads, hidden): raise ValueError(f'small_model: {fault}')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
-    if fault := _size_fault(tokenizer, kind, heads, hidden): raise ValueError(fault)
     ids = dict(vocab_size=len(tokenizer),
                **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
     if kind in ('marian', 't5'): ids['decoder_start_token_id'] = tokenizer.pad_token_id
@@ -265,10 +266,8 @@ def _choose_tokens(
     return (u.argsort(dim=1, stable=True).argsort(dim=1) < k[:, None]) & ordinary
 
 # %% ../../nbs/03_models/06_corruption.ipynb #031
-def _check_fraction(name, x, ends=False):
-    "Raise an error unless `x` is in (0, 1], or in [0, 1] with `ends`"
-    ok = isinstance(x, (int, float)) and not isinstance(x, bool) and (0 <= x <= 1 if ends else 0 < x <= 1)
-    if not ok: raise ValueError(f'{name} must be {"from 0 to 1" if ends else "above 0 and at most 1"}, got {x!r}')
+_PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
+_Fraction = Annotated[float, Interval(ge=0, le=1)]
 
 def _ordinary_ids(tokenizer):
     "Return the ids of the vocabulary that are not special tokens"
@@ -280,18 +279,19 @@ class MaskTokens:
     "Corrupt batches for masked language modelling: `corrupt(batch, seed, step)`"
     task = 'masked_lm'
     @renamed_arguments(share='fraction')
+    @validated
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # with a mask token
-        fraction:float=.15,                  # fraction of each sentence's tokens to predict
-        masked:float=.8,                     # fraction of these that become the mask token
-        replaced:float=.1,                   # fraction of these that become a random token; the rest is not changed
+        fraction:_PositiveFraction=.15,      # fraction of each sentence's tokens to predict
+        masked:_Fraction=.8,                 # fraction of these that become the mask token
+        replaced:_Fraction=.1,               # fraction of these that become a random token; the rest is not changed
     ):
-        if tokenizer.mask_token_id is None:
-            raise ValueError('the tokenizer has no mask token; use one that has, for example from train_tokenizer')
-        _check_fraction('fraction', fraction)
-        _check_fraction('masked', masked, True); _check_fraction('replaced', replaced, True)
+        problem = ''
         if masked + replaced > 1 + 1e-9:
-            raise ValueError(f'masked and replaced must not sum to more than 1, got {masked} and {replaced}')
+            problem = f'masked and replaced must not sum to more than 1, got {masked} and {replaced}'
+        if tokenizer.mask_token_id is None:
+            problem = 'the tokenizer has no mask token; use one that has, for example from train_tokenizer'
+        if problem: raise ValueError(f'MaskTokens: {problem}')
         self.fraction, self.masked, self.replaced = fraction, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
@@ -334,13 +334,13 @@ class ReplaceTokens:
     "Corrupt batches for replaced-token detection with a unigram generator: `corrupt(batch, seed, step)`"
     task = 'replaced_token_detection'
     @renamed_arguments(share='fraction')
+    @validated
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase',
         # int [size of the vocabulary]: number of occurrences of each token, see `token_counts`
         counts:Sequence[int]|np.ndarray|torch.Tensor,
-        fraction:float=.15, # fraction of each sentence's tokens to draw again
+        fraction:_PositiveFraction=.15, # fraction of each sentence's tokens to draw again
     ):
-        _check_fraction('fraction', fraction)
         counts = torch.as_tensor(counts, dtype=torch.float64)
         if counts.shape != (len(tokenizer),):
             raise ValueError(f'counts must contain one number for each of the {len(tokenizer)} tokens, got shape '

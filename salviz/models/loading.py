@@ -319,11 +319,13 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
     "Return the number of classes of the head; `replace` allows discarding a trained head with another number"
     wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
-    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
-        raise ValueError(f'num_labels must be a positive number of classes, got {wanted!r}')
+    problem = ''
     if trained and wanted not in (None, trained) and not replace:
-        raise ValueError(f'{str(name)!r} has a trained head for {trained} classes, not {wanted}; '
-                         'pass ignore_mismatched_sizes=True to replace it with a new head')
+        problem = (f'{str(name)!r} has a trained head for {trained} classes, not {wanted}; '
+                   'pass ignore_mismatched_sizes=True to replace it with a new head')
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
+        problem = f'num_labels must be a positive number of classes, got {wanted!r}'
+    if problem: raise ValueError(problem)
     return wanted or trained or 2
 
 # %% ../../nbs/03_models/03_loading.ipynb #030

@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..core.validation import Count, Seed
+from ..core.validation import Count, Seed, check_choice
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
 
@@ -132,8 +132,7 @@ class Recurrence(nn.Module):
     built from modules for `steps` steps"""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
-        if cell not in ('fused', 'modules'):
-            raise ValueError(f"cell must be 'fused' or 'modules' (for DeepLIFT), got {cell!r}")
+        check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
         self.lstm = nn.LSTM(features, hidden, batch_first=True)
         # input, forget, candidate, output gate; and the tanh of the cell state
         kinds = nn.Sigmoid, nn.Sigmoid, nn.Tanh, nn.Sigmoid, nn.Tanh
