@@ -92,7 +92,7 @@ def words_of(
     inputs,         # as in `as_batch`
     tokenizer=None,
 ) -> list:          # of lists of str; None if `inputs` are not texts
-    "Return the words of each text in `inputs`, as written"
+    "Return the words of each text in `inputs` as they are written"
     columns = getattr(inputs, 'column_names', None)
     if isinstance(inputs, dict) or columns is not None and 'text' not in columns: return None
     if columns is None: texts, pairs = _text_columns(inputs)
@@ -153,18 +153,20 @@ def score_target(
         labels = task.unlabelled(batch)
         return attribution_target(task, batch, torch.where(labels == -100, labels, int(target)))
     if not _is(target, 'predicted'):
-        one = (f'a class from 0 to {model.config.num_labels - 1}, ' if classes else
-               'the id of a possible next token, ' if task.causal else '')
+        one = ''
+        if task.causal: one = 'the id of a possible next token, '
+        if classes: one = f'a class from 0 to {model.config.num_labels - 1}, '
         raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for "
                          f"{type(model).__name__} ({name}), "
                          f'got {target!r}')
     if classes: return 'predicted'
     if task.per_token and 'labels' not in batch: batch = batch | dict(labels=task.unlabelled(batch))
-    parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size or 32)]
-    def predicted(part):
-        with logits_at(model, task.places(part['labels']) if task.per_token else None):
-            return task.predicted(model(**model_inputs(part, model)), part)
-    with undisturbed(model), torch.no_grad(): labels = torch.cat([predicted(part) for part in parts])
+    groups = every_row(batch).split(batch_size or 32)
+    def predicted(rows):
+        part, places = {k: v[rows] for k, v in batch.items()}, None
+        if task.per_token: places = task.places(part['labels'])
+        with logits_at(model, places): return task.predicted(model(**model_inputs(part, model)), part)
+    with undisturbed(model), torch.no_grad(): labels = torch.cat(list(map(predicted, groups)))
     return attribution_target(task, batch | dict(labels=labels), labels, of_prediction=True)
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018
@@ -201,7 +203,7 @@ def target_rows(
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018a
 class TargetQuery:
-    "The targets of each example of `batch`, determined from the outputs for it, and their scores"
+    "The targets of each example in `batch`, determined from the outputs for it, and their scores"
     def __init__(self, model, batch:dict, target, batch_size=None):
         task = tasks.get(head_task(model))
         by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
@@ -231,7 +233,8 @@ class TargetQuery:
         order = torch.cat([rows for rows, *_ in self.parts]).argsort()
         scores = torch.cat([score for *_, score in self.parts], -1)[:, order]
         if callable(self.target): return [self.target], scores
-        return [torch.cat(classes)[order] for classes in zip(*(targets for _, targets, _ in self.parts))], scores
+        targets = zip(*[targets for _, targets, _ in self.parts])
+        return [torch.cat(classes)[order] for classes in targets], scores
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018ab
 @torch.no_grad()

@@ -41,7 +41,7 @@ def check_score(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #007bb
 def score_by(model, score) -> str: # `score` of `_class_scores`
-    "Return how the `score` of a class, one of `scores`, is computed from the logits of `model`"
+    "Return the name of the function that computes the `score` of a class from the logits of `model`"
     if score == 'log_probability' and is_multi_label(model): return 'log_sigmoid'
     return score
 
@@ -63,7 +63,7 @@ def _class_scores(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #008
 def shape_or_value(target) -> str:
-    "Return `target` for an error: type and shape of a tensor, otherwise its `repr`"
+    "Describe `target` for an error: dtype and shape of a tensor, otherwise its `repr`"
     if isinstance(target, torch.Tensor): return f'{target.dtype} {list(target.shape)}'
     return repr(target)
 
@@ -81,7 +81,7 @@ def _target_classes(
     logits:torch.Tensor, # [batch, classes]
     target,              # 'predicted', or int64 [batch]
 ) -> torch.Tensor: # int64 [batch]
-    "Return the class of each example whose logit is explained"
+    "Return, for each example, the class whose logit is explained"
     if isinstance(target, torch.Tensor): return target
     return logits.detach().argmax(-1)
 
@@ -110,7 +110,7 @@ def target_scores(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #008d
 def is_of_example(target) -> bool:
-    "Return whether `target` depends on each example as a whole, never on a position in its padded text"
+    "Return whether `target` depends only on the example as a whole, not on a position in its padded text"
     return not callable(target) or getattr(target, 'is_of_example', False)
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02
@@ -148,7 +148,7 @@ def renumbered(target, numbers):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02d
 def token_logit(place:int, token:int, tokens:int):
-    "Return a target: the logit of the id `token` at position `place` of a text with `tokens` tokens"
+    "Return a target function: the logit of the id `token` at position `place` of a text with `tokens` tokens"
     def target(outputs, rows):
         if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[:, place, token]
         return outputs.logits[places == place][:, token] # once in every row
@@ -169,12 +169,12 @@ def has_encoder_and_decoder(model) -> bool:
     return bool(getattr(getattr(model, 'config', None), 'is_encoder_decoder', False))
 
 def source_stack(model):
-    "Return the part of `model` that reads the words to explain: the encoder of an encoder-decoder, else all of it"
+    "Return the part of `model` that reads the explained words: the encoder of an encoder-decoder, else the whole model"
     if has_encoder_and_decoder(model): return attention_stack(model).get_encoder()
     return model
 
 def word_embeddings(model) -> list: # of modules
-    "Return the module that embeds words in `model` (in an encoder-decoder: its encoder), and others with its weight"
+    "Return the module that embeds words in `model` (or in its encoder), and other modules that use its weight"
     named = source_stack(model).get_input_embeddings()
     return [m for m in model.modules() if m is named or isinstance(m, nn.Embedding) and m.weight is named.weight]
 
@@ -259,7 +259,7 @@ def row_tokens(model, inputs:dict) -> int:
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022d
 def _tokens_of(model, inputs:dict, is_cut=True) -> torch.Tensor: # int64 [batch]
-    "Return `row_tokens` of each row without trailing padding"
+    "Return the `row_tokens` of each row without trailing padding"
     rows = every_row(inputs)
     if not is_cut or 'attention_mask' not in inputs: return torch.full_like(rows, row_tokens(model, inputs))
     real = real_tokens(inputs)
@@ -299,7 +299,7 @@ def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #024
 class _ReadExamples:
-    "The input of `model` for some examples of a batch"
+    "The input of `model` for several examples of a batch"
     def __init__(self,
         model,
         batch:dict,             # tensors on the device of `model`
@@ -329,7 +329,7 @@ class _ReadExamples:
     def __len__(self): return len(self.rows)
 
     def one(self, i):
-        "Return the reading of example `i` alone"
+        "Return a `Reading` of example `i` alone"
         targets = [t[i:i + 1] if isinstance(t, torch.Tensor) else t for t in self.targets]
         return type(self)(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed,
                           create_graph=self.create_graph, tokens=self.tokens)
@@ -360,7 +360,7 @@ def gradients_of(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #025b
 class Reading(_ReadExamples):
-    "The input of `model` for some examples of a batch, with scores and gradients at points near it"
+    "The input of `model` for several examples of a batch, with scores and gradients at points near it"
     def outputs(self, points):
         "Return the outputs of the model at `points` [copies * rows, ...], with the examples in the order of `rows`"
         inputs = repeated(self.inputs, len(points) // len(self))

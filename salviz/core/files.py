@@ -18,7 +18,7 @@ import pandas as pd
 _in_utf8 = 'save it as UTF-8, or convert it: iconv -f {} -t UTF-8 {} > new-file'
 
 def checked_file(path) -> Path:
-    "Return `path` as a `Path` if it is an ordinary file; raise an `OSError` that says why not otherwise"
+    "Return `path` as a `Path` if it is a regular file; otherwise raise an `OSError` with the reason"
     path = Path(path).expanduser()
     if path.is_file(): return path
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a file')
@@ -31,7 +31,7 @@ def _text_fault(
     data:bytes, # content of a file
     name,       # of the file
 ) -> str: # '' if there is none
-    "Return the reason why `data` is not a text in UTF-8"
+    "Return the reason why `data` is not UTF-8 text"
     if not data.strip(): return ' is empty'
     if data.startswith((b'\xff\xfe', b'\xfe\xff')):
         return f' is in UTF-16, not in UTF-8; {_in_utf8.format("UTF-16", name)}'
@@ -52,8 +52,9 @@ def read_utf8(
     "Return the text of the UTF-8 file at `path`"
     path = checked_file(path)
     with path.open('rb') as opened: data = opened.read(-1 if most is None else most + 1)
-    if most is not None and len(data) > most: raise ValueError(f'{path} is larger than {most/10**6:g} MB')
-    if fault := _text_fault(data, path.name): raise ValueError(f'{path}{fault}')
+    if most is not None and len(data) > most: fault = f' is larger than {most/10**6:g} MB'
+    else: fault = _text_fault(data, path.name)
+    if fault: raise ValueError(f'{path}{fault}')
     return data.decode('utf-8-sig')
 
 # %% ../../nbs/01_core/01_files.ipynb #006c
@@ -63,7 +64,7 @@ def read_lines(path) -> list: # of str
 
 # %% ../../nbs/01_core/01_files.ipynb #009
 def _fields(path, text):
-    "Return [(first line, fields)] of all rows of a CSV file that are not blank"
+    "Return [(first line, fields)] for all rows of a CSV file that are not blank"
     reader, rows, line = csv.reader(io.StringIO(text, newline=''), strict=True), [], 1
     limit = csv.field_size_limit(len(text) + 1) # fields may be longer than the csv module's default limit
     try:
@@ -92,7 +93,7 @@ def _regular_header(text) -> list: # None: the file has an error
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
 def _checked_separator(path, line):
-    "Raise a `ValueError` if the columns of the header, the first `line`, are separated by anything but commas"
+    "Raise a `ValueError` if the columns of the header `line` are separated by anything but commas"
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
     if other:
         raise ValueError(f'{path}: the header is a single column, {line!r}; if the separator is {other!r}, read the '

@@ -17,7 +17,7 @@ from datasets.utils import are_progress_bars_disabled, disable_progress_bars, en
 
 from ..core.names import class_places
 from .attention import unwrapped
-from .tasks import head_of, task_of, tasks
+from .tasks import task_of, tasks
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm06
 def are_numbers(names) -> bool:
@@ -117,13 +117,13 @@ def _class_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
-    "Return the sentence that reports a change of the labels from the order `names` to `order`"
+    "Return the sentence that reports the change of the class order from `names` to `order`"
     return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}: '
             'the labels were renumbered to the order of the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
-    "Return whether `data` are splits with a column of labels; later checks reject anything else"
+    "Return whether `data` contains splits with a column of labels; later checks reject anything else"
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
@@ -245,7 +245,7 @@ def is_embedded(model, token) -> bool:
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23b
 def _pad_config(model):
-    "Return the part of the config of `model` with its padding token; None without a config"
+    "Return the part of the config of `model` that has its padding token; None if there is no config"
     config = getattr(unwrapped(model), 'config', None)
     if hasattr(config, 'get_text_config'): return config.get_text_config()
     return config
@@ -295,7 +295,7 @@ def agreed_pads(
     model,
     batch:dict, # of tensors
 ) -> dict:
-    "Return `batch` padded with the padding token of `model`, if its head uses it to find the last token"
+    "Pad `batch` with the padding token of `model` if its head uses this token to find the last one"
     ids, mask, model_pad = batch.get('input_ids'), batch.get('attention_mask'), _model_pad_id(model)
     if ids is None or mask is None or model_pad is None or not _finds_its_row_by_pads(model): return batch
     pads = mask == 0
@@ -324,7 +324,7 @@ def check_tokens(
     model, tokenizer,
     encoded, # a Dataset with input_ids
 ):
-    "Raise a `ValueError` for a text without tokens, and for tokens that `model` does not embed"
+    "Raise a `ValueError` if a text has no tokens, or if `model` does not embed one of its tokens"
     count = _embedded(model)
     has_lengths = 'length' in encoded.column_names
     lengths = encoded['length'][:] if has_lengths else [len(ids) for ids in encoded['input_ids']]

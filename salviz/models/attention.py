@@ -162,13 +162,13 @@ class Maps:
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
     def allowed(self, layer) -> torch.Tensor: # bool [batch, 1, query, key]
-        "Return the keys that each query may attend in `layer`, before `drop`; all False if only padding is in reach"
+        "Return the keys that each query of `layer` may attend to, before `drop`; all False if these are only padding"
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
 
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
-        "Return the keys that each query did attend in this pass: allowed and not dropped"
+        "Return the keys that each query attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
@@ -189,7 +189,7 @@ def _structure(
     attention_mask, # bool [batch, 1, query, key] or None
     is_causal=None, # argument of the call
 ):
-    "Return the keys that each query may attend, bool and broadcastable to [batch, heads, query, key]; None for all"
+    "Return the keys that each query may attend to, bool, broadcastable to [batch, heads, query, key]; None: all"
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
             raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
@@ -215,7 +215,7 @@ def _protected_keep(
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
-    "Return `x` if it broadcasts to `shape`, else raise an error about the argument `name`"
+    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument `name`"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
                          f'got {list(x.shape)}')
@@ -266,7 +266,7 @@ def _capture(maps, layer, A):
 
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
-    "Compute the attention of one layer as its `Maps` require; use the fused kernel if it has none"
+    "Compute the attention of one layer as its `Maps` require; use the fused kernel if it is not observed"
     maps = getattr(module.config, '_maps', None)
     attend = sdpa_attention_forward if maps is None else maps._attend
     return attend(module, query, key, value, attention_mask, **kwargs)
@@ -308,7 +308,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that observe attention modules outside the registry, as `maps` requires; None: do nothing"
+    "Hooks that observe attention modules outside the registry for `maps`; they do nothing if it is None"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -359,11 +359,11 @@ def _observed(config, maps, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #065
 def _begin_pass(stack, args):
-    "Forward pre-hook of the observed base model: discard the previous pass, even if an exception ended it"
+    "Discard the previous pass, even if an exception ended it; the forward pre-hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._begin()
 
 def _end_pass(stack, args, output):
-    "Forward hook of the observed base model: check that every layer was called"
+    "Check that every layer was called; the forward hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._end()
 
 # %% ../../nbs/03_models/01_attention.ipynb #066
@@ -394,7 +394,7 @@ def _switched(stack, maps, part=None, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
 class _EagerStance:
-    "The number of blocks, in all threads, that need uncompiled passes; torch has one stance for all of them"
+    "A counter of the blocks, in all threads, that need uncompiled passes, since torch has one stance for all threads"
     lock, blocks, stance = threading.Lock(), 0, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
@@ -453,7 +453,7 @@ def _inputs_to_try(stack) -> dict:
 # %% ../../nbs/03_models/01_attention.ipynb #tr05
 @contextmanager
 def _without_trace(stack):
-    "Run `stack` in eval mode, without gradients and hooks, inside the block; restore everything afterwards"
+    "Run `stack` in eval mode without gradients and hooks inside the block; restore everything afterwards"
     modules = list(stack.modules())
     modes = [(m, m.training) for m in modules]
     hooks = [(m, name, m.__dict__[name]) for m in modules for name in ('_forward_pre_hooks', '_forward_hooks')
@@ -471,7 +471,7 @@ def _without_trace(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr07
 def _alike(ours, theirs) -> bool:
-    "Return whether `ours` equals `theirs`, where finite, up to rounding in its dtype"
+    "Return whether the finite values of `ours` equal `theirs`, up to rounding in its dtype"
     finite = theirs.isfinite()
     gap = torch.where(finite, ours - theirs, 0.).abs().max()
     units = 4 if theirs.element_size() == 2 else 64
@@ -480,7 +480,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Return a description of what `module` does beyond a softmax of masked scores; None if nothing"
+    "Describe what `module` computes beyond a softmax of masked scores; None if nothing"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -509,7 +509,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08
 class _Trial(Maps):
-    "Replacement for `Maps` in a trial pass: counts attention calls and compares each with eager attention"
+    "A replacement for `Maps` in a trial pass, which compares each attention call with eager attention"
     def __init__(self, stack):
         super().__init__(type(stack).__name__)
         self.calls, self.entry = [], None # calls: (module, current entry of the outermost module list, heads)
@@ -557,7 +557,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Run the trial of `stack`: one pass with its own eager attention, one with the attention function of this library"
+    "Run `stack` once with its own eager attention and once with the attention function of this library"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -580,7 +580,7 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12
 @dataclass(frozen=True)
 class _Found:
-    "Result of a model's trial for one part"
+    "The result of a model's trial for one part"
     numbers:tuple    # of int: the layer of each attention call of a pass, in order
     heads:tuple      # of int: all numbers of heads, in ascending order
     reason:str=None  # why the part cannot be observed
@@ -624,7 +624,7 @@ _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='Modern
                 xlnet='RoBERTa', led='BART')
 
 def _without_trial(stack):
-    "Return why `stack` cannot be observed, whatever its trial shows, and what to do instead; None if it can"
+    "Return the reason why `stack` cannot be observed even without a trial, and what to do instead; None if it can"
     inside = [(name, m) for name, m in stack.named_modules() if m is not stack and isinstance(m, PreTrainedModel)]
     two_sided = {'encoder', 'decoder'} <= {*attention_parts(stack)}
     if not two_sided and any(vars(m.config) is not vars(stack.config) for _, m in inside):
@@ -635,7 +635,7 @@ def _without_trial(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr14b
 def _reason(model, part):
-    "Return why `part` of `model` cannot be observed and what to do instead; None if it can"
+    "Return the reason why `part` of `model` cannot be observed, and what to do instead; None if it can"
     stack, found = attention_stack(model), None
     if isinstance(model, nn.DataParallel):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
@@ -788,7 +788,7 @@ def query_key(
     head:int,    # index among the query heads
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
 ) -> QueryKey:
-    "Return the queries and keys of one head of `model` as they enter their product"
+    "Return the queries and keys of one attention head of `model`, just before they are multiplied"
     _check_eval_mode(model, 'query_key')
     stack, name, problem = check_part(model, part)[1], _named(model, part), ''
     (layer,), heads = check_layers(model, layer, 'layer', part), head_count(model, part)
@@ -809,7 +809,7 @@ def query_key(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the modules that run one attention layer each of `part` of `model`, in order; ALBERT's runs them all"
+    "Return the module that runs each attention layer of `part` of `model`, in order; in ALBERT, one runs all layers"
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))
@@ -842,7 +842,7 @@ class _PassCache:
         return forward
 
     def again(self, x, times):
-        "Repeat `x` for a batch that contains every example `times` times"
+        "Repeat `x` for a batch that contains each example `times` times"
         return (x.repeat(times, *[1] * (x.dim() - 1)) if times > 1 and isinstance(x, torch.Tensor) and x.dim()
                 and len(x) == self.rows else x)
 
@@ -861,7 +861,7 @@ def cached_layers(
     inputs:dict,
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    "Let passes in the block start at a given layer; yields a function that selects the layer by its number"
+    "Make passes inside the block start at a later layer; yields a function that selects it by its number"
     _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)

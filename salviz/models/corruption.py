@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 def _characters(tokenizer, texts):
-    "Return all characters of `texts` after the normalisation of `tokenizer`, sorted"
+    "Return all characters of `texts` after normalisation by `tokenizer`, sorted"
     characters = set()
     for text in texts:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
@@ -195,7 +195,7 @@ def _joined(tokenizer, parts, block):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #023
 def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of texts longer than `block`)
-    "Return `texts` with those that are longer than `block` replaced by their words"
+    "Split the `texts` that are longer than `block` into their words"
     bad = [i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()]
     if bad:
         raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or not a '
@@ -218,7 +218,7 @@ def pack_texts(
     tokenizer,
     block=512, # maximum number of tokens in a row, special ones included
 ): # the same type as `data`, with only the column `text`
-    "Join consecutive texts to rows with as many tokens as fit into `block`, in order and without losing any text"
+    "Join consecutive texts into rows of at most `block` tokens, in order and without losing any text"
     _check_block(block, tokenizer)
     single = not isinstance(data, dict)
     packed, long, total = {}, 0, 0
@@ -270,7 +270,7 @@ _PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 _Fraction = Annotated[float, Interval(ge=0, le=1)]
 
 def _ordinary_ids(tokenizer):
-    "Return the ids of the vocabulary that are not special tokens"
+    "Return the ids of the tokens in the vocabulary that are not special"
     special = {*tokenizer.all_special_ids}
     return torch.tensor([i for i in range(len(tokenizer)) if i not in special])
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def forked_random(
     seed=None, # seed of the generators inside the block; None keeps their state
 ):
-    "Restore the global generators of Python, numpy and torch (CPU and CUDA) after the block"
+    "Restore the global random generators of Python, numpy and torch (CPU and CUDA) after the block"
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     try:
@@ -62,7 +62,7 @@ def undisturbed(
     training=False, # mode of the model inside the block
     seed=None,      # seed of the generators inside the block; None keeps their state
 ):
-    "Run and differentiate `model` inside the block; restore it and all global generators afterwards"
+    "Run and differentiate `model` inside the block; restore the model and all global random generators afterwards"
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if training else []
@@ -89,7 +89,7 @@ def twin(model):
     return copied.eval()
 
 def weights_version(model) -> int:
-    "Return a number that changes whenever weights of `model` are changed in place, for example by an optimiser"
+    "Return a number that changes whenever the weights of `model` change in place, for example by an optimiser step"
     return sum(p._version for p in model.parameters())
 
 
@@ -110,7 +110,7 @@ def full_precision(net):
 
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:
-    "Return what `model` was loaded from: a name on the Hub or the last part of a path; else its class"
+    "Return the name that `model` was loaded from: a name on the Hub or the last part of a path; else its class"
     name = model.name_or_path
     return (Path(name).name if Path(name).exists() else name) if name else type(model).__name__
 
@@ -174,7 +174,7 @@ def pooled_rows(
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
 def _is_changed(module, is_whole=False) -> bool:
-    "Return whether other code added a hook or `forward` to `module`; `is_whole`: ignore pre-hooks, which see no rows"
+    "Return whether other code added a hook or a `forward` to `module`; `is_whole`: ignore pre-hooks, which get no rows"
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the latter is set by accelerate
@@ -250,7 +250,7 @@ def is_bidirectional(model) -> bool:
 _packaged_models = 'minilm', 'movie-minilm'
 
 def _locate(name, revision):
-    "Return where to load `name` from, whether only local files may be used, and if so, why"
+    "Return the source from which `name` is loaded, whether only local files may be used, and the reason"
     if name in _packaged_models: return asset('minilm'), True, '' # 'movie-minilm' is stored as a difference from it
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')):
@@ -263,7 +263,7 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Turn errors while reading the model `name` into errors that say what to do"
+    "Convert errors while reading the model `name` into errors that say what to do"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
@@ -281,7 +281,7 @@ def _explained(name, silence):
 _left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever is_decoder is in their config
 
 def _is_decoder(config):
-    "Return whether language models with this `config` are causal; BERT and similar models are with is_decoder=True"
+    "Return whether language models with this `config` are causal; BERT and similar ones are if is_decoder=True"
     one_stack = not getattr(config, 'is_encoder_decoder', False)
     return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _left_to_right)
 
@@ -330,7 +330,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Set the same padding token for `tokenizer` and `model`"
+    "Set the padding token of `tokenizer` and use the same one in `model`"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -393,12 +393,12 @@ def _taught_file(name) -> Path:
     return Path(str(files('salviz.models')/'taught'/f'{name}.safetensors'))
 
 def is_taught(parameter:str) -> bool:
-    "Return whether the parameter with this name was trained in the packaged fine-tuned models"
+    "Return whether the packaged fine-tuned models trained the parameter with this name"
     return parameter.endswith('bias') or 'LayerNorm' in parameter or parameter.startswith('classifier.')
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; keep a head for other classes"
+    "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; a head for other classes stays"
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -410,13 +410,13 @@ def load_taught_weights(model, name):
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-4
 def new_head_note(model) -> str: # '' if its head was trained, or this is unknown
-    "Return a warning about the answers of `model` if its head is new"
+    "Return a warning that the predictions of `model` mean nothing if its head is new, else ''"
     if not getattr(model, 'has_new_head', False): return ''
     return 'The head is new and untrained: its answers are random.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return the class names in the order of a trained head that has names, as config settings; else {}"
+    "Return the names of the classes of a trained head as config settings; {} if the head has no names"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}
@@ -470,7 +470,7 @@ def load_classifier(
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def _check_task(task, num_labels, labels):
-    "Raise a `ValueError` if transformers has no head for `task`, or if it has no classes to be named"
+    "Raise a `ValueError` if transformers has no head for `task`, or if names are passed for a task without classes"
     if task not in task_heads():
         problem = (f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
                    'For time series, use the nets in salviz.models.nets')
@@ -511,7 +511,7 @@ def longest_input(
     tokenizer,
     max_length=None, # requested length; None: as long as possible, but at most 512
 ) -> int:
-    "Return the maximum number of tokens in a text, special ones included"
+    "Return the maximum number of tokens in a text, including special tokens"
     config = model.config.get_text_config() if model is not None else None
     sizes = [getattr(config, f'max_{side}position_embeddings', None) for side in ('', 'encoder_', 'decoder_')]
     limit = min((size for size in sizes if size), default=None)

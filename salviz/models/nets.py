@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
-    "Base class of the nets: initialisation, check of the input's shape, loss"
+    "The base class of the nets, with initialisation, a check of the input's shape, and the loss"
     base_model_prefix = ''
     # any_length: whether series may have a different number of steps than `config.shape`
     output_type, any_length = SequenceClassifierOutput, False
@@ -41,7 +41,7 @@ class SmallNet(PreTrainedModel):
         if hasattr(module, 'reset_parameters'): module.reset_parameters()
 
     def checked(self, x):
-        "Return the input `x` if its examples have the shape of `config.shape`, else raise an error"
+        "Return `x` if its examples have the shape `config.shape`; otherwise raise a `ValueError`"
         shape, got, skip = tuple(self.config.shape), tuple(x.shape[1:]), int(self.any_length)
         if len(shape) != len(got) or shape[skip:] != got[skip:]:
             expected = ', '.join(map(str, ('any', *shape[1:]) if skip else shape))
@@ -179,7 +179,7 @@ class SeriesLSTMConfig(PreTrainedConfig):
 
 # %% ../../nbs/03_models/04_nets.ipynb #018b
 class SeriesLSTM(SmallNet):
-    "An LSTM whose last state is read"
+    "An LSTM whose head reads the last state"
     config_class, main_input_name, salviz_task, any_length = SeriesLSTMConfig, 'values', 'series_classification', True
 
     def __init__(self, config):
@@ -224,7 +224,7 @@ class InputCellLSTMConfig(SeriesLSTMConfig):
 
 # %% ../../nbs/03_models/04_nets.ipynb #024b
 class InputCellLSTM(SeriesLSTM):
-    "An LSTM whose input at every step is a summary of all steps so far"
+    "An LSTM whose input at each step is a summary of all steps so far"
     config_class = InputCellLSTMConfig
 
     def __init__(self, config):
@@ -442,7 +442,7 @@ def _table_fault(table, tokenizer) -> str: # '' if there is none
     return ''
 
 def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size], tokenizer, its source in words)
-    "Check the word vectors in `embeddings`, with a row for each token of the tokenizer, and return them"
+    "Return the word vectors in `embeddings` after checking that each token of the tokenizer has a row"
     source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
     if of_model:
         model, source_tokenizer = embeddings
@@ -461,7 +461,7 @@ def _named_table(table, source) -> str:
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-3
 def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None, tokenizer)
-    "Return the word vectors in `embeddings` and add their size and source to the `settings` of a net of class `cls`"
+    "Return the word vectors in `embeddings`; add their size and source to the `settings` of a net of class `cls`"
     if embeddings is None and settings.get('embeddings_from') is None: return None, tokenizer
     problem = ''
     if embeddings is None:
@@ -491,7 +491,7 @@ def _classes(num_labels, labels):
 
 # %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
-    "Return the shape of an example and the class names in `data`, as loaded by `data.signals`"
+    "Return the shape of an example in `data`, as loaded by `data.signals`, and the class names"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data have the columns '
