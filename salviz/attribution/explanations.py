@@ -18,7 +18,7 @@ from annotated_types import Interval
 from tqdm import tqdm
 
 from .questions import TargetQuery, as_batch, encoded_for, settled_targets, words_of
-from .reading import check_counts, real_tokens, what_is_read
+from .reading import real_tokens, what_is_read
 from .registry import attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs
 from ..core.maths import keyed_uniform

@@ -105,8 +105,8 @@ def target_scores(
         if logits is not None: what = f'logits of shape {list(logits.shape)}'
         raise ValueError(f'{type(outputs).__name__} has {what} and so no class to explain; '
                          'define the score with target=function of (outputs, rows)')
-    classes = _target_classes(logits, target[rows] if isinstance(target, torch.Tensor) else target)
-    return _class_scores(logits, classes, score)
+    if isinstance(target, torch.Tensor): target = target[rows]
+    return _class_scores(logits, _target_classes(logits, target), score)
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #008d
 def is_of_example(target) -> bool:

@@ -350,17 +350,15 @@ def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032
 def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to the input of an example
     "Validate the argument `baselines` and return it in the form of the input"
-    if reading.is_text:
-        ids = torch.as_tensor(baselines)
-        if ids.dim() != 1 or not len(ids) or ids.is_floating_point():
-            raise ValueError(f'baselines of texts must be a list of token ids, got {baselines!r}')
-        vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in ids.tolist()]
+    values, shape = torch.as_tensor(baselines), reading.x.shape[1:]
+    if reading.is_text and values.dim() == 1 and len(values) and not values.is_floating_point():
+        vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in values.tolist()]
         return torch.stack(vectors)[:, None]
-    values = torch.as_tensor(baselines).to(reading.x)
-    if values.dim() != reading.x.dim() or values.shape[1:] != reading.x.shape[1:] or not len(values):
-        raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got '
-                         f'{list(values.shape)}')
-    return values
+    if not reading.is_text and values.dim() == reading.x.dim() and values.shape[1:] == shape and len(values):
+        return values.to(reading.x)
+    problem = f'must be an array [K, {", ".join(map(str, shape))}] of examples, got {list(values.shape)}'
+    if reading.is_text: problem = f'of texts must be a list of token ids, got {baselines!r}'
+    raise ValueError(f'baselines {problem}')
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032b
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input

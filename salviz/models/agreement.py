@@ -328,13 +328,15 @@ def check_tokens(
     count = _embedded(model)
     has_lengths = 'length' in encoded.column_names
     lengths = encoded['length'][:] if has_lengths else [len(ids) for ids in encoded['input_ids']]
-    if 0 in lengths: raise ValueError(f'the tokenizer returns no token for text {list(lengths).index(0)}; remove it')
-    if count is None or len(tokenizer) <= count or not len(encoded): return
-    top = max(map(max, encoded['input_ids']))
-    if top >= count:
-        raise ValueError(f'tokenizer returns token ids up to {top}, but {type(unwrapped(model)).__name__} embeds only '
-                         f'{count} tokens: they do not belong together; use the tokenizer of the model, or call '
-                         'model.resize_token_embeddings(len(tokenizer)) if you added tokens')
+    if 0 in lengths: fault = f'no token for text {list(lengths).index(0)}; remove it'
+    elif count is None or len(tokenizer) <= count or not len(encoded): return
+    else:
+        top = max(map(max, encoded['input_ids']))
+        if top < count: return
+        fault = (f'token ids up to {top}, but {type(unwrapped(model)).__name__} embeds only '
+                 f'{count} tokens: they do not belong together; use the tokenizer of the model, or call '
+                 'model.resize_token_embeddings(len(tokenizer)) if you added tokens')
+    raise ValueError(f'the tokenizer returns {fault}')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm27
 def as_array(x:torch.Tensor) -> np.ndarray:

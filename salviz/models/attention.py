@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Literal
 
 import torch
@@ -440,7 +441,8 @@ def _inputs_to_try(stack) -> dict:
         frames = [config.num_frames] if hasattr(config, 'tubelet_size') else [] # for videos
         return dict(pixel_values=normal(1, *frames, getattr(config, 'num_channels', 3), height, width))
     tokens = _tokens_to_try(stack)
-    ids = torch.tensor([[tokens[(7*row + i) % len(tokens)] for i in range(6)] for row in range(3)], device=stack.device)
+    chosen = [tokens[(7*row + i) % len(tokens)] for row, i in product(range(3), range(6))]
+    ids = torch.tensor(chosen, device=stack.device).view(3, 6)
     mask = torch.ones_like(ids)
     mask[1, 4:] = mask[2, :2] = 0
     every = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :4], use_cache=False)

@@ -342,12 +342,14 @@ class ReplaceTokens:
         fraction:_PositiveFraction=.15, # fraction of each sentence's tokens to draw again
     ):
         counts = torch.as_tensor(counts, dtype=torch.float64)
+        must = ''
         if counts.shape != (len(tokenizer),):
-            raise ValueError(f'counts must contain one number for each of the {len(tokenizer)} tokens, got shape '
-                             f'{tuple(counts.shape)}')
-        counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
-        if not (counts >= 0).all() or (counts > 0).sum() < 2:
-            raise ValueError('counts must be numbers of at least 0, with at least two ordinary tokens above 0')
+            must = f'contain one number for each of the {len(tokenizer)} tokens, got shape {tuple(counts.shape)}'
+        else:
+            counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
+            is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
+            if not is_sound: must = 'be numbers of at least 0, with at least two ordinary tokens above 0'
+        if must: raise ValueError(f'counts must {must}')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 
     @classmethod
