@@ -48,9 +48,11 @@ def _dropout_fault(after_dropout, method:str, training) -> str: # '' if there is
 # %% ../../nbs/04_attribution/07_attention.ipynb #051a
 pseudo_labels = 'fixed', 'each_step'
 
-def _path_fault(nodes, pseudo_label, method:str, target) -> str: # '' if there is none
+def _path_fault(nodes, steps, pseudo_label, method:str, target) -> str: # '' if there is none
     "Return the reason why there is no path for `nodes`, or none on which labels are predicted for `pseudo_label`"
     is_path = method == 'integrated_gradients'
+    if is_path and isinstance(nodes, int) and isinstance(steps, int) and nodes > steps > 0:
+        return f'nodes must be at most steps={steps}, whose sum they represent, got {nodes}'
     if nodes is not None and not is_path:
         return f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out"
     if pseudo_label == 'fixed': return ''
@@ -126,7 +128,7 @@ def attention_attribution(
     check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)
     check_target(target, len(every_row(inputs)))
-    fault = _dropout_fault(after_dropout, method, training) or _path_fault(nodes, pseudo_label, method, target)
+    fault = _dropout_fault(after_dropout, method, training) or _path_fault(nodes, steps, pseudo_label, method, target)
     if dtype not in (None, torch.bfloat16):
         fault = (f'dtype must be None or torch.bfloat16, got {dtype}; '
                  'float16 is not supported, since small gradients underflow in it')
@@ -194,8 +196,6 @@ def _integrated_attention(model, inputs, target, layers, training, seed, steps, 
     if batch_size is None: batch_size = rows_at_once(model, row_tokens(model, inputs), most_places([target], rows))
     check_counts(steps=steps, batch_size=batch_size)
     if nodes is not None: check_counts(nodes=nodes)
-    if nodes is not None and nodes > steps:
-        raise ValueError(f'nodes must be at most steps={steps}, whose sum they represent, got {nodes}')
     if isinstance(target, str) and pseudo_label == 'fixed':
         with undisturbed(model, training=training, seed=seed): target = predicted_classes(model, inputs, rows)
     layers, is_query = check_layers(model, layers, part=part), _real_queries(model, inputs, part)[:, None, :, None]

@@ -92,13 +92,13 @@ def _regular_header(text) -> list: # None: the file has an error
     finally: csv.field_size_limit(limit)
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
-def _checked_separator(path, line):
-    "Raise a `ValueError` if the columns of the header `line` are separated by anything but commas"
-    other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
-    if other:
-        raise ValueError(f'{path}: the header is a single column, {line!r}; if the separator is {other!r}, read the '
-                         f'file with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
-                         'codes such as 001)')
+def _separator_fault(name, line) -> str: # '' if there is none
+    "Return the reason why the columns of the header `line` of the file `name` are not separated by commas"
+    other = next((c for c in ';\t|' if c in line), None)
+    if ',' in line or other is None: return ''
+    return (f': the header is a single column, {line!r}; if the separator is {other!r}, read the '
+            f'file with pandas.read_csv({name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
+            'codes such as 001)')
 
 def _header_fault(header) -> str: # '' if there is none
     "Return a description of the duplicate column names in `header`"
@@ -132,10 +132,10 @@ def read_csv(
     "Return the table in the CSV file at `path`; raise a `ValueError` that names the line of a malformed row"
     path = checked_file(path)
     text = read_utf8(path)
-    _checked_separator(path, text.lstrip().splitlines()[0])
-    header = _regular_header(text)
-    if header is None: raise ValueError(f'{path}{_rows_fault(_fields(path, text))}')
-    checked_header(path, header)
+    fault, header = _separator_fault(path.name, text.lstrip().splitlines()[0]), _regular_header(text)
+    if not fault and header is None: fault = _rows_fault(_fields(path, text))
+    if not fault: fault = _header_fault(header)
+    if fault: raise ValueError(f'{path}{fault}')
     if missing: return pd.read_csv(io.StringIO(text, newline=''), index_col=False, low_memory=False)
     table = pd.read_csv(io.StringIO(text, newline=''), index_col=False, keep_default_na=False, dtype=object)
     table.attrs['as_written'] = True

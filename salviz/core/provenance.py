@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from .files import checked_file
 from .run_files import _unsealed, sealed, to_json
 from .runs import Run
 from .snapshots import Snapshot, decode_snapshot, encode_snapshot
@@ -407,8 +408,7 @@ def read_stamp(
     path, # of a .pdf, .svg or .png file
 ) -> dict:
     "Return the record of how the file at `path` was made, from its metadata"
-    path = Path(path)
-    if not path.is_file(): raise FileNotFoundError(f'read_stamp: file {path} does not exist')
+    path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)
     if fault: raise ValueError(f'{path} {fault}')

@@ -300,12 +300,15 @@ def _format_fault(meta) -> str: # '' if there is none
     return ''
 
 def _read_meta(
-    f,        # binary file at its beginning
-    size:int, # its length in bytes
+    f,                # binary file at its beginning
+    size:int,         # its length in bytes
+    is_checked=False, # whether to check the types of all entries
 ) -> dict:
     "Return the header of a stored snapshot; raise a `ValueError` with the reason if `f` is not a snapshot"
     meta = read_header(f, size, 'salviz.snapshot')
-    if fault := _format_fault(meta): raise ValueError(fault)
+    fault = _format_fault(meta)
+    if is_checked and not fault: fault = _meta_fault(meta)
+    if fault: raise ValueError(fault)
     return meta
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b
@@ -332,8 +335,7 @@ def _meta_fault(meta:dict) -> str: # '' if there is none
 # %% ../../nbs/01_core/12_snapshots.ipynb #039
 def decode_snapshot(data:bytes) -> Snapshot:
     "Return the snapshot stored in `data`; raise a `ValueError` with the reason if it is damaged"
-    meta = _read_meta(io.BytesIO(data), len(data))
-    if fault := _meta_fault(meta): raise ValueError(fault)
+    meta = _read_meta(io.BytesIO(data), len(data), is_checked=True)
     try:
         stored = safetensors.numpy.load(data)
         _check_arrays(stored, meta['checksum'], meta['stored'])

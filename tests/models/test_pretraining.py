@@ -192,10 +192,10 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
         with pytest.raises(TypeError, match='pass fraction alone'): make(share=.3, fraction=.3)
 
 @pytest.mark.parametrize('make,reason', [
-    (lambda t: MaskTokens(t, fraction=0), 'fraction must be above 0 and at most 1, got 0'),
-    (lambda t: MaskTokens(t, fraction=1.2), 'fraction must be above 0'),
+    (lambda t: MaskTokens(t, fraction=0), 'fraction must be a number between 0 and 1'),
+    (lambda t: MaskTokens(t, fraction=1.2), 'fraction must be a number between 0 and 1'),
     (lambda t: MaskTokens(t, masked=.8, replaced=.3), 'masked and replaced must not sum to more than 1'),
-    (lambda t: MaskTokens(t, masked=-1), 'masked must be from 0 to 1'),
+    (lambda t: MaskTokens(t, masked=-1), 'masked must be a number between 0 and 1'),
     (lambda t: ReplaceTokens(t, torch.ones(5)),
      r'counts must contain one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
