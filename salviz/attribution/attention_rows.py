@@ -23,8 +23,9 @@ from ..models.patches import patch_grid
 def _chosen_heads(maps, heads):
     "Select the `heads` (None: all, an int or a list) of `maps` [..., heads, query, key]"
     if heads is None: return maps
-    if np.ndim(heads) == 0: heads = [heads]
-    chosen, count = list(heads), maps.shape[-3]
+    chosen, count = heads, maps.shape[-3]
+    if np.ndim(heads) == 0: chosen = [heads]
+    chosen = list(chosen)
     if not chosen or not all(whole(h) and -count <= h < count for h in chosen):
         raise ValueError(f'heads must be from 0 to {count - 1} (or -{count} to -1), got {heads!r}')
     return maps[..., [int(h) for h in chosen], :, :]
