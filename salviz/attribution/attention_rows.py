@@ -14,6 +14,7 @@ from .questions import whole
 from .reading import gradients_of, only_read, real_tokens, renumbered
 from .registry import attribution
 from ..core.maths import rollout
+from ..core.validation import check_choice
 from ..models.attention import observe
 from ..models.loading import pooled_rows
 from ..models.patches import patch_grid
@@ -22,7 +23,9 @@ from ..models.patches import patch_grid
 def _chosen_heads(maps, heads):
     "Select the `heads` (None: all, an int or a list) of `maps` [..., heads, query, key]"
     if heads is None: return maps
-    chosen, count = [heads] if np.ndim(heads) == 0 else list(heads), maps.shape[-3]
+    chosen, count = heads, maps.shape[-3]
+    if np.ndim(heads) == 0: chosen = [heads]
+    chosen = list(chosen)
     if not chosen or not all(whole(h) and -count <= h < count for h in chosen):
         raise ValueError(f'heads must be from 0 to {count - 1} (or -{count} to -1), got {heads!r}')
     return maps[..., [int(h) for h in chosen], :, :]
@@ -38,20 +41,21 @@ def _attention_and_gradients(
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
-        A = [maps[l] for l in maps.layers]
-        gradients = [g if len(A) > 1 else g[None]
-                     for g in (gradients_of(reading.scores_of(outputs), A, reading.create_graph)
-                               if differentiate else ())]
+        A, gradients = [maps[l] for l in maps.layers], []
+        if differentiate: gradients = gradients_of(reading.scores_of(outputs), A, reading.create_graph)
+        if len(A) == 1: gradients = [g[None] for g in gradients]
         allowed = torch.stack([maps.allowed(l) for l in maps.layers]) & real_tokens(reading.inputs)[:, None, :, None]
-    A = torch.stack(A) if reading.create_graph else torch.stack(A).detach()
+    A = torch.stack(A)
+    if not reading.create_graph: A = A.detach()
     A = _chosen_heads(torch.where(allowed, A, 0.), heads)
-    return A, _chosen_heads(torch.where(allowed, torch.stack(gradients), 0.), heads) if differentiate else None
+    if not differentiate: return A, None
+    return A, _chosen_heads(torch.where(allowed, torch.stack(gradients), 0.), heads)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052c
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
     """Return the pooled row of maps [rows, query, key], or the mean over real rows; `row` None: the pooled row if the
     head reads one row"""
-    if row not in (None, 'pooled', 'mean'): raise ValueError(f"row must be 'pooled', 'mean' or None, got {row!r}")
+    check_choice('row', row, ('pooled', 'mean', None))
     real = real_tokens(reading.inputs).expand(A.shape[:2])
     if row != 'mean':
         try: return A[torch.arange(len(A), device=A.device), pooled_rows(reading.model, reading.inputs)]
@@ -87,7 +91,7 @@ def _by_attention(reading, *, layers=-1, heads=None, row=None):
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054b
 @attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True, is_one_pass=True)
 def _by_rollout(reading, *, residual=.5, heads=None, row=None):
-    "Return a row of attention rollout through all layers"
+    "Return the values in one row of attention rollout through all layers"
     A, _ = _attention_and_gradients(reading, None, heads, differentiate=False)
     A, rolled = A.cpu().double().numpy(), reading.x.new_zeros(len(reading), *A.shape[-2:])
     for i, real in enumerate(real_tokens(reading.inputs).expand(rolled.shape[:2])):

@@ -64,7 +64,7 @@ def packed(
     copies=1,           # copies of each that are read, or a function of its length
     rows_that_fit=None, # function of a length: number of rows of this length in a pass
 ) -> list: # of int64 arrays: indices of the examples in each pack; the longest first
-    "Group examples of similar length; the copies of a pack fit into one pass unless it has only one example"
+    "Group examples of similar length so that the copies of a group fit into one pass, unless it has only one example"
     lengths = np.asarray(lengths)
     packs, padding, longest, most, times = [], 0, 0, 0, 0
     for i in np.argsort(-lengths, kind='stable'):

@@ -12,8 +12,8 @@ import warnings
 import numpy as np
 import torch
 
-from .reading import (every_row, is_of_example, packs_of, places_of, rows_of, target_scores,
-                                        what_is_read)
+from .reading import (every_row, is_of_example, packs_of, places_of, rows_of, shape_or_value,
+                                        target_scores, what_is_read)
 from ..core.text import align_batch
 from ..data.signals import SignalCollator, encode_signals
 from ..data.texts import Collator, encode, encode_texts, model_inputs
@@ -39,6 +39,16 @@ def _text_columns(inputs) -> tuple: # (texts, pairs or None)
                      f'words, got a list of {", ".join(sorted(kinds))}')
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011b
+def _data_fault(data) -> str: # '' if there is none
+    "Return the reason why `data` is not a list of texts or a split"
+    if isinstance(data, dict):
+        return (f"must be one split, got a dictionary of {', '.join(map(str, data))}; pass one of them, "
+                "such as data['test']")
+    if not hasattr(data, 'column_names') and not isinstance(data, (list, tuple)):
+        return f'must be a list of texts or of pairs (tuples), or a split of a data set, got {type(data).__name__}'
+    if len(data): return ''
+    return 'is empty; pass at least one example'
+
 def encoded_for(
     model,
     # list of texts, of pairs (tuples) or of lists of words; a split, loaded or encoded
@@ -49,14 +59,8 @@ def encoded_for(
     # (encoded Dataset, function: list of its rows -> batch, order: indices that group texts of similar length)
 ) -> tuple:
     "Encode `data` for `model` and return it with a function that creates batches"
-    if isinstance(data, dict):
-        raise ValueError(f"data must be one split, got a dictionary of {', '.join(map(str, data))}; pass one of them, "
-                         "such as data['test']")
+    if fault := _data_fault(data): raise ValueError(f'data {fault}')
     columns = getattr(data, 'column_names', None)
-    if columns is None and not isinstance(data, (list, tuple)):
-        raise ValueError('data must be a list of texts or of pairs (tuples), or a split of a data set, got '
-                         f'{type(data).__name__}')
-    if not len(data): raise ValueError('data is empty; pass at least one example')
     if columns is not None:
         data, notes = agreed_split(model, data, _is(target, 'gold'))
         for note in notes: warnings.warn(note, stacklevel=4)
@@ -88,7 +92,7 @@ def words_of(
     inputs,         # as in `as_batch`
     tokenizer=None,
 ) -> list:          # of lists of str; None if `inputs` are not texts
-    "Return the words of each text in `inputs`, as written"
+    "Return the words of each text in `inputs` as they are written"
     columns = getattr(inputs, 'column_names', None)
     if isinstance(inputs, dict) or columns is not None and 'text' not in columns: return None
     if columns is None: texts, pairs = _text_columns(inputs)
@@ -119,6 +123,13 @@ def whole(x) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #017b
+def _score_fault(model, name, batch, target) -> str: # '' if there is none
+    "Return the reason why the task `name` of `model` has no score `target` in `batch`"
+    if name is None: return f'{type(model).__name__} has no head with a score to explain;'
+    needs_labels = _is(target, 'gold') or tasks[name].teacher_forced and _is(target, 'predicted')
+    if not needs_labels or 'labels' in batch: return ''
+    return f'target={target!r} of {name} needs labels, but these data have none; add them, or'
+
 def score_target(
     model,
     batch:dict,         # tensors on the device of `model`
@@ -130,34 +141,32 @@ def score_target(
     (outputs, rows)"""
     if callable(target): return target
     name = head_task(model)
-    remedy = 'define the score with target=function of (outputs, rows)'
-    if name is None: raise ValueError(f'{type(model).__name__} has no head with a score to explain; {remedy}')
-    task, classes = tasks[name], tasks[name].scores_classes
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
-    if _is(target, 'gold') or task.teacher_forced and _is(target, 'predicted'):
-        if 'labels' not in batch:
-            raise ValueError(f'target={target!r} of {name} needs labels, '
-                             f'but these data have none; add them, or {remedy}')
-        if _is(target, 'gold') and task.one_class: return batch['labels']
-        if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])
+    if fault := _score_fault(model, name, batch, target):
+        raise ValueError(f'{fault} define the score with target=function of (outputs, rows)')
+    task, classes = tasks[name], tasks[name].scores_classes
+    if _is(target, 'gold') and task.one_class: return batch['labels']
+    if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:
         return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
     if whole(target) and task.causal and 0 <= target < model.get_input_embeddings().num_embeddings:
         labels = task.unlabelled(batch)
         return attribution_target(task, batch, torch.where(labels == -100, labels, int(target)))
     if not _is(target, 'predicted'):
-        one = (f'a class from 0 to {model.config.num_labels - 1}, ' if classes else
-               'the id of a possible next token, ' if task.causal else '')
+        one = ''
+        if task.causal: one = 'the id of a possible next token, '
+        if classes: one = f'a class from 0 to {model.config.num_labels - 1}, '
         raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for "
                          f"{type(model).__name__} ({name}), "
                          f'got {target!r}')
     if classes: return 'predicted'
     if task.per_token and 'labels' not in batch: batch = batch | dict(labels=task.unlabelled(batch))
-    parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size or 32)]
-    def predicted(part):
-        with logits_at(model, task.places(part['labels']) if task.per_token else None):
-            return task.predicted(model(**model_inputs(part, model)), part)
-    with undisturbed(model), torch.no_grad(): labels = torch.cat([predicted(part) for part in parts])
+    groups = every_row(batch).split(batch_size or 32)
+    def predicted(rows):
+        part, places = {k: v[rows] for k, v in batch.items()}, None
+        if task.per_token: places = task.places(part['labels'])
+        with logits_at(model, places): return task.predicted(model(**model_inputs(part, model)), part)
+    with undisturbed(model), torch.no_grad(): labels = torch.cat(list(map(predicted, groups)))
     return attribution_target(task, batch | dict(labels=labels), labels, of_prediction=True)
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018
@@ -171,32 +180,30 @@ def target_rows(
     if _is(target, 'predicted'): return logits.argmax(-1)[None]
     if _is(target, 'each'): return torch.arange(classes, device=logits.device)[:, None].expand(classes, count)
     if rows is not None: count = len(every_row(batch))
-    if gold:
-        target = batch.get('labels')
-        if not isinstance(target, torch.Tensor) or target.dtype != torch.int64 or target.shape != (count,):
-            raise ValueError("target='gold' needs one class per example in the batch's labels (int64 [batch]), but "
-                             "there are none: pass a class, or use 'predicted'")
-    if whole(target): chosen = torch.full((1, count), int(target), device=logits.device)
-    elif isinstance(target, torch.Tensor) and target.dtype == torch.int64 and target.shape == (count,):
-        chosen = target.to(logits.device)[None]
+    if gold: target = batch.get('labels')
+    is_classes = isinstance(target, torch.Tensor) and target.dtype == torch.int64 and target.shape == (count,)
+    if whole(target) and not gold: chosen = torch.full((1, count), int(target), device=logits.device)
+    elif is_classes: chosen = target.to(logits.device)[None]
     else:
-        got = f'{target.dtype} {list(target.shape)}' if isinstance(target, torch.Tensor) else repr(target)
-        raise ValueError("target must be 'predicted', 'gold', 'each', a class, an int64 tensor with one class per "
-                         f"example (here {count}) "
-                         f'or a function of (outputs, rows), got {got}')
+        problem = ("target must be 'predicted', 'gold', 'each', a class, an int64 tensor with one class per "
+                   f'example (here {count}) or a function of (outputs, rows), got {shape_or_value(target)}')
+        if gold:
+            problem = ("target='gold' needs one class per example in the batch's labels (int64 [batch]), "
+                       "but there are none: pass a class, or use 'predicted'")
+        raise ValueError(problem)
     least, most = chosen.min().item(), chosen.max().item()
+    problem = f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}'
     if gold and most >= classes:
-        raise ValueError(f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
-                         f"{classes - 1}: the data have more "
-                         f'classes than the head; load the model with num_labels={most + 1} or more')
-    if least < 0 or most >= classes:
-        raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}')
+        problem = (f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
+                   f'{classes - 1}: the data have more classes than the head; load the model with '
+                   f'num_labels={most + 1} or more')
+    if least < 0 or most >= classes: raise ValueError(problem)
     if rows is None: return chosen
     return chosen[:, rows]
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018a
 class TargetQuery:
-    "The targets of each example of `batch`, determined from the outputs for it, and their scores"
+    "The targets of each example in `batch`, determined from the outputs for it, and their scores"
     def __init__(self, model, batch:dict, target, batch_size=None):
         task = tasks.get(head_task(model))
         by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
@@ -226,7 +233,8 @@ class TargetQuery:
         order = torch.cat([rows for rows, *_ in self.parts]).argsort()
         scores = torch.cat([score for *_, score in self.parts], -1)[:, order]
         if callable(self.target): return [self.target], scores
-        return [torch.cat(classes)[order] for classes in zip(*(targets for _, targets, _ in self.parts))], scores
+        targets = zip(*[targets for _, targets, _ in self.parts])
+        return [torch.cat(classes)[order] for classes in targets], scores
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018ab
 @torch.no_grad()

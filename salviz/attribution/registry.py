@@ -71,20 +71,24 @@ attributions = {} # {name: `Attribution`}
 _modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # modules of this package that register attributions
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008b
+def _attribution_fault(new) -> str: # '' if there is none
+    "Return the reason why the attribution `new` cannot be registered"
+    existing = attributions.get(new.name)
+    if existing and existing.function.__qualname__ != new.function.__qualname__:
+        return f'attribution {new.name!r} already exists; choose another name'
+    if new.says not in meanings: return f'{new.name}: says must be one of {", ".join(meanings)}, got {new.says!r}'
+    try: cited(new.cite)
+    except ValueError as e: return f'{new.name}: cite {e}'
+    return ''
+
 def attribution(
     name:str,
     **facts, # properties, the fields of `Attribution`
 ):
     "Register the decorated function as the attribution `name`"
     def register(function):
-        existing = attributions.get(name)
-        if existing and existing.function.__qualname__ != function.__qualname__:
-            raise ValueError(f'attribution {name!r} already exists; choose another name')
         new = Attribution(name, function, **facts)
-        if new.says not in meanings:
-            raise ValueError(f'{name}: says must be one of {", ".join(meanings)}, got {new.says!r}')
-        try: cited(new.cite)
-        except ValueError as e: raise ValueError(f'{name}: cite {e}') from None
+        if fault := _attribution_fault(new): raise ValueError(fault)
         attributions[name] = new
         return function
     return register

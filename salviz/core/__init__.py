@@ -1,4 +1,4 @@
-"What everything stands on, numpy only: maths, words, files, text, assets, runs, names."
+"Basic tools for all other packages, without torch: maths, words, files, text, assets, runs, names."
 from salviz import lazy_names
 
 __getattr__ = lazy_names(__name__)

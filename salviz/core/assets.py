@@ -89,7 +89,8 @@ def members(
     names=None, # one or several names of assets or groups, or 'all'; None = the assets without a group
 ) -> list: # of names of assets
     "Return the assets that `names` refer to; raise a `ValueError` for an unknown name"
-    groups = {a.group: [n for n, b in _assets.items() if b.group == a.group] for a in _assets.values()}
+    groups = {}
+    for name, described in _assets.items(): groups.setdefault(described.group, []).append(name)
     if names is None: return groups['']
     names = [names] if isinstance(names, str) else list(names)
     by_name = {**{n: [n] for n in _assets}, **{g: of_group for g, of_group in groups.items() if g}, 'all': [*_assets]}
@@ -101,7 +102,7 @@ def members(
 
 # %% ../../nbs/01_core/02_assets.ipynb #018
 def cache_dir() -> Path:
-    "Return the folder of all assets: the environment variable SALVIZ_CACHE, else salviz in the user's cache folder"
+    "Return the folder that contains all assets: $SALVIZ_CACHE if it is set, else salviz in the user's cache folder"
     return Path(os.environ.get('SALVIZ_CACHE') or user_cache_path('salviz', appauthor=False)).expanduser().absolute()
 
 def _place(name) -> Path:
@@ -122,14 +123,14 @@ def _shell_command(
 def asset(
     name:str, # a key of `_assets`
 ) -> Path: # the folder with its files
-    "Return the folder of the fetched asset `name`; never download it"
+    "Return the folder of the asset `name`, which must have been fetched before; nothing is downloaded"
     if name not in _assets: raise ValueError(f'unknown asset {name!r}; available: {", ".join(_assets)}')
     place, command = _place(name), _shell_command('fetch', _assets[name].group)
-    if not place.is_dir():
-        raise FileNotFoundError(f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`')
     missing = [f for f in _assets[name].names if not (place/f).is_file()]
-    if missing: raise FileNotFoundError(f'{place} lacks {", ".join(missing)}: run `{command} --force`')
-    return place
+    if not missing: return place
+    problem = f'{place} lacks {", ".join(missing)}: run `{command} --force`'
+    if not place.is_dir(): problem = f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`'
+    raise FileNotFoundError(problem)
 
 # %% ../../nbs/01_core/02_assets.ipynb #026
 def _download(asset:Asset, folder:Path) -> Path:
@@ -180,7 +181,7 @@ def _copy(read, inside, files, folder):
 
 # %% ../../nbs/01_core/02_assets.ipynb #034
 def _fetch_one(name, force, say):
-    "Download the asset `name` unless it is cached, or always with `force`; pass progress messages to `say`"
+    "Download the asset `name` unless it is cached (`force`: always); pass progress messages to `say`"
     place = _place(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -222,17 +223,16 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of it
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    "Return why the Hub cannot be reached for `name`; raise a `ValueError` if it has no such name or `revision`"
+    "Return the reason why the Hub cannot be reached; raise a `ValueError` if it does not have `name` or `revision`"
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
     except GatedRepoError:
-        raise ValueError(f'access to {name!r} on the Hub is restricted: '
-                         'accept its terms there and run `hf auth login`') from None
-    except RevisionNotFoundError:
-        raise ValueError(f'the {kind} {name!r} on the Hub has no revision {revision!r}') from None
+        problem = f'access to {name!r} on the Hub is restricted: accept its terms there and run `hf auth login`'
+    except RevisionNotFoundError: problem = f'the {kind} {name!r} on the Hub has no revision {revision!r}'
     except (RepositoryNotFoundError, HFValidationError):
-        raise ValueError(f'the Hub has no {kind} named {name!r}, or you have no access to it') from None
+        problem = f'the Hub has no {kind} named {name!r}, or you have no access to it'
     # a broad except, because the HTTP client of huggingface_hub, and with it the errors, has changed between versions
     except Exception as e: return f'{type(e).__name__}: {e}'.partition('\n')[0]
-    return ''
+    else: return ''
+    raise ValueError(problem)

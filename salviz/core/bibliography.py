@@ -181,22 +181,21 @@ def bibtex(name:str) -> str:
 _entry = re.compile(r'\s*@([A-Za-z]+)\s*\{\s*([^\s,{}"#%~\\\\]+)\s*,')
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #010b
-def _entry_key(
+def _entry_fault(
     text:str, # a BibTeX entry
-) -> str:
-    "Return the key of the BibTeX entry `text`; raise a `ValueError` with the reason if it is malformed"
+) -> str: # '' if there is none
+    "Return the reason why `text` is not a well-formed BibTeX entry"
     m = _entry.match(text)
-    if not m or m[1].lower() in ('comment', 'string', 'preamble'):
-        raise ValueError('does not begin like @article{key, ...')
+    if not m or m[1].lower() in ('comment', 'string', 'preamble'): return 'does not begin like @article{key, ...'
     depth = 0
     for i, c in enumerate(text):
         escaped = i and text[i - 1] == '\\'
         depth += (c == '{' and not escaped) - (c == '}' and not escaped)
-        if depth < 0: raise ValueError('closes a brace that was not opened')
+        if depth < 0: return 'closes a brace that was not opened'
         if c == '}' and not depth and text[i + 1:].strip():
-            raise ValueError('continues after its last brace; pass several entries as a list')
-    if depth: raise ValueError('has a brace that is not closed')
-    return m[2]
+            return 'continues after its last brace; pass several entries as a list'
+    if depth: return 'has a brace that is not closed'
+    return ''
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #010c
 def cited(
@@ -207,11 +206,12 @@ def cited(
     if isinstance(cite, (list, tuple)): return {key: entry for one in cite for key, entry in cited(one).items()}
     keys = {key: name for name, (_, key, *_) in papers.items()}
     form = f'must be a BibTeX entry as text, a key of this library ({", ".join(keys)}), a list of these, or None'
-    if not isinstance(cite, str): raise ValueError(f'{form}; got {type(cite).__name__}')
-    if cite in keys: return {cite: bibtex(keys[cite])}
-    if '@' not in cite: raise ValueError(f'{form}; got {cite!r:.60}, which is not a known key')
-    try: return {_entry_key(cite): cite.strip()}
-    except ValueError as e: raise ValueError(f'{form}; the entry {cite.strip()!r:.60} {e}') from None
+    if not isinstance(cite, str): problem = f'got {type(cite).__name__}'
+    elif cite in keys: return {cite: bibtex(keys[cite])}
+    elif '@' not in cite: problem = f'got {cite!r:.60}, which is not a known key'
+    elif fault := _entry_fault(cite): problem = f'the entry {cite.strip()!r:.60} {fault}'
+    else: return {_entry.match(cite)[2]: cite.strip()}
+    raise ValueError(f'{form}; {problem}')
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #013
 def _entries_in(text) -> list:
@@ -243,8 +243,8 @@ def write_bibliography(
     path, entries = Path(path), {}
     if path.suffix != '.bib': raise ValueError(f'write_bibliography: path must end in .bib, got {str(path)!r}')
     for entry in _entries_of(sources):
-        try: key = _entry_key(entry)
-        except ValueError as e: raise ValueError(f'write_bibliography: the entry {entry!r:.60} {e}') from None
+        if fault := _entry_fault(entry): raise ValueError(f'write_bibliography: the entry {entry!r:.60} {fault}')
+        key = _entry.match(entry)[2]
         if entries.setdefault(key, entry) != entry:
             warnings.warn(f'write_bibliography: two different entries have the key {key}; only the first is written. '
                           'Rename one of the keys', stacklevel=2)

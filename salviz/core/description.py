@@ -25,7 +25,7 @@ from .words import digits_of, without_path
 _Fact = namedtuple('_Fact', 'what words cites', defaults=((),))
 
 def entry_of(config:dict, key:str) -> dict:
-    "Return what a run's config records about its model, data or method under `key`; {} if nothing"
+    "Return the entry `key` of a run's config (model, data or method) as a dict; {} if there is none"
     x = config.get(key) if isinstance(config, dict) else None
     return x if isinstance(x, dict) else {} if x is None else dict(name=x)
 
@@ -71,7 +71,7 @@ def _is_literal(node):
 
 # %% ../../nbs/01_core/20_description.ipynb #de-7c
 def plain_value(x) -> str:
-    "Return the argument `x` in words; a path without its folders"
+    "Return the argument `x` as text; for a path, only its last part"
     if isinstance(x, bool) or x is None: return str(x)
     if isinstance(x, float): return digits_of(x, 4) if abs(x) >= 1e-4 or not x else f'{x:g}'
     if isinstance(x, (list, tuple)): return f'[{", ".join(map(plain_value, x))}]'
@@ -100,7 +100,7 @@ def _arguments_words(
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11
 def model_fact(config:dict) -> _Fact: # None without a model
-    "Return the fact about the model of a run with this `config`: name, class, layers and heads"
+    "Describe the model of a run with this `config`: name, class, layers and heads"
     model = entry_of(config, 'model')
     name, kind = model.get('name'), model.get('class')
     size = [f'{model[k]:,} {k if model[k] != 1 else k[:-1]}' for k in ('layers', 'heads')
@@ -114,7 +114,7 @@ def data_fact(
     config:dict,
     sizes=True, # whether to include the number of rows of each split
 ) -> _Fact: # None without a name
-    "Return the fact about the data of a run with this `config`"
+    "Describe the data of a run with this `config`"
     data = entry_of(config, 'data')
     name = data.get('name')
     if not isinstance(name, str) or not name: return None
@@ -134,7 +134,7 @@ def method_fact(
     name=None,  # of the method; None: as recorded by the first run
     skip=(),    # arguments that are named elsewhere
 ) -> _Fact: # None without a method
-    "Return the fact about the method of runs, with arguments that differ from its defaults or between runs"
+    "Describe the method of several runs, with arguments that differ from its defaults or between the runs"
     methods = [entry_of(config, 'method') for config in configs]
     name = name or next((x['name'] for x in methods if x.get('name')), None)
     if not name: return None
@@ -148,7 +148,7 @@ def method_fact(
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
 def explanation_fact(*configs) -> _Fact: # None without one
-    "Return the fact about the explanation that the method of these runs trains with, if it is an argument"
+    "Describe the explanation that the method of these runs trains with, if it is an argument"
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
     names = different(args.get('saliency') for args in parts if isinstance(args.get('saliency'), str))
@@ -157,7 +157,7 @@ def explanation_fact(*configs) -> _Fact: # None without one
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11md
 def run_facts(config:dict) -> list: # of `_Fact`
-    "Return the facts about model, data, method and seed of a run with this `config`"
+    "Describe the model, data, method and seed of a run with this `config`"
     seed = config.get('seed')
     facts = [model_fact(config), data_fact(config), method_fact(config),
              None if seed is None else _Fact('seed', f'seed {seed}')]
@@ -183,7 +183,7 @@ def snapshot_config(snapshot) -> dict:
     return dict(method=method if methods else None, model=info.get('model'), seed=info.get('seed') if methods else None)
 
 def _snapshot_facts(snapshot) -> list: # of `_Fact`
-    "Return the facts about step, probe and sentence of `snapshot`"
+    "Describe the step, probe and sentence of `snapshot`"
     facts = [_Fact('step', f'step {snapshot.step}'), _Fact('probe', f'probe {snapshot.probe}')]
     return facts + [_Fact('sentence', words) for words in [sentence_words(snapshot)] if words]
 

@@ -26,7 +26,7 @@ def _comment_rows(source) -> tuple: # ({row: comment}, the rows with nothing els
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #006b
 def _commented(source, nodes) -> dict:
-    "Return {name: its comment} for the `nodes` {name: syntax tree} of `source`"
+    "Return {name: comment} for the `nodes` {name: syntax tree} of `source`"
     (comments, alone), joined = _comment_rows(source), {}
     for name, node in nodes.items():
         above = node.lineno

@@ -18,14 +18,33 @@ import pandas as pd
 _in_utf8 = 'save it as UTF-8, or convert it: iconv -f {} -t UTF-8 {} > new-file'
 
 def checked_file(path) -> Path:
-    "Return `path` as a `Path` if it is an ordinary file; raise an `OSError` that says why not otherwise"
+    "Return `path` as a `Path` if it is a regular file; otherwise raise an `OSError` with the reason"
     path = Path(path).expanduser()
+    if path.is_file(): return path
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a file')
-    if path.exists() and not path.is_file(): raise FileNotFoundError(f'{path} is not a regular file')
-    if not path.is_file(): raise FileNotFoundError(f'{path} does not exist')
-    return path
+    problem = 'does not exist'
+    if path.exists(): problem = 'is not a regular file'
+    raise FileNotFoundError(f'{path} {problem}')
 
 # %% ../../nbs/01_core/01_files.ipynb #006b
+def _text_fault(
+    data:bytes, # content of a file
+    name,       # of the file
+) -> str: # '' if there is none
+    "Return the reason why `data` is not UTF-8 text"
+    if not data.strip(): return ' is empty'
+    if data.startswith((b'\xff\xfe', b'\xfe\xff')):
+        return f' is in UTF-16, not in UTF-8; {_in_utf8.format("UTF-16", name)}'
+    try: data.decode()
+    except UnicodeDecodeError as e:
+        line = data.count(b'\n', 0, e.start) + 1
+        return (f': line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8; '
+                f'if the file is in Windows-1252 or Latin-1, {_in_utf8.format("WINDOWS-1252", name)}')
+    if b'\0' not in data: return ''
+    line = data.count(b'\n', 0, data.index(b'\0')) + 1
+    return (f': line {line} has a zero byte, which text files do not contain; '
+            f'if it is UTF-16, {_in_utf8.format("UTF-16", name)}')
+
 def read_utf8(
     path,
     most=None, # maximum size in bytes; None: no limit
@@ -33,22 +52,10 @@ def read_utf8(
     "Return the text of the UTF-8 file at `path`"
     path = checked_file(path)
     with path.open('rb') as opened: data = opened.read(-1 if most is None else most + 1)
-    if most is not None and len(data) > most: raise ValueError(f'{path} is larger than {most/10**6:g} MB')
-    if not data.strip(): raise ValueError(f'{path} is empty')
-    for mark, name in ((b'\xff\xfe', 'UTF-16'), (b'\xfe\xff', 'UTF-16')):
-        if data.startswith(mark):
-            raise ValueError(f'{path} is in {name}, not in UTF-8; {_in_utf8.format(name, path.name)}')
-    try: text = data.decode('utf-8-sig')
-    except UnicodeDecodeError as e:
-        line = data.count(b'\n', 0, e.start) + 1
-        problem = f'line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8'
-        raise ValueError(f'{path}: {problem}; if the file is in Windows-1252 or Latin-1, '
-                         f'{_in_utf8.format("WINDOWS-1252", path.name)}') from None
-    if '\0' in text:
-        line = text.count('\n', 0, text.index('\0')) + 1
-        raise ValueError(f'{path}: line {line} has a zero byte, which text files do not contain; if it is UTF-16, '
-                         f'{_in_utf8.format("UTF-16", path.name)}')
-    return text
+    if most is not None and len(data) > most: fault = f' is larger than {most/10**6:g} MB'
+    else: fault = _text_fault(data, path.name)
+    if fault: raise ValueError(f'{path}{fault}')
+    return data.decode('utf-8-sig')
 
 # %% ../../nbs/01_core/01_files.ipynb #006c
 def read_lines(path) -> list: # of str
@@ -57,7 +64,7 @@ def read_lines(path) -> list: # of str
 
 # %% ../../nbs/01_core/01_files.ipynb #009
 def _fields(path, text):
-    "Return [(first line, fields)] of all rows of a CSV file that are not blank"
+    "Return [(first line, fields)] for all rows of a CSV file that are not blank"
     reader, rows, line = csv.reader(io.StringIO(text, newline=''), strict=True), [], 1
     limit = csv.field_size_limit(len(text) + 1) # fields may be longer than the csv module's default limit
     try:
@@ -85,33 +92,37 @@ def _regular_header(text) -> list: # None: the file has an error
     finally: csv.field_size_limit(limit)
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
-def _checked_separator(path, line):
-    "Raise a `ValueError` if the columns of the header, the first `line`, are separated by anything but commas"
-    other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
-    if other:
-        raise ValueError(f'{path}: the header is a single column, {line!r}; if the separator is {other!r}, read the '
-                         f'file with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
-                         'codes such as 001)')
+def _separator_fault(name, line) -> str: # '' if there is none
+    "Return the reason why the columns of the header `line` of the file `name` are not separated by commas"
+    other = next((c for c in ';\t|' if c in line), None)
+    if ',' in line or other is None: return ''
+    return (f': the header is a single column, {line!r}; if the separator is {other!r}, read the '
+            f'file with pandas.read_csv({name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
+            'codes such as 001)')
+
+def _header_fault(header) -> str: # '' if there is none
+    "Return a description of the duplicate column names in `header`"
+    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    if not twice: return ''
+    return f' has more than one column named {", ".join(map(repr, twice))}; rename all but one'
 
 def checked_header(path, header):
     "Raise a `ValueError` if the `header` has duplicate column names"
-    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-    if twice:
-        raise ValueError(f'{path} has more than one column named {", ".join(map(repr, twice))}; rename all but one')
+    if fault := _header_fault(header): raise ValueError(f'{path}{fault}')
 
 # %% ../../nbs/01_core/01_files.ipynb #010
-def _refuse_rows(path, rows):
-    "Raise a `ValueError` that describes the first error in the `rows` that `_fields` returned"
-    if not rows: raise ValueError(f'{path} is empty')
+def _rows_fault(rows) -> str:
+    "Return a description of the first error in the `rows` that `_fields` returned"
+    if not rows: return ' is empty'
     (_, header), rows = rows[0], rows[1:]
-    checked_header(path, header)
-    if not rows: raise ValueError(f'{path} has a header but no rows')
+    if fault := _header_fault(header): return fault
+    if not rows: return ' has a header but no rows'
     wrong = [(line, fields) for line, fields in rows if len(fields) != len(header)]
     line, fields = wrong[0]
     many = f' (and {len(wrong) - 1} more such rows)' if len(wrong) > 1 else ''
     counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
-    raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
-                     'a text with commas in quotes')
+    return (f': the row on line {line} has {counts}{many}; name every column in the header, and put '
+            'a text with commas in quotes')
 
 # %% ../../nbs/01_core/01_files.ipynb #010b
 def read_csv(
@@ -121,10 +132,10 @@ def read_csv(
     "Return the table in the CSV file at `path`; raise a `ValueError` that names the line of a malformed row"
     path = checked_file(path)
     text = read_utf8(path)
-    _checked_separator(path, text.lstrip().splitlines()[0])
-    header = _regular_header(text)
-    if header is None: _refuse_rows(path, _fields(path, text))
-    checked_header(path, header)
+    fault, header = _separator_fault(path.name, text.lstrip().splitlines()[0]), _regular_header(text)
+    if not fault and header is None: fault = _rows_fault(_fields(path, text))
+    if not fault: fault = _header_fault(header)
+    if fault: raise ValueError(f'{path}{fault}')
     if missing: return pd.read_csv(io.StringIO(text, newline=''), index_col=False, low_memory=False)
     table = pd.read_csv(io.StringIO(text, newline=''), index_col=False, keep_default_na=False, dtype=object)
     table.attrs['as_written'] = True
@@ -141,19 +152,24 @@ def _once(pairs):
     return once
 
 # %% ../../nbs/01_core/01_files.ipynb #013b
+_one_a_line = 'the file must have one object per line; read a JSON array with pandas.read_json and pass the frame'
+
+def _parse_line(line:str) -> tuple: # (object, '') or (None, reason)
+    "Parse one line of a JSONL file"
+    try: row = json.loads(line, object_pairs_hook=_once)
+    except _Twice as e: return None, f'has the duplicate key {e}'
+    except RecursionError: return None, 'is nested too deeply'
+    except ValueError as e: return None, f'is not JSON ({getattr(e, "msg", e)}); {_one_a_line}'
+    if isinstance(row, dict): return row, ''
+    return None, f'must be a JSON object, got a {type(row).__name__}; {_one_a_line}'
+
 def read_jsonl(path) -> list: # of dicts
     "Return the objects of the JSONL file at `path`, one per line"
     path, rows = checked_file(path), []
-    array = 'the file must have one object per line; read a JSON array with pandas.read_json and pass the frame'
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip(): continue
-        try: row = json.loads(line, object_pairs_hook=_once)
-        except _Twice as e: raise ValueError(f'{path}: line {number} has the duplicate key {e}') from None
-        except RecursionError: raise ValueError(f'{path}: line {number} is nested too deeply') from None
-        except ValueError as e:
-            raise ValueError(f'{path}: line {number} is not JSON ({getattr(e, "msg", e)}); {array}') from None
-        if not isinstance(row, dict):
-            raise ValueError(f'{path}: line {number} must be a JSON object, got a {type(row).__name__}; {array}')
+        row, fault = _parse_line(line)
+        if fault: raise ValueError(f'{path}: line {number} {fault}')
         rows.append(row)
     return rows
 

@@ -75,15 +75,16 @@ class _LeaseFile:
 
     def _files(self) -> dict: # {number: file}, the highest last
         prefix, names = self.path.name + '.', os.listdir(self.path.parent)
-        numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        return {n: self.path.with_name(f'{prefix}{n}') for n in sorted(int(x) for x in numbers if x.isdecimal())}
+        endings = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        numbers = sorted(map(int, filter(str.isdecimal, endings)))
+        return {n: self.path.with_name(f'{prefix}{n}') for n in numbers}
 
     def _silent(self) -> float: # the larger value of two clocks
         "Return the seconds since the last renewal"
         return max(now - then for now, then in zip(_clocks(), self._renewed))
 
     def _renew(self):
-        "Touch the file if its content is unchanged and no other process has taken over"
+        "Update the time of the file if its content is unchanged and no other process has taken over"
         began = _clocks()
         try:
             if self.file.read_bytes() != self._written: self.lost = True
@@ -105,7 +106,7 @@ class _LeaseFile:
 
 # %% ../../nbs/01_core/14_leases.ipynb #le06
 class Lease(_LeaseFile):
-    "The exclusive right to the work that `path` names, renewed inside a `with` block; raise `Leased` if it is taken"
+    "The exclusive right to the work that `path` names, renewed inside a `with` block; raises `Leased` if it is taken"
     def _refuse(self, who):
         by = f'process {who["process"]} on {who["host"]}' if who else 'another process'
         raise Leased(f'{self.path.name} is held by {by}')

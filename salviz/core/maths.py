@@ -32,13 +32,19 @@ def _counted(
     return x, counts
 
 # %% ../../nbs/01_core/06_maths.ipynb #008
+def _check_fraction(name, x, meaning, may_be_0=True):
+    "Raise a `ValueError` unless `x` is in [0, 1], or in (0, 1]"
+    if 0 < x <= 1 or may_be_0 and x == 0: return
+    interval = 'between 0 and 1'
+    if not may_be_0: interval = 'above 0 and at most 1'
+    raise ValueError(f'{name} must be {interval} ({meaning}), got {x!r}')
+
 def retained_count(
     n,       # number of keys that a row may attend to; an int or an array of them
     p:float, # fraction of each row that may be dropped
 ):
     "Return how many of a row's `n` keys AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
-    if not 0 <= p <= 1:
-        raise ValueError(f'p must be between 0 and 1 (fraction of each row that may be dropped), got {p!r}')
+    _check_fraction('p', p, 'fraction of each row that may be dropped')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
     if k.ndim: return k
     return int(k)
@@ -160,9 +166,7 @@ def saliency_target(
     binarised=True,  # whether to give the most positive tokens equal mass, or mass in proportion to their saliency
 ) -> np.ndarray: # float64 [..., n], sums to 1; to 0 where nothing is allowed or, not binarised, nothing is positive
     "Return the target distribution of SalLM's attention loss (Lake 2021)"
-    if not 0 < top_fraction <= 1:
-        raise ValueError('top_fraction must be above 0 and at most 1 (fraction of the tokens to mark), '
-                         f'got {top_fraction!r}')
+    _check_fraction('top_fraction', top_fraction, 'fraction of the tokens to mark', may_be_0=False)
     saliency, allowed = _counted('saliency', saliency, allowed)
     if binarised:
         k = np.maximum(1, np.ceil(allowed.sum(-1, keepdims=True)*top_fraction - 1e-6))
@@ -181,8 +185,7 @@ def rollout(
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
                          f'n] with at least one layer, got shape {A.shape}')
-    if not 0 <= residual <= 1:
-        raise ValueError(f'residual must be between 0 and 1 (weight of the residual connection), got {residual!r}')
+    _check_fraction('residual', residual, 'weight of the residual connection')
     if A.ndim == 4: A = A.mean(1)
     A = (1 - residual)*A + residual*np.eye(A.shape[-1])
     total = A.sum(-1, keepdims=True)
@@ -210,7 +213,7 @@ def entropy(
     attention,    # [..., query, key] probabilities
     allowed=None, # bool, broadcastable to `attention`: keys that count
 ) -> np.ndarray: # float64 [..., query] in nats; NaN for a row without any mass
-    "Return the entropy of each row of `attention`, normalised over its allowed keys"
+    "Return the entropy of each row of `attention`, normalised over the allowed keys"
     p = _distribution('attention', attention, allowed)
     return 0 - (p*np.log(np.where(p > 0, p, 1))).sum(-1)
 
@@ -220,7 +223,7 @@ def kl(
     q,           # [..., n], not negative
     counts=None, # bool, broadcastable to both: positions that count
 ): # float, or array [...]; NaN where `p` or `q` has no mass
-    "Return KL(p || q) in nats, after normalising each over the positions that count"
+    "Return KL(p || q) in nats, after normalising p and q over the counted positions"
     p, q = np.broadcast_arrays(p, q)
     p, q = _distribution('p', p, counts), _distribution('q', q, counts)
     with np.errstate(divide='ignore', invalid='ignore'): terms = np.where(p == 0, 0, p*(np.log(p) - np.log(q)))
@@ -257,7 +260,7 @@ def pattern_residual(
     target,           # [..., query, key]
     on_patches=False, # whether the tokens are image patches; then only rows with a target count
 ): # float, or array [...]; NaN if no row counts
-    "Return the mean of (`attention` − `target`)² over all entries of the rows that count"
+    "Return the mean of (`attention` − `target`)² over all entries of the counted rows"
     A, P = (np.asarray(x, dtype=np.float64) for x in (attention, target))
     squared = ((A - P)**2).mean(-1)
     counts = (P > 0).any(-1) if on_patches else np.ones(P.shape[:-1], bool)
@@ -269,7 +272,7 @@ def ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
 ) -> np.ndarray: # float64 [..., n] from 1 upwards; NaN at positions that do not count
-    "Return the ranks of `x` along the last axis among the positions that count; ties get their mean rank"
+    "Return the ranks of `x` along the last axis among the counted positions; ties get their mean rank"
     x, counts = _counted('x', x, counts)
     order = np.lexsort((x, ~counts), axis=-1)
     ascending, place = np.take_along_axis(x, order, -1), np.arange(x.shape[-1])
@@ -303,7 +306,7 @@ def spearman(
     a, b,        # numbers [..., n]
     counts=None, # bool, broadcastable to both: positions that count
 ): # float, or array [...]; NaN if undefined: fewer than two positions, or one side constant
-    "Return Spearman's rank correlation of `a` and `b` over the positions that count"
+    "Return Spearman's rank correlation of `a` and `b` over the counted positions"
     a, b = np.broadcast_arrays(a, b)
     counts = _counted('a', a, counts)[1]
     middle = (counts.sum(-1, keepdims=True) + 1)/2
@@ -319,7 +322,7 @@ def top_overlap(
     # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k`
     # counted positions
 ):
-    """Return the fraction of the `k` largest of `a` that are also among the `k` largest of `b`
+    """Return the fraction of the `k` largest values of `a` that are also among the `k` largest of `b`
 
     Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
     if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest values to compare), got {k!r}')
@@ -430,6 +433,6 @@ def drop_mask(
     q:float,    # probability of dropping a candidate
     uniform,    # random numbers in [0, 1), shape of `candidates`
 ) -> np.ndarray: # bool [..., query, key]
-    "Return which of the `candidates` are dropped, given by `uniform` < `q` (Yang et al. 2022, eq. 7)"
+    "Return which `candidates` are dropped: those with `uniform` < `q` (Yang et al. 2022, eq. 7)"
     dropped = np.asarray(candidates) & allowed & (uniform < np.float32(q))
     return dropped & (allowed & ~dropped).any(-1, keepdims=True)

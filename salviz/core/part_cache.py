@@ -33,24 +33,27 @@ class PartCache:
     def __init__(self, folder, question:dict):
         self.folder = None if folder is None else Path(folder)
         if self.folder is None: return
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f'{folder} is a file; pass a new or existing folder')
-        file, wanted = self.folder/'question.json', json.loads(to_json(question))
-        if not file.exists():
-            if self.folder.exists() and any(self.folder.glob('[!.]*')):
-                raise ValueError(f'{folder} has other files; pass an empty or new folder')
-            write_whole(file, to_json(wanted, indent=1).encode())
-        before = self._before(file)
-        other = [k for k in {**wanted, **before} if wanted.get(k) != before.get(k)]
-        if other:
-            raise ValueError(f'{folder} has results for another {", ".join(other)}; pass another folder, or '
-                             'delete this one to recompute everything')
+        wanted = json.loads(to_json(question))
+        if fault := self._fault(wanted): raise ValueError(fault)
+        file = self.folder/'question.json'
+        if not file.exists(): write_whole(file, to_json(wanted, indent=1).encode())
 
-    def _before(self, file) -> dict:
+    def _fault(self, wanted:dict) -> str: # '' if there is none
+        "Return the reason why the folder cannot cache results for the question `wanted`"
+        folder, file = self.folder, self.folder/'question.json'
+        if folder.exists() and not folder.is_dir(): return f'{folder} is a file; pass a new or existing folder'
+        if not file.exists():
+            if folder.exists() and any(folder.glob('[!.]*')):
+                return f'{folder} has other files; pass an empty or new folder'
+            return ''
         try: before = json.loads(read_utf8(file))
         except ValueError: before = None
-        if isinstance(before, dict): return before
-        raise ValueError(f'{file} cannot be read, so the cached results cannot be identified; pass another folder')
+        if not isinstance(before, dict):
+            return f'{file} cannot be read, so the cached results cannot be identified; pass another folder'
+        other = [k for k in {**wanted, **before} if wanted.get(k) != before.get(k)]
+        if not other: return ''
+        return (f'{folder} has results for another {", ".join(other)}; pass another folder, '
+                'or delete this one to recompute everything')
 
     def part(self,
         name:dict, # JSON description of the part

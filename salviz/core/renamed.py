@@ -46,7 +46,7 @@ def renamed_verdict(verdict:str) -> str:
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07c
 def first_title(title:str) -> str:
-    "Return the `title` of an effect as the registry of 0.1 has it, for comparisons with recorded registries"
+    "Return the `title` of an effect in the registry of 0.1, for comparisons with recorded registries"
     return {new: old for old, new in RENAMED_TITLES.items()}.get(title, title)
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-08b

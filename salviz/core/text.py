@@ -34,7 +34,7 @@ _fixed_kinds |= dict.fromkeys('\u0e33\u0eb3', 'm') | dict.fromkeys('\u17d2\u1039
 # %% ../../nbs/01_core/07_text.ipynb #006b
 @lru_cache(maxsize=None)
 def _kind(c):
-    "Return the kind of the character `c` as one letter; `_word` matches the kinds of a text"
+    "Return the kind of the character `c` as one letter; `_word` is matched against these letters"
     if c in _fixed_kinds: return _fixed_kinds[c]
     category = unicodedata.category(c)
     if category[0] in 'LN':
@@ -65,7 +65,7 @@ def find_words(
 # %% ../../nbs/01_core/07_text.ipynb #016
 @dataclass(frozen=True)
 class _Spelling:
-    "How a tokenizer spells its tokens"
+    "The way in which a tokenizer spells its tokens"
     byte_level:bool    # whether each byte of the text is written as a printable character (GPT-2)
     byte_fallback:bool # whether bytes without a token are written as <0xF0> (Llama)
     space:str          # character that represents a space, or ''
@@ -116,7 +116,7 @@ _spaces = {' ': '␣', '\n': '↵', '\r': '↵', '\t': '⇥'}
 def _visible(
     text:str, # text of one token
 ) -> str:
-    "Return `text` as a label: never empty, no white space around it, no control characters"
+    "Return `text` as a label that is never empty, without surrounding white space and control characters"
     core = ''.join(c for c in text.strip() if unicodedata.category(c) not in ('Cc', 'Cf') or c in '\u200c\u200d')
     if not core.strip('\u200c\u200d'):
         if text and text.isspace(): return ''.join(_spaces.get(c, '␣') for c in text)
@@ -169,7 +169,7 @@ class TokenText:
 
     @property
     def has_tokens(self) -> np.ndarray:
-        "bool [W]: which words have at least one token"
+        "Whether each word has at least one token, bool [W]"
         return np.isin(np.arange(len(self.words)), self.word_ids)
 
 # %% ../../nbs/01_core/07_text.ipynb #030
@@ -177,7 +177,7 @@ def _char_words(
     texts:tuple,
     word_spans:list, # (segment, start, end)
 ) -> list: # one int array per text
-    "Return the word of each character of each text; -1 for none"
+    "Return the index of the word that each character of each text belongs to; -1 for none"
     out = [np.full(len(text), -1) for text in texts]
     for word, (segment, start, end) in enumerate(word_spans): out[segment][start:end] = word
     return out
@@ -229,27 +229,30 @@ def spaced_words(
 def _read(
     text, # str, or list of words
 ): # (str, word spans)
-    "Return a text as one string, with the spans of its words"
+    "Return a text as one string, and the spans of its words"
     is_split = isinstance(text, (list, tuple)) and all(isinstance(w, str) for w in text)
-    if not (is_split or isinstance(text, str)):
-        raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
-    whole, words = joined(text) if is_split else (text, None)
+    if is_split: whole, words = joined(text)
+    elif isinstance(text, str): whole, words = text, find_words(text)
+    else: raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
     bad = re.search('[\ud800-\udfff]', whole)
-    if bad:
-        raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode the '
-                         'file again with the right encoding')
-    return whole, words if is_split else find_words(whole)
+    if not bad: return whole, words
+    raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode the '
+                     'file again with the right encoding')
 
 # %% ../../nbs/01_core/07_text.ipynb #036
+def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is none
+    "Return the reason why `tokenizer` cannot encode texts (or pairs) that are truncated to `max_length`"
+    if not getattr(tokenizer, 'is_fast', False):
+        return (f'{type(tokenizer).__name__} is a slow tokenizer without offset mapping; '
+                'load the fast one with AutoTokenizer.from_pretrained(name)')
+    specials = tokenizer.num_special_tokens_to_add(pair=is_pair)
+    if max_length is None or max_length > specials: return ''
+    return f'max_length must be greater than the number of special tokens, {specials}, got {max_length}'
+
 def _encode(tokenizer, firsts, seconds, max_length):
     """Encode the texts `firsts` (with `seconds`, or None); return the encodings, the number of tokens cut from each to
     fit `max_length`, and the encodings before truncation"""
-    if not getattr(tokenizer, 'is_fast', False):
-        raise ValueError(f'{type(tokenizer).__name__} is a slow tokenizer without offset mapping; '
-                         'load the fast one with AutoTokenizer.from_pretrained(name)')
-    specials = tokenizer.num_special_tokens_to_add(pair=seconds is not None)
-    if max_length is not None and max_length <= specials:
-        raise ValueError(f'max_length must be greater than the number of special tokens, {specials}, got {max_length}')
+    if fault := _encoding_fault(tokenizer, seconds is not None, max_length): raise ValueError(fault)
     encodings = tokenizer(firsts, seconds, verbose=False).encodings
     cut, whole = [0]*len(encodings), list(encodings)
     long = [i for i, e in enumerate(encodings) if max_length is not None and len(e) > max_length]
@@ -278,14 +281,19 @@ def align_batch(
     max_length=None, # truncate to this many tokens, special ones included; None = never truncate
 ) -> list: # of TokenText, without padding
     "Tokenise `texts` and align their tokens with words by position"
-    if isinstance(texts, str):
-        raise ValueError(f'texts must be a list, got the string {texts!r:.80}; use align for a single text')
+    problem = ''
     if pairs is not None and len(pairs) != len(texts):
-        raise ValueError(f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}')
-    rows = [[_read(t) for t in row] for row in (zip(texts) if pairs is None else zip(texts, pairs))]
+        problem = f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}'
+    if isinstance(texts, str):
+        problem = f'texts must be a list, got the string {texts!r:.80}; use align for a single text'
+    if problem: raise ValueError(problem)
+    columns = [texts]
+    if pairs is not None: columns.append(pairs)
+    rows = [list(map(_read, row)) for row in zip(*columns)]
     if not rows: return []
-    encodings, cut, whole = _encode(tokenizer, *[[row[i][0] for row in rows] if i < len(rows[0]) else None
-                                                 for i in (0, 1)], max_length)
+    firsts, seconds = [row[0][0] for row in rows], None
+    if pairs is not None: seconds = [row[1][0] for row in rows]
+    encodings, cut, whole = _encode(tokenizer, firsts, seconds, max_length)
     spelling, out = _spelling(tokenizer), []
     for row, e, n_cut, uncut in zip(rows, encodings, cut, whole):
         texts = tuple(text for text, _ in row)
@@ -357,9 +365,9 @@ def _check_words(values, word_ids, n_words):
     if values.shape[-1:] != word_ids.shape:
         raise ValueError(f'values {values.shape} must end in one number for each of the {word_ids.shape} word_ids')
     least = int(word_ids.max(initial=-1)) + 1
-    if n_words is not None and n_words < least:
-        raise ValueError(f'n_words must be at least {least}, the number of words in word_ids, got {n_words}')
-    return values, word_ids, least if n_words is None else n_words
+    if n_words is None: n_words = least
+    if n_words >= least: return values, word_ids, n_words
+    raise ValueError(f'n_words must be at least {least}, the number of words in word_ids, got {n_words}')
 
 # %% ../../nbs/01_core/07_text.ipynb #048b
 def pool_words(
@@ -391,7 +399,7 @@ def pool_map(
     word_ids,     # [n] word of each token, -1 = none
     n_words=None, # W; None = up to the last word that has a token
 ) -> np.ndarray: # float64 [..., W, W]
-    "Pool a map between tokens into one between words: sum over the keys of a word, mean over its queries"
+    "Pool a map between tokens into a map between words: sum over the keys of a word, mean over its queries"
     to_words = pool_words(attention, word_ids, n_words)
     return pool_words(to_words.swapaxes(-1, -2), word_ids, n_words, how='mean').swapaxes(-1, -2)
 
@@ -401,7 +409,7 @@ def _spread_words(
     word_ids,    # [n] word of each token, -1 = none
     fill=0.,     # value of tokens without a word
 ) -> np.ndarray: # [..., n]
-    "Return the value of its word for each token"
+    "Return for each token the value of its word"
     word_values, word_ids = np.asarray(word_values), np.asarray(word_ids)
     least = int(word_ids.max(initial=-1)) + 1
     if word_values.shape[-1] < least:
@@ -416,24 +424,26 @@ def _flag_spans(tt, flags):
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans
+    bad, problem = flags[~np.isin(flags, (0, 1))], ''
+    if len(bad): problem = f'be flags, 0 or 1, got {bad[0]}; apply a threshold first'
     if flags.ndim != 1 or len(flags) not in (len(plain), len(spaced)):
-        raise ValueError(f'words must have one flag for each of the {len(plain)} words (or {len(spaced)} '
-                         f'white-space words), got shape {flags.shape}')
-    bad = flags[~np.isin(flags, (0, 1))]
-    if len(bad): raise ValueError(f'words must be flags, 0 or 1, got {bad[0]}; apply a threshold first')
-    return [span for span, flag in zip(plain if len(flags) == len(plain) else spaced, flags) if flag]
+        problem = (f'have one flag for each of the {len(plain)} words (or {len(spaced)} '
+                   f'white-space words), got shape {flags.shape}')
+    if problem: raise ValueError(f'words must {problem}')
+    spans = {len(spaced): spaced, len(plain): plain}[len(flags)]
+    return [span for span, flag in zip(spans, flags) if flag]
 
 # %% ../../nbs/01_core/07_text.ipynb #057b
 def _full_spans(tt, spans):
-    "Return `spans` with their segment; raise a `ValueError` if one is not inside the texts of `tt`"
+    "Return `spans` with their segments; raise a `ValueError` if a span is not inside the texts of `tt`"
     out = []
     for span in spans:
-        if len(span) == 2 and len(tt.texts) == 2:
-            raise ValueError(f'spans of a pair must be (segment, start, end), got {tuple(span)}')
         segment, start, end = span if len(span) == 3 else (0, *span)
+        must = ''
         if not (0 <= segment < len(tt.texts) and 0 <= start < end <= len(tt.texts[segment])):
-            raise ValueError(f'spans must lie inside the text, with start before end, got {tuple(span)} '
-                             f'for texts of {[len(t) for t in tt.texts]} characters')
+            must = f'lie inside the texts of {[len(t) for t in tt.texts]} characters, with start before end'
+        if len(span) == 2 and len(tt.texts) == 2: must = 'be (segment, start, end) for a pair of texts'
+        if must: raise ValueError(f'spans must {must}, got {tuple(span)}')
         out.append((segment, start, end))
     return out
 
@@ -443,7 +453,7 @@ def rationale_flags(
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
     words=None, # one flag per word, of `tt.unmerged_spans` or of the white-space words
 ) -> np.ndarray: # bool [n]
-    "Return which tokens a human rationale marks; special tokens are never marked"
+    "Return which tokens are part of a human rationale; special tokens never are"
     if (spans is None) == (words is None):
         raise ValueError('pass a rationale either as spans or as words (flags); got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)

@@ -108,7 +108,7 @@ def latex_text(
 
 # %% ../../nbs/01_core/00_words.ipynb #014d
 def beyond_latin(text:str) -> list: # of characters
-    "Return the characters of `text` that need XeLaTeX or LuaLaTeX and a font with their glyphs"
+    "Return the characters of `text` that require XeLaTeX or LuaLaTeX and a font with their glyphs"
     return boxed_by_pdflatex(''.join(c for c in unicodedata.normalize('NFC', text) if c not in {*_signs, *_formulas}))
 
 # %% ../../nbs/01_core/00_words.ipynb #017
@@ -143,7 +143,7 @@ def panel_letters(count) -> list: # of strings
 _halves = re.compile('[\ud800-\udfff]')
 
 def for_file(text:str) -> str:
-    "Replace each half of a surrogate pair in `text` with □, so that it can be encoded in UTF-8"
+    "Replace each half of a surrogate pair in `text` with □, so that `text` can be encoded in UTF-8"
     return _halves.sub('□', text)
 
 # %% ../../nbs/01_core/00_words.ipynb #73b0047f

@@ -1,4 +1,4 @@
-"Models: loaded, made from scratch, their attention observed, their input corrupted."
+"Load and build models, observe their attention, and corrupt their input."
 from salviz import lazy_names
 
 __getattr__ = lazy_names(__name__)

@@ -17,7 +17,7 @@ from datasets.utils import are_progress_bars_disabled, disable_progress_bars, en
 
 from ..core.names import class_places
 from .attention import unwrapped
-from .tasks import head_of, task_of, tasks
+from .tasks import task_of, tasks
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm06
 def are_numbers(names) -> bool:
@@ -105,24 +105,25 @@ def _class_order(
     if names is None: return model_names or [str(i) for i in range(count)]
     if len(names) != count:
         of_model = f' ({", ".join(model_names)})' if model_names else ''
-        raise ValueError(f"{who}: the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
-                         f"{count}{of_model}; load it with num_labels={len(names)}")
-    if model_names is None: return list(names)
-    if are_numbers(names) or None not in class_places(names, model_names): return model_names
-    raise ValueError(f'{who}: the classes of the model are {", ".join(model_names)}, '
-                     f'those of the data {", ".join(names)}; if they mean the same, '
-                     'rename the classes of the model, in the order of its outputs, with '
-                     'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
+        problem = (f"the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
+                   f"{count}{of_model}; load it with num_labels={len(names)}")
+    elif model_names is None: return list(names)
+    elif are_numbers(names) or None not in class_places(names, model_names): return model_names
+    else:
+        problem = (f'the classes of the model are {", ".join(model_names)}, those of the data {", ".join(names)}; '
+                   'if they mean the same, rename the classes of the model, in the order of its outputs, with '
+                   'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
+    raise ValueError(f'{who}: {problem}')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
-    "Return the sentence that reports a change of the labels from the order `names` to `order`"
+    "Return the sentence that reports the change of the class order from `names` to `order`"
     return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}: '
             'the labels were renumbered to the order of the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
-    "Return whether `data` are splits with a column of labels; later checks reject anything else"
+    "Return whether `data` contains splits with a column of labels; later checks reject anything else"
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
@@ -244,7 +245,7 @@ def is_embedded(model, token) -> bool:
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23b
 def _pad_config(model):
-    "Return the part of the config of `model` with its padding token; None without a config"
+    "Return the part of the config of `model` that has its padding token; None if there is no config"
     config = getattr(unwrapped(model), 'config', None)
     if hasattr(config, 'get_text_config'): return config.get_text_config()
     return config
@@ -262,10 +263,10 @@ def _finds_its_row_by_pads(model) -> bool:
     kinds = {kind.__name__ for kind in type(unwrapped(model)).__mro__}
     return any(f'{kind}ForSequenceClassification' in kinds for kind in reads_last)
 
-def _no_padding(model, tokenizer, who):
-    "Return the error for a model and a tokenizer without a usable padding token"
+def _refuse_padding(model, tokenizer, who):
+    "Raise a `ValueError` for a model and a tokenizer without a usable padding token"
     config = getattr(_pad_config(model), 'pad_token_id', None)
-    return ValueError(f'{who}: there is no usable padding token: the tokenizer has {tokenizer.pad_token!r} (id '
+    raise ValueError(f'{who}: there is no usable padding token: the tokenizer has {tokenizer.pad_token!r} (id '
                       f'{tokenizer.pad_token_id}), the config of the model has the id {config}, and the model '
                       f'embeds {_embedded(model)} tokens. Set tokenizer.pad_token = tokenizer.eos_token, or call '
                       'model.resize_token_embeddings(len(tokenizer)) if you added a token')
@@ -278,7 +279,7 @@ def padding_for(
     "Return the id of the token that pads batches for `model`; raise a `ValueError` if there is none"
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     is_usable = is_embedded(model, tokenizer_pad)
-    if not is_usable and model_pad is None: raise _no_padding(model, tokenizer, who)
+    if not is_usable and model_pad is None: _refuse_padding(model, tokenizer, who)
     if not last: return tokenizer_pad if is_usable else model_pad, ''
     if model_pad is None:
         _pad_config(model).pad_token_id = tokenizer_pad
@@ -294,7 +295,7 @@ def agreed_pads(
     model,
     batch:dict, # of tensors
 ) -> dict:
-    "Return `batch` padded with the padding token of `model`, if its head uses it to find the last token"
+    "Pad `batch` with the padding token of `model` if its head uses this token to find the last one"
     ids, mask, model_pad = batch.get('input_ids'), batch.get('attention_mask'), _model_pad_id(model)
     if ids is None or mask is None or model_pad is None or not _finds_its_row_by_pads(model): return batch
     pads = mask == 0
@@ -312,7 +313,7 @@ def align_tokens(model, tokenizer, who='train') -> list: # of sentences that des
     if tokenizer_pad is None and model_pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model_pad)
         return [f'{who}: the tokenizer had no padding token; it was set to that of the model ({tokenizer.pad_token!r})']
-    if not is_embedded(model, tokenizer_pad): raise _no_padding(model, tokenizer, who)
+    if not is_embedded(model, tokenizer_pad): _refuse_padding(model, tokenizer, who)
     if not last or model_pad == tokenizer_pad: return []
     _pad_config(model).pad_token_id = tokenizer_pad
     return [f'{who}: the padding token in the config of the model had the id {model_pad}; '
@@ -323,17 +324,19 @@ def check_tokens(
     model, tokenizer,
     encoded, # a Dataset with input_ids
 ):
-    "Raise a `ValueError` for a text without tokens, and for tokens that `model` does not embed"
+    "Raise a `ValueError` if a text has no tokens, or if `model` does not embed one of its tokens"
     count = _embedded(model)
     has_lengths = 'length' in encoded.column_names
     lengths = encoded['length'][:] if has_lengths else [len(ids) for ids in encoded['input_ids']]
-    if 0 in lengths: raise ValueError(f'the tokenizer returns no token for text {list(lengths).index(0)}; remove it')
-    if count is None or len(tokenizer) <= count or not len(encoded): return
-    top = max(map(max, encoded['input_ids']))
-    if top >= count:
-        raise ValueError(f'tokenizer returns token ids up to {top}, but {type(unwrapped(model)).__name__} embeds only '
-                         f'{count} tokens: they do not belong together; use the tokenizer of the model, or call '
-                         'model.resize_token_embeddings(len(tokenizer)) if you added tokens')
+    if 0 in lengths: fault = f'no token for text {list(lengths).index(0)}; remove it'
+    elif count is None or len(tokenizer) <= count or not len(encoded): return
+    else:
+        top = max(map(max, encoded['input_ids']))
+        if top < count: return
+        fault = (f'token ids up to {top}, but {type(unwrapped(model)).__name__} embeds only '
+                 f'{count} tokens: they do not belong together; use the tokenizer of the model, or call '
+                 'model.resize_token_embeddings(len(tokenizer)) if you added tokens')
+    raise ValueError(f'the tokenizer returns {fault}')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm27
 def as_array(x:torch.Tensor) -> np.ndarray:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Literal
 
 import torch
@@ -56,16 +57,15 @@ def attention_stack(model):
     model = unwrapped(model)
     if isinstance(model, PreTrainedModel): return _reading(model)
     inner = [m for m in model.modules() if isinstance(m, PreTrainedModel)] if isinstance(model, nn.Module) else []
-    name = type(model).__name__
-    if not inner:
-        raise ValueError(f'{name} contains no transformers model, so there is no attention to observe; pass a whole '
-                         'model, such as load_classifier returns, instead of one of its layers')
-    inside = set(inner[0].modules())
-    if (apart := [type(m).__name__ for m in inner if m not in inside]):
-        raise ValueError(f'{name} contains several transformers models '
-                         f'({type(inner[0]).__name__}, {", ".join(apart)}); '
-                         'observe one of them at a time')
-    return _reading(inner[0])
+    inside = {x for m in inner[:1] for x in m.modules()}
+    apart = [type(m).__name__ for m in inner if m not in inside]
+    if inner and not apart: return _reading(inner[0])
+    problem = ('no transformers model, so there is no attention to observe; pass a whole model, '
+               'such as load_classifier returns, instead of one of its layers')
+    if inner:
+        problem = (f'several transformers models ({type(inner[0]).__name__}, {", ".join(apart)}); '
+                   'observe one of them at a time')
+    raise ValueError(f'{type(model).__name__} contains {problem}')
 
 # %% ../../nbs/03_models/01_attention.ipynb #016
 # Marian and BART; T5; BERT and GPT-2; others
@@ -163,13 +163,13 @@ class Maps:
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
     def allowed(self, layer) -> torch.Tensor: # bool [batch, 1, query, key]
-        "Return the keys that each query may attend in `layer`, before `drop`; all False if only padding is in reach"
+        "Return the keys that each query of `layer` may attend to, before `drop`; all False if these are only padding"
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
 
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
-        "Return the keys that each query did attend in this pass: allowed and not dropped"
+        "Return the keys that each query attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
@@ -190,7 +190,7 @@ def _structure(
     attention_mask, # bool [batch, 1, query, key] or None
     is_causal=None, # argument of the call
 ):
-    "Return the keys that each query may attend, bool and broadcastable to [batch, heads, query, key]; None for all"
+    "Return the keys that each query may attend to, bool, broadcastable to [batch, heads, query, key]; None: all"
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
             raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
@@ -216,7 +216,7 @@ def _protected_keep(
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
-    "Return `x` if it broadcasts to `shape`, else raise an error about the argument `name`"
+    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument `name`"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
                          f'got {list(x.shape)}')
@@ -267,7 +267,7 @@ def _capture(maps, layer, A):
 
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
-    "Compute the attention of one layer as its `Maps` require; use the fused kernel if it has none"
+    "Compute the attention of one layer as its `Maps` require; use the fused kernel if it is not observed"
     maps = getattr(module.config, '_maps', None)
     attend = sdpa_attention_forward if maps is None else maps._attend
     return attend(module, query, key, value, attention_mask, **kwargs)
@@ -309,7 +309,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that observe attention modules outside the registry, as `maps` requires; None: do nothing"
+    "Hooks that observe attention modules outside the registry for `maps`; they do nothing if it is None"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -360,11 +360,11 @@ def _observed(config, maps, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #065
 def _begin_pass(stack, args):
-    "Forward pre-hook of the observed base model: discard the previous pass, even if an exception ended it"
+    "Discard the previous pass, even if an exception ended it; the forward pre-hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._begin()
 
 def _end_pass(stack, args, output):
-    "Forward hook of the observed base model: check that every layer was called"
+    "Check that every layer was called; the forward hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._end()
 
 # %% ../../nbs/03_models/01_attention.ipynb #066
@@ -395,7 +395,7 @@ def _switched(stack, maps, part=None, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
 class _EagerStance:
-    "The number of blocks, in all threads, that need uncompiled passes; torch has one stance for all of them"
+    "A counter of the blocks, in all threads, that need uncompiled passes, since torch has one stance for all threads"
     lock, blocks, stance = threading.Lock(), 0, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
@@ -441,7 +441,8 @@ def _inputs_to_try(stack) -> dict:
         frames = [config.num_frames] if hasattr(config, 'tubelet_size') else [] # for videos
         return dict(pixel_values=normal(1, *frames, getattr(config, 'num_channels', 3), height, width))
     tokens = _tokens_to_try(stack)
-    ids = torch.tensor([[tokens[(7*row + i) % len(tokens)] for i in range(6)] for row in range(3)], device=stack.device)
+    chosen = [tokens[(7*row + i) % len(tokens)] for row, i in product(range(3), range(6))]
+    ids = torch.tensor(chosen, device=stack.device).view(3, 6)
     mask = torch.ones_like(ids)
     mask[1, 4:] = mask[2, :2] = 0
     every = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :4], use_cache=False)
@@ -454,7 +455,7 @@ def _inputs_to_try(stack) -> dict:
 # %% ../../nbs/03_models/01_attention.ipynb #tr05
 @contextmanager
 def _without_trace(stack):
-    "Run `stack` in eval mode, without gradients and hooks, inside the block; restore everything afterwards"
+    "Run `stack` in eval mode without gradients and hooks inside the block; restore everything afterwards"
     modules = list(stack.modules())
     modes = [(m, m.training) for m in modules]
     hooks = [(m, name, m.__dict__[name]) for m in modules for name in ('_forward_pre_hooks', '_forward_hooks')
@@ -472,7 +473,7 @@ def _without_trace(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr07
 def _alike(ours, theirs) -> bool:
-    "Return whether `ours` equals `theirs`, where finite, up to rounding in its dtype"
+    "Return whether the finite values of `ours` equal `theirs`, up to rounding in its dtype"
     finite = theirs.isfinite()
     gap = torch.where(finite, ours - theirs, 0.).abs().max()
     units = 4 if theirs.element_size() == 2 else 64
@@ -481,7 +482,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Return a description of what `module` does beyond a softmax of masked scores; None if nothing"
+    "Describe what `module` computes beyond a softmax of masked scores; None if nothing"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -510,7 +511,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08
 class _Trial(Maps):
-    "Replacement for `Maps` in a trial pass: counts attention calls and compares each with eager attention"
+    "A replacement for `Maps` in a trial pass, which compares each attention call with eager attention"
     def __init__(self, stack):
         super().__init__(type(stack).__name__)
         self.calls, self.entry = [], None # calls: (module, current entry of the outermost module list, heads)
@@ -530,9 +531,10 @@ class _Trial(Maps):
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         self._next_layer(module, query.shape[1])
-        if eager_attention_of(type(module)) is None:
-            raise _Unlike(f'{type(module).__name__} has no eager attention to compare with')
-        if extra := _extra(module, query, key, value, attention_mask, **kwargs): raise _Unlike(extra)
+        fault = f'{type(module).__name__} has no eager attention to compare with'
+        if eager_attention_of(type(module)) is not None:
+            fault = _extra(module, query, key, value, attention_mask, **kwargs)
+        if fault: raise _Unlike(fault)
         groups = query.shape[1] // key.shape[1]
         keep = _structure(module, query, key, attention_mask, kwargs.get('is_causal'))
         A = _probabilities(module, query, repeat_kv(key, groups), keep, kwargs.get('scaling'),
@@ -557,7 +559,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Run the trial of `stack`: one pass with its own eager attention, one with the attention function of this library"
+    "Run `stack` once with its own eager attention and once with the attention function of this library"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -580,7 +582,7 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12
 @dataclass(frozen=True)
 class _Found:
-    "Result of a model's trial for one part"
+    "The result of a model's trial for one part"
     numbers:tuple    # of int: the layer of each attention call of a pass, in order
     heads:tuple      # of int: all numbers of heads, in ascending order
     reason:str=None  # why the part cannot be observed
@@ -624,7 +626,7 @@ _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='Modern
                 xlnet='RoBERTa', led='BART')
 
 def _without_trial(stack):
-    "Return why `stack` cannot be observed, whatever its trial shows, and what to do instead; None if it can"
+    "Return the reason why `stack` cannot be observed even without a trial, and what to do instead; None if it can"
     inside = [(name, m) for name, m in stack.named_modules() if m is not stack and isinstance(m, PreTrainedModel)]
     two_sided = {'encoder', 'decoder'} <= {*attention_parts(stack)}
     if not two_sided and any(vars(m.config) is not vars(stack.config) for _, m in inside):
@@ -635,7 +637,7 @@ def _without_trial(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr14b
 def _reason(model, part):
-    "Return why `part` of `model` cannot be observed and what to do instead; None if it can"
+    "Return the reason why `part` of `model` cannot be observed, and what to do instead; None if it can"
     stack, found = attention_stack(model), None
     if isinstance(model, nn.DataParallel):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
@@ -707,9 +709,9 @@ def check_layers(
             raise ValueError(f'{name} must be None (all), an int or a list of int, got {layers!r}')
         if operator.index(l) not in (*numbers, *range(-len(numbers), 0)):
             n, who = len(numbers), _named(model, check_part(model, part)[0])
-            has = (f'has the layers 0 to {n-1}' if numbers == tuple(range(n)) else
-                   f'has attention in the layers {", ".join(map(str, numbers))}')
-            raise ValueError(f'{name}: {who} {has} (or -{n} to -1 from the end), got {operator.index(l)}')
+            has = f'attention in the layers {", ".join(map(str, numbers))}'
+            if numbers == tuple(range(n)): has = f'the layers 0 to {n-1}'
+            raise ValueError(f'{name}: {who} has {has} (or -{n} to -1 from the end), got {operator.index(l)}')
     return tuple(sorted({l if (l := operator.index(x)) >= 0 else numbers[l] for x in chosen}))
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
@@ -720,9 +722,10 @@ def _by_layer(model, part, values, name, check, allowed):
     if not isinstance(values, dict):
         raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(values).__name__}')
     by_layer = {check_layers(model, l, name, part)[0]: v for l, v in values.items()}
-    if len(by_layer) < len(values): raise ValueError(f'{name} names a layer twice: {", ".join(map(str, values))}')
-    for l, v in by_layer.items():
-        if not check(v): raise ValueError(f'{name}[{l}] must be {allowed}, got {getattr(v, "dtype", None) or repr(v)}')
+    faults = [f'[{l}] must be {allowed}, got {getattr(v, "dtype", None) or repr(v)}' for l, v in by_layer.items()
+              if not check(v)]
+    if len(by_layer) < len(values): faults = [f' names a layer twice: {", ".join(map(str, values))}']
+    if faults: raise ValueError(f'{name}{faults[0]}')
     return by_layer
 
 # %% ../../nbs/03_models/01_attention.ipynb #070
@@ -774,6 +777,12 @@ class QueryKey:
         return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02b
+def _check_eval_mode(model, who):
+    "Raise a `ValueError` if `model` is in training mode"
+    if not model.training: return
+    raise ValueError(f'{who}: the model must be in eval mode, since dropout makes every pass different; '
+                     'call model.eval() first')
+
 def query_key(
     model,       # in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
@@ -781,17 +790,16 @@ def query_key(
     head:int,    # index among the query heads
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
 ) -> QueryKey:
-    "Return the queries and keys of one head of `model` as they enter their product"
-    if model.training:
-        raise ValueError('query_key: the model must be in eval mode, since dropout makes every pass different; call '
-                         'model.eval() first')
-    stack, name = check_part(model, part)[1], _named(model, part)
-    if _disentangled(stack):
-        raise ValueError(f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
-                         f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
+    "Return the queries and keys of one attention head of `model`, just before they are multiplied"
+    _check_eval_mode(model, 'query_key')
+    stack, name, problem = check_part(model, part)[1], _named(model, part), ''
     (layer,), heads = check_layers(model, layer, 'layer', part), head_count(model, part)
-    if isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
-        raise ValueError(f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}')
+    if _disentangled(stack):
+        problem = (f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
+                   f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
+    elif isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
+        problem = f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}'
+    if problem: raise ValueError(problem)
     with torch.no_grad(), observe(model, layer, part=part) as maps:
         maps._with_vectors = True
         model(**inputs)
@@ -803,7 +811,7 @@ def query_key(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the modules that run one attention layer each of `part` of `model`, in order; ALBERT's runs them all"
+    "Return the module that runs each attention layer of `part` of `model`, in order; in ALBERT, one runs all layers"
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))
@@ -836,7 +844,7 @@ class _PassCache:
         return forward
 
     def again(self, x, times):
-        "Repeat `x` for a batch that contains every example `times` times"
+        "Repeat `x` for a batch that contains each example `times` times"
         return (x.repeat(times, *[1] * (x.dim() - 1)) if times > 1 and isinstance(x, torch.Tensor) and x.dim()
                 and len(x) == self.rows else x)
 
@@ -855,10 +863,8 @@ def cached_layers(
     inputs:dict,
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    "Let passes in the block start at a given layer; yields a function that selects the layer by its number"
-    if model.training:
-        raise ValueError('cached_layers: the model must be in eval mode, since dropout makes every pass different; '
-                         'call model.eval() first')
+    "Make passes inside the block start at a later layer; yields a function that selects it by its number"
+    _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)
     cache, layers = _PassCache(), layer_modules(model, part)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 import torch
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import Count, Seed, renamed_arguments
+from ..core.validation import Count, Seed, renamed_arguments, validated
 from .loading import class_config, forked_random, tasks_of_kind
 from .random import keyed_uniform
 from .tasks import task_heads, tasks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 def _characters(tokenizer, texts):
-    "Return all characters of `texts` after the normalisation of `tokenizer`, sorted"
+    "Return all characters of `texts` after normalisation by `tokenizer`, sorted"
     characters = set()
     for text in texts:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
@@ -37,6 +37,12 @@ def _characters(tokenizer, texts):
     return sorted(characters)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
+def _check_size(vocab_size, least, characters):
+    "Raise a `ValueError` if a vocabulary is too small for the special tokens and the `characters`"
+    if vocab_size >= least: return
+    raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
+                     f'got {vocab_size}')
+
 def _train_wordpiece(texts, vocab_size, lowercase):
     "Train a WordPiece tokenizer whose vocabulary depends only on `texts`"
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
@@ -44,9 +50,7 @@ def _train_wordpiece(texts, vocab_size, lowercase):
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     characters = _characters(tokenizer, texts)
     initial = [*_special_tokens, *characters, *(f'##{c}' for c in characters)]
-    if vocab_size < len(initial):
-        raise ValueError(f'vocab_size must be at least {len(initial)}, the number of special tokens and characters of '
-                         f'these texts, got {vocab_size}')
+    _check_size(vocab_size, len(initial), 'characters of these texts')
     tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=initial,
                                                                    show_progress=False))
     trained = Tokenizer(models.WordPiece(vocab=tokenizer.get_vocab(with_added_tokens=True), unk_token='[UNK]'))
@@ -61,10 +65,7 @@ def _train_bpe(texts, vocab_size, lowercase):
     if lowercase: tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    least = len(_special_tokens) + len(alphabet)
-    if vocab_size < least:
-        raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and bytes, got '
-                         f'{vocab_size}')
+    _check_size(vocab_size, len(_special_tokens) + len(alphabet), 'bytes')
     tokenizer.train_from_iterator(texts,
                                   trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(_special_tokens),
                                                              initial_alphabet=alphabet,
@@ -79,8 +80,9 @@ _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq
               decoder=('$A', '$A [SEP] $B'))
 
 # %% ../../nbs/03_models/06_corruption.ipynb #010b
+@validated
 def train_tokenizer(
-    texts:Sequence[str],                                      # training texts
+    texts:Annotated[Sequence[str], MinLen(1)],                # training texts, such as data['train']['text']
     vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, special ones included
     kind:Literal['wordpiece', 'bpe']='wordpiece',             # algorithm: 'wordpiece' or 'bpe' (byte-level)
     # positions of special tokens, for an 'encoder', 'seq2seq' or 'decoder' model
@@ -89,11 +91,6 @@ def train_tokenizer(
     max_length:Count=512, # maximum number of tokens in a text
 ) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
     "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
-    if kind not in _trainers: raise ValueError(f'kind must be one of {", ".join(_trainers)}, got {kind!r}')
-    if form not in _forms: raise ValueError(f'form must be one of {", ".join(_forms)}, got {form!r}')
-    if isinstance(texts, (str, dict)) or not len(texts) or not isinstance(texts[0], str):
-        raise ValueError("texts must be a non-empty list of strings, such as data['train']['text'], got "
-                         f"{type(texts).__name__}")
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]
     ids = [(t, tokenizer.token_to_id(t)) for t in _special_tokens]
@@ -122,21 +119,33 @@ def _config(kind, layers, heads, hidden, max_length, **shared):
                't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers,
                           num_decoder_layers=layers,
                           num_heads=heads)}
-    if kind not in by_kind: raise ValueError(f'kind must be one of {", ".join(by_kind)}, got {kind!r}')
     return AutoConfig.for_model(kind, **by_kind[kind], **shared)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017
 def _head_size(task, num_labels, labels):
     "Return the config settings for the classes of `task`"
-    if not tasks[task].has_classes:
-        if labels is not None or num_labels is not None:
-            raise ValueError(f'{task} has no classes; leave num_labels and labels out')
-        return tasks[task].head.config
-    if labels is None and num_labels is None:
-        raise ValueError(f'{task} needs class names (labels=) or their number (num_labels=)')
-    return tasks[task].head.config | class_config(num_labels, labels)
+    has_names = labels is not None or num_labels is not None
+    if has_names == tasks[task].has_classes: return tasks[task].head.config | class_config(num_labels, labels)
+    problem = 'needs class names (labels=) or their number (num_labels=)'
+    if has_names: problem = 'has no classes; leave num_labels and labels out'
+    raise ValueError(f'{task} {problem}')
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017b
+def _size_fault(task, tokenizer, kind, heads, hidden) -> str: # '' if there is none
+    "Return the reason why no model of this `kind` and size can be built for `task` and `tokenizer`"
+    of_text = [name for name in task_heads() if tasks[name].modality == 'text']
+    if task not in of_text:
+        return (f'there is no head for task={task!r}; available: {", ".join(of_text)}. '
+                'For images and series, use the nets in salviz.models.nets')
+    kind = kind or tasks[task].head.small
+    if hidden % heads: return f'hidden must be a multiple of heads={heads}, got {hidden}'
+    needed = ['pad', 'eos'] if kind in ('marian', 't5') else ['pad']
+    lacking = [name for name in needed if getattr(tokenizer, f'{name}_token_id') is None]
+    if not lacking: return ''
+    return (f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
+            'train_tokenizer creates tokenizers with both')
+
+@validated
 def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
@@ -156,17 +165,8 @@ def small_model(
     **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
     "Build a model for `task` with random weights that depend on `seed` only"
-    of_text = [name for name in task_heads() if tasks[name].modality == 'text']
-    if task not in of_text:
-        raise ValueError(f'small_model has no head for task={task!r}; available: {", ".join(of_text)}. '
-                         'For images and series, use the nets in salviz.models.nets')
-    if hidden % heads: raise ValueError(f'hidden must be a multiple of heads={heads}, got {hidden}')
+    if fault := _size_fault(task, tokenizer, kind, heads, hidden): raise ValueError(f'small_model: {fault}')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
-    lacking = [name for name in ('pad', *(('eos',) if kind in ('marian', 't5') else ()))
-               if getattr(tokenizer, f'{name}_token_id') is None]
-    if lacking:
-        raise ValueError(f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
-                         'train_tokenizer creates tokenizers with both')
     ids = dict(vocab_size=len(tokenizer),
                **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
     if kind in ('marian', 't5'): ids['decoder_start_token_id'] = tokenizer.pad_token_id
@@ -195,7 +195,7 @@ def _joined(tokenizer, parts, block):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #023
 def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of texts longer than `block`)
-    "Return `texts` with those that are longer than `block` replaced by their words"
+    "Split the `texts` that are longer than `block` into their words"
     bad = [i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()]
     if bad:
         raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or not a '
@@ -218,19 +218,19 @@ def pack_texts(
     tokenizer,
     block=512, # maximum number of tokens in a row, special ones included
 ): # the same type as `data`, with only the column `text`
-    "Join consecutive texts to rows with as many tokens as fit into `block`, in order and without losing any text"
+    "Join consecutive texts into rows of at most `block` tokens, in order and without losing any text"
     _check_block(block, tokenizer)
     single = not isinstance(data, dict)
     packed, long, total = {}, 0, 0
     for name, part in ({'': data} if single else data).items():
         listed = isinstance(part, (list, tuple))
         has = () if listed else getattr(part, 'column_names', None)
-        if has is None:
-            raise ValueError(f'data must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}')
-        if not listed and ('text' not in has or 'text_pair' in has):
-            raise ValueError('pack_texts needs single texts in a column text, got the columns '
-                             f'{", ".join(has)}; '
-                             'use rename_column and remove_columns to get one')
+        if has is None: problem = f'must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}'
+        elif not listed and ('text' not in has or 'text_pair' in has):
+            problem = (f'must have single texts in a column text, got the columns {", ".join(has)}; '
+                       'use rename_column and remove_columns to get one')
+        else: problem = ''
+        if problem: raise ValueError(f'pack_texts: data {problem}')
         parts, n = _parts(list(part if listed else part['text']), tokenizer, block)
         rows, long, total = _joined(tokenizer, parts, block) if parts else [], long + n, total + len(part)
         info = (None if listed else DatasetInfo(features=Features(text=Value('string')),
@@ -266,13 +266,11 @@ def _choose_tokens(
     return (u.argsort(dim=1, stable=True).argsort(dim=1) < k[:, None]) & ordinary
 
 # %% ../../nbs/03_models/06_corruption.ipynb #031
-def _check_fraction(name, x, ends=False):
-    "Raise an error unless `x` is in (0, 1], or in [0, 1] with `ends`"
-    ok = isinstance(x, (int, float)) and not isinstance(x, bool) and (0 <= x <= 1 if ends else 0 < x <= 1)
-    if not ok: raise ValueError(f'{name} must be {"from 0 to 1" if ends else "above 0 and at most 1"}, got {x!r}')
+_PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
+_Fraction = Annotated[float, Interval(ge=0, le=1)]
 
 def _ordinary_ids(tokenizer):
-    "Return the ids of the vocabulary that are not special tokens"
+    "Return the ids of the tokens in the vocabulary that are not special"
     special = {*tokenizer.all_special_ids}
     return torch.tensor([i for i in range(len(tokenizer)) if i not in special])
 
@@ -281,18 +279,19 @@ class MaskTokens:
     "Corrupt batches for masked language modelling: `corrupt(batch, seed, step)`"
     task = 'masked_lm'
     @renamed_arguments(share='fraction')
+    @validated
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # with a mask token
-        fraction:float=.15,                  # fraction of each sentence's tokens to predict
-        masked:float=.8,                     # fraction of these that become the mask token
-        replaced:float=.1,                   # fraction of these that become a random token; the rest is not changed
+        fraction:_PositiveFraction=.15,      # fraction of each sentence's tokens to predict
+        masked:_Fraction=.8,                 # fraction of these that become the mask token
+        replaced:_Fraction=.1,               # fraction of these that become a random token; the rest is not changed
     ):
-        if tokenizer.mask_token_id is None:
-            raise ValueError('the tokenizer has no mask token; use one that has, for example from train_tokenizer')
-        _check_fraction('fraction', fraction)
-        _check_fraction('masked', masked, True); _check_fraction('replaced', replaced, True)
+        problem = ''
         if masked + replaced > 1 + 1e-9:
-            raise ValueError(f'masked and replaced must not sum to more than 1, got {masked} and {replaced}')
+            problem = f'masked and replaced must not sum to more than 1, got {masked} and {replaced}'
+        if tokenizer.mask_token_id is None:
+            problem = 'the tokenizer has no mask token; use one that has, for example from train_tokenizer'
+        if problem: raise ValueError(f'MaskTokens: {problem}')
         self.fraction, self.masked, self.replaced = fraction, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
@@ -335,20 +334,22 @@ class ReplaceTokens:
     "Corrupt batches for replaced-token detection with a unigram generator: `corrupt(batch, seed, step)`"
     task = 'replaced_token_detection'
     @renamed_arguments(share='fraction')
+    @validated
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase',
         # int [size of the vocabulary]: number of occurrences of each token, see `token_counts`
         counts:Sequence[int]|np.ndarray|torch.Tensor,
-        fraction:float=.15, # fraction of each sentence's tokens to draw again
+        fraction:_PositiveFraction=.15, # fraction of each sentence's tokens to draw again
     ):
-        _check_fraction('fraction', fraction)
         counts = torch.as_tensor(counts, dtype=torch.float64)
+        must = ''
         if counts.shape != (len(tokenizer),):
-            raise ValueError(f'counts must contain one number for each of the {len(tokenizer)} tokens, got shape '
-                             f'{tuple(counts.shape)}')
-        counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
-        if not (counts >= 0).all() or (counts > 0).sum() < 2:
-            raise ValueError('counts must be numbers of at least 0, with at least two ordinary tokens above 0')
+            must = f'contain one number for each of the {len(tokenizer)} tokens, got shape {tuple(counts.shape)}'
+        else:
+            counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
+            is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
+            if not is_sound: must = 'be numbers of at least 0, with at least two ordinary tokens above 0'
+        if must: raise ValueError(f'counts must {must}')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 
     @classmethod

@@ -34,21 +34,21 @@ def sort_rows(x:torch.Tensor) -> torch.Tensor: # shape of `x`, detached from the
     return on_processor(np.sort, lambda x: x.detach().sort(-1).values, wide).to(x.dtype)
 
 def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
-    "Return whether any key of each row is True in bool `x` [..., query, key]"
+    "Return for each row of the bool `x` [..., query, key] whether any key is True"
     return on_processor(lambda x: x.any(-1, keepdims=True), lambda x: x.any(-1, keepdim=True), x)
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-09
 def surely_all(mask:torch.Tensor) -> bool:
-    "Return whether bool `mask` is True everywhere; always False where the check would make a GPU wait"
+    "Return whether the bool `mask` is True everywhere; always False if the check would make the GPU wait"
     return mask.device.type == 'cpu' and bool(mask.all())
 
 def where_needed(mask, x, other) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere
-    "Return `torch.where(mask, x, other)`, for a `mask` that broadcasts to the shape of `x`"
+    "Return `torch.where(mask, x, other)` for a `mask` that broadcasts to the shape of `x`"
     if surely_all(mask): return x
     return torch.where(mask, x, other)
 
 def and_needed(x, mask) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere
-    "Return `x & mask`, for bool `x` and a `mask` that broadcasts to its shape"
+    "Return `x & mask` for a bool `x` and a `mask` that broadcasts to its shape"
     if surely_all(mask): return x
     return x & mask
 
@@ -92,7 +92,7 @@ def least_seconds(
     acts:dict,  # {name: function that does the work once}
     rounds:int=2,
 ) -> dict: # {name: seconds}
-    "Return the shortest time of each of `acts`; they run in turns, after one untimed warm-up round"
+    "Return the shortest running time of each function in `acts`; they run in turns, after one untimed warm-up round"
     least = dict.fromkeys(acts, math.inf)
     for i in range(rounds + 1):
         for name, act in acts.items():

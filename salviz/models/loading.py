@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from ..core.validation import Count, Seed
+from ..core.validation import Count, Seed, validated
 from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_attention_of, eager_passes, layer_modules, unwrapped
 from .tasks import head_of, task_heads, tasks
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def forked_random(
     seed=None, # seed of the generators inside the block; None keeps their state
 ):
-    "Restore the global generators of Python, numpy and torch (CPU and CUDA) after the block"
+    "Restore the global random generators of Python, numpy and torch (CPU and CUDA) after the block"
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     try:
@@ -62,7 +62,7 @@ def undisturbed(
     training=False, # mode of the model inside the block
     seed=None,      # seed of the generators inside the block; None keeps their state
 ):
-    "Run and differentiate `model` inside the block; restore it and all global generators afterwards"
+    "Run and differentiate `model` inside the block; restore the model and all global random generators afterwards"
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if training else []
@@ -89,7 +89,7 @@ def twin(model):
     return copied.eval()
 
 def weights_version(model) -> int:
-    "Return a number that changes whenever weights of `model` are changed in place, for example by an optimiser"
+    "Return a number that changes whenever the weights of `model` change in place, for example by an optimiser step"
     return sum(p._version for p in model.parameters())
 
 
@@ -110,7 +110,7 @@ def full_precision(net):
 
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:
-    "Return what `model` was loaded from: a name on the Hub or the last part of a path; else its class"
+    "Return the name that `model` was loaded from: a name on the Hub or the last part of a path; else its class"
     name = model.name_or_path
     return (Path(name).name if Path(name).exists() else name) if name else type(model).__name__
 
@@ -174,7 +174,7 @@ def pooled_rows(
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
 def _is_changed(module, is_whole=False) -> bool:
-    "Return whether other code added a hook or `forward` to `module`; `is_whole`: ignore pre-hooks, which see no rows"
+    "Return whether other code added a hook or a `forward` to `module`; `is_whole`: ignore pre-hooks, which get no rows"
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the latter is set by accelerate
@@ -250,7 +250,7 @@ def is_bidirectional(model) -> bool:
 _packaged_models = 'minilm', 'movie-minilm'
 
 def _locate(name, revision):
-    "Return where to load `name` from, whether only local files may be used, and if so, why"
+    "Return the source from which `name` is loaded, whether only local files may be used, and the reason"
     if name in _packaged_models: return asset('minilm'), True, '' # 'movie-minilm' is stored as a difference from it
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')):
@@ -263,24 +263,25 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Turn errors while reading the model `name` into errors that say what to do"
+    "Convert errors while reading the model `name` into errors that say what to do"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
-        if 'trust_remote_code' in str(e):
-            raise ValueError(f'{str(name)!r} needs Python code that is stored with the model, which salviz does not '
-                             'run; if you trust its author, load it with load_model_for(task, name, '
-                             'trust_remote_code=True)') from e
-        if silence:
+        needs_code = 'trust_remote_code' in str(e)
+        if silence and not needs_code:
             raise ConnectionError(f'{str(name)!r} is not in the local cache and the Hub cannot be reached '
                                   f'({silence}); {packaged}') from e
-        raise ValueError(f'{str(name)!r} cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})') from e
+        problem = f'cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})'
+        if needs_code:
+            problem = ('needs Python code that is stored with the model, which salviz does not run; if you trust '
+                       'its author, load it with load_model_for(task, name, trust_remote_code=True)')
+        raise ValueError(f'{str(name)!r} {problem}') from e
 
 # %% ../../nbs/03_models/03_loading.ipynb #024
 _left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever is_decoder is in their config
 
 def _is_decoder(config):
-    "Return whether language models with this `config` are causal; BERT and similar models are with is_decoder=True"
+    "Return whether language models with this `config` are causal; BERT and similar ones are if is_decoder=True"
     one_stack = not getattr(config, 'is_encoder_decoder', False)
     return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _left_to_right)
 
@@ -318,16 +319,18 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
     "Return the number of classes of the head; `replace` allows discarding a trained head with another number"
     wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
-    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
-        raise ValueError(f'num_labels must be a positive number of classes, got {wanted!r}')
+    problem = ''
     if trained and wanted not in (None, trained) and not replace:
-        raise ValueError(f'{str(name)!r} has a trained head for {trained} classes, not {wanted}; '
-                         'pass ignore_mismatched_sizes=True to replace it with a new head')
+        problem = (f'{str(name)!r} has a trained head for {trained} classes, not {wanted}; '
+                   'pass ignore_mismatched_sizes=True to replace it with a new head')
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
+        problem = f'num_labels must be a positive number of classes, got {wanted!r}'
+    if problem: raise ValueError(problem)
     return wanted or trained or 2
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Set the same padding token for `tokenizer` and `model`"
+    "Set the padding token of `tokenizer` and use the same one in `model`"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -390,12 +393,12 @@ def _taught_file(name) -> Path:
     return Path(str(files('salviz.models')/'taught'/f'{name}.safetensors'))
 
 def is_taught(parameter:str) -> bool:
-    "Return whether the parameter with this name was trained in the packaged fine-tuned models"
+    "Return whether the packaged fine-tuned models trained the parameter with this name"
     return parameter.endswith('bias') or 'LayerNorm' in parameter or parameter.startswith('classifier.')
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; keep a head for other classes"
+    "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; a head for other classes stays"
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -407,13 +410,13 @@ def load_taught_weights(model, name):
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-4
 def new_head_note(model) -> str: # '' if its head was trained, or this is unknown
-    "Return a warning about the answers of `model` if its head is new"
+    "Return a warning that the predictions of `model` mean nothing if its head is new, else ''"
     if not getattr(model, 'has_new_head', False): return ''
     return 'The head is new and untrained: its answers are random.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return the class names in the order of a trained head that has names, as config settings; else {}"
+    "Return the names of the classes of a trained head as config settings; {} if the head has no names"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}
@@ -466,6 +469,19 @@ def load_classifier(
     return _load('classification', name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
+def _check_task(task, num_labels, labels):
+    "Raise a `ValueError` if transformers has no head for `task`, or if names are passed for a task without classes"
+    if task not in task_heads():
+        problem = (f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
+                   'For time series, use the nets in salviz.models.nets')
+    elif not tasks[task].has_classes and (
+            labels is not None or num_labels not in (None, tasks[task].head.config.get('num_labels'))):
+        problem = (f'{task} has no classes; leave num_labels and labels out (got '
+                   f'num_labels={num_labels!r}, labels={labels!r})')
+    else: return
+    raise ValueError(problem)
+
+@validated
 def load_model_for(
     task:str,                       # a task with a head in transformers, see `task_heads`
     name:str|PathLike='minilm',     # packaged model, folder, or repository on the Hub
@@ -475,14 +491,9 @@ def load_model_for(
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
     "Load a model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` only"
-    if task not in task_heads():
-        raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
-                         'For time series, use the nets in salviz.models.nets')
+    _check_task(task, num_labels, labels)
     described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
-    if not described.has_classes and (labels is not None or num_labels not in (None, needed)):
-        raise ValueError(f'{task} has no classes; leave num_labels and labels out (got '
-                         f'num_labels={num_labels!r}, labels={labels!r})')
     def count(config):
         if not described.has_classes and needed is None: return {}
         trained = any(map(head.is_in, config.architectures or ()))
@@ -500,7 +511,7 @@ def longest_input(
     tokenizer,
     max_length=None, # requested length; None: as long as possible, but at most 512
 ) -> int:
-    "Return the maximum number of tokens in a text, special ones included"
+    "Return the maximum number of tokens in a text, including special tokens"
     config = model.config.get_text_config() if model is not None else None
     sizes = [getattr(config, f'max_{side}position_embeddings', None) for side in ('', 'encoder_', 'decoder_')]
     limit = min((size for size in sizes if size), default=None)
@@ -510,8 +521,6 @@ def longest_input(
         limit -= max(offsets, default=0)
     limit = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
     if max_length is None: return min(limit, 512)
-    if type(max_length) is not int: raise ValueError(f'max_length must be an int or None, got {max_length!r}')
-    if max_length > limit:
-        raise ValueError(f'max_length must be at most {limit}, the number of positions of the model and its tokenizer, '
-                         f'got {max_length}')
-    return max_length
+    if type(max_length) is int and max_length <= limit: return max_length
+    raise ValueError(f'max_length must be None or an integer of at most {limit}, the number of positions of the model '
+                     f'and its tokenizer, got {max_length!r}')

@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..core.validation import Count, Seed
+from ..core.validation import Count, Seed, check_choice
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
-    "Base class of the nets: initialisation, check of the input's shape, loss"
+    "The base class of the nets, with initialisation, a check of the input's shape, and the loss"
     base_model_prefix = ''
     # any_length: whether series may have a different number of steps than `config.shape`
     output_type, any_length = SequenceClassifierOutput, False
@@ -41,7 +41,7 @@ class SmallNet(PreTrainedModel):
         if hasattr(module, 'reset_parameters'): module.reset_parameters()
 
     def checked(self, x):
-        "Return the input `x` if its examples have the shape of `config.shape`, else raise an error"
+        "Return `x` if its examples have the shape `config.shape`; otherwise raise a `ValueError`"
         shape, got, skip = tuple(self.config.shape), tuple(x.shape[1:]), int(self.any_length)
         if len(shape) != len(got) or shape[skip:] != got[skip:]:
             expected = ', '.join(map(str, ('any', *shape[1:]) if skip else shape))
@@ -132,8 +132,7 @@ class Recurrence(nn.Module):
     built from modules for `steps` steps"""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
-        if cell not in ('fused', 'modules'):
-            raise ValueError(f"cell must be 'fused' or 'modules' (for DeepLIFT), got {cell!r}")
+        check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
         self.lstm = nn.LSTM(features, hidden, batch_first=True)
         # input, forget, candidate, output gate; and the tanh of the cell state
         kinds = nn.Sigmoid, nn.Sigmoid, nn.Tanh, nn.Sigmoid, nn.Tanh
@@ -180,7 +179,7 @@ class SeriesLSTMConfig(PreTrainedConfig):
 
 # %% ../../nbs/03_models/04_nets.ipynb #018b
 class SeriesLSTM(SmallNet):
-    "An LSTM whose last state is read"
+    "An LSTM whose head reads the last state"
     config_class, main_input_name, salviz_task, any_length = SeriesLSTMConfig, 'values', 'series_classification', True
 
     def __init__(self, config):
@@ -225,7 +224,7 @@ class InputCellLSTMConfig(SeriesLSTMConfig):
 
 # %% ../../nbs/03_models/04_nets.ipynb #024b
 class InputCellLSTM(SeriesLSTM):
-    "An LSTM whose input at every step is a summary of all steps so far"
+    "An LSTM whose input at each step is a summary of all steps so far"
     config_class = InputCellLSTMConfig
 
     def __init__(self, config):
@@ -424,26 +423,34 @@ class TextLSTM(SmallNet):
         return self.answer(self.classifier(self.dropout_out(torch.cat(ends, -1))), labels)
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2
+def _source_fault(model, source_tokenizer, tokenizer) -> str: # '' if there is none
+    "Return the reason why the word vectors of `model` cannot be copied into a net with `tokenizer`"
+    if not hasattr(model, 'get_input_embeddings') or not hasattr(source_tokenizer, 'get_vocab'):
+        return ('embeddings must be a matrix [vocabulary, size] or (model, tokenizer), got '
+                f'({type(model).__name__}, {type(source_tokenizer).__name__})')
+    if tokenizer is None or tokenizer.get_vocab() == source_tokenizer.get_vocab(): return ''
+    return ('embeddings: the tokenizer of the net has a different vocabulary from the model whose '
+            'embeddings are copied; pass the tokenizer of that model')
+
+def _table_fault(table, tokenizer) -> str: # '' if there is none
+    "Return the reason why `table` does not contain a word vector for each token of `tokenizer`"
+    if tokenizer is None: return 'embeddings: a matrix has a row for each token of a tokenizer; pass tokenizer='
+    if table.dim() != 2 or len(table) != len(tokenizer):
+        return (f'embeddings must be [{len(tokenizer)}, size], a row for each token of the tokenizer, got '
+                f'{list(table.shape)}')
+    if not table.isfinite().all(): return 'embeddings must be finite numbers, got NaN or infinity'
+    return ''
+
 def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size], tokenizer, its source in words)
-    "Check the word vectors in `embeddings`, with a row for each token of the tokenizer, and return them"
+    "Return the word vectors in `embeddings` after checking that each token of the tokenizer has a row"
     source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
     if of_model:
         model, source_tokenizer = embeddings
-        if not hasattr(model, 'get_input_embeddings') or not hasattr(source_tokenizer, 'get_vocab'):
-            raise ValueError('embeddings must be a matrix [vocabulary, size] or (model, tokenizer), got '
-                             f'({type(model).__name__}, {type(source_tokenizer).__name__})')
-        if tokenizer is not None and tokenizer.get_vocab() != source_tokenizer.get_vocab():
-            raise ValueError('embeddings: the tokenizer of the net has a different vocabulary from the model whose '
-                             'embeddings are copied; pass the tokenizer of that model')
+        if fault := _source_fault(model, source_tokenizer, tokenizer): raise ValueError(fault)
         tokenizer, source = source_tokenizer, model_name(model)
         embeddings = model.get_input_embeddings().weight[:len(source_tokenizer)]
-    if tokenizer is None:
-        raise ValueError('embeddings: a matrix has a row for each token of a tokenizer; pass tokenizer=')
     table = torch.as_tensor(embeddings).detach().to('cpu', torch.float32)
-    if table.dim() != 2 or len(table) != len(tokenizer):
-        raise ValueError(f'embeddings must be [{len(tokenizer)}, size], a row for each token of the tokenizer, got '
-                         f'{list(table.shape)}')
-    if not table.isfinite().all(): raise ValueError('embeddings must be finite numbers, got NaN or infinity')
+    if fault := _table_fault(table, tokenizer): raise ValueError(fault)
     return table, tokenizer, source
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2b
@@ -454,14 +461,14 @@ def _named_table(table, source) -> str:
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-3
 def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None, tokenizer)
-    "Return the word vectors in `embeddings` and add their size and source to the `settings` of a net of class `cls`"
+    "Return the word vectors in `embeddings`; add their size and source to the `settings` of a net of class `cls`"
+    if embeddings is None and settings.get('embeddings_from') is None: return None, tokenizer
+    problem = ''
     if embeddings is None:
-        if settings.get('embeddings_from') is not None:
-            raise ValueError('embeddings_from describes the source of the word vectors in embeddings=, which is '
-                             'missing; pass embeddings= or leave embeddings_from out')
-        return None, tokenizer
-    if cls is not TextLSTM:
-        raise ValueError(f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm')
+        problem = ('embeddings_from describes the source of the word vectors in embeddings=, which is '
+                   'missing; pass embeddings= or leave embeddings_from out')
+    elif cls is not TextLSTM: problem = f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm'
+    if problem: raise ValueError(problem)
     table, tokenizer, source = _table_of(embeddings, tokenizer)
     size = settings.setdefault('embedding_size', table.shape[1])
     if size != table.shape[1]:
@@ -484,7 +491,7 @@ def _classes(num_labels, labels):
 
 # %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
-    "Return the shape of an example and the class names in `data`, as loaded by `data.signals`"
+    "Return the shape of an example in `data`, as loaded by `data.signals`, and the class names"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data have the columns '
@@ -493,6 +500,15 @@ def _read_off(cls, data):
     return part.features[cls.main_input_name].shape, part.features[label].names
 
 # %% ../../nbs/03_models/04_nets.ipynb #046
+def _settings_fault(cls, settings) -> str: # '' if there is none
+    "Return the reason why `settings` are not fields of the config of nets of class `cls`"
+    inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)}
+    field_names = [f.name for f in dataclasses.fields(cls.config_class) if f.name not in inherited]
+    unknown = [key for key in settings if key not in field_names]
+    if unknown: return f'{cls.__name__} has no setting {", ".join(unknown)}; available: {", ".join(field_names)}'
+    if 'shape' not in settings or len(settings['shape']) == len(cls.config_class.shape): return ''
+    return f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}'
+
 def small_net(
     name:str|type[PreTrainedModel], # one of `nets`, by name or class
     data:'Dataset|dict|None'=None,  # images or series, which determine shape and classes
@@ -515,12 +531,7 @@ def small_net(
     table, tokenizer = _take_table(cls, settings, embeddings, tokenizer)
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings
     if shape is not None: settings['shape'] = tuple(shape)
-    field_names = [f.name for f in dataclasses.fields(cls.config_class)
-                   if f.name not in {f.name for f in dataclasses.fields(PreTrainedConfig)}]
-    if unknown := [key for key in settings if key not in field_names]:
-        raise ValueError(f'{cls.__name__} has no setting {", ".join(unknown)}; available: {", ".join(field_names)}')
-    if 'shape' in field_names and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
-        raise ValueError(f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}')
+    if fault := _settings_fault(cls, settings): raise ValueError(fault)
     with forked_random(seed): net = cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
     if table is not None: net.copy_embeddings(table)
     return net

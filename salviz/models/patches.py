@@ -54,6 +54,21 @@ def check_images(
     if reads_patches(model): check_patches(model, shape)
 
 # %% ../../nbs/03_models/09_patches.ipynb #pat10b
+def _sizes(size): return ' × '.join(map(str, size))
+
+def _shape_fault(config, shape) -> str: # '' if there is none
+    "Return the reason why a vision transformer with this `config` cannot read images of `shape` as a grid of patches"
+    wanted, patch = (config.num_channels, *_two(config.image_size)), _two(config.patch_size)
+    if tuple(shape) != wanted:
+        return (f'reads images of {_sizes(wanted)} (channels, height, width), the data have {_sizes(shape)}; resize '
+                'the images before load_images, or create the model with matching num_channels and image_size')
+    if getattr(config, 'window_size', None):
+        return ('attends within windows of an image, so its maps do not form a grid of patches; '
+                'use ViT, DeiT, BEiT or DINOv2')
+    if not any(size % part for size, part in zip(wanted[1:], patch)): return ''
+    return (f'reads patches of {_sizes(patch)} pixels, which do not divide images of {_sizes(wanted[1:])}; '
+            'create the model with a patch_size that divides its image_size')
+
 def check_patches(
     model, # of transformers
     shape, # shape of an image: (channels, height, width)
@@ -61,19 +76,7 @@ def check_patches(
     "Raise an error for a vision transformer that cannot be observed, or does not read images of `shape`"
     check_observable(model)
     grid, config, name = patch_grid(model), attention_stack(model).config, type(model).__name__
-    wanted = (config.num_channels, *_two(config.image_size))
-    if tuple(shape) != wanted:
-        sizes = [' × '.join(map(str, size)) for size in (wanted, shape)]
-        raise ValueError(f'{name} reads images of {sizes[0]} (channels, height, width), the data have {sizes[1]}; '
-                         'resize the images before load_images, or create the model with matching num_channels and '
-                         'image_size')
-    if getattr(config, 'window_size', None):
-        raise ValueError(f'{name} attends within windows of an image, so its maps do not form a grid of patches; use '
-                         'ViT, DeiT, BEiT or DINOv2')
-    if any(size % part for size, part in zip(wanted[1:], _two(config.patch_size))):
-        sizes = [' × '.join(map(str, size)) for size in (_two(config.patch_size), wanted[1:])]
-        raise ValueError(f'{name} reads patches of {sizes[0]} pixels, which do not divide images of {sizes[1]}; create '
-                         'the model with a patch_size that divides its image_size')
+    if fault := _shape_fault(config, shape): raise ValueError(f'{name} {fault}')
     image = torch.zeros(1, *shape, device=device_of(model), dtype=next(model.parameters()).dtype)
     with undisturbed(model), torch.no_grad(), observe(model) as maps:
         model(pixel_values=image)

@@ -6,7 +6,7 @@
 __all__ = ['logits_at', 'logits_between']
 
 # %% ../../nbs/03_models/11_places.ipynb #plc03
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from .tasks import head_of
 def _packed_places(
     is_read:torch.Tensor, # bool [rows, tokens]: positions whose logits are read
 ) -> torch.Tensor: # int64 [rows, most positions of a row], ascending, padded with -1
-    "Return the positions that are read in each row"
+    "Return the positions in each row whose logits are read"
     count = is_read.sum(1)
     first = (~is_read).to(torch.uint8).argsort(dim=1, stable=True)[:, :int(count.max())]
     return torch.where(torch.arange(first.shape[1], device=count.device) < count[:, None], first, -1)
@@ -36,7 +36,7 @@ def logits_at(
     model,
     is_read, # bool [rows, tokens] of the passes in the block; None computes all positions
 ):
-    "Let `model` compute logits only where `is_read`; `outputs.places` stores them, as `_packed_places`"
+    "Make `model` compute logits only where `is_read`; `outputs.places` has the positions, as `_packed_places`"
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:

@@ -632,7 +632,8 @@ class Slow: is_fast = False
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside the text'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside the text'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(1, 0, 2)]), 'spans must lie inside the text'),
-    (lambda t: rationale_flags(align(t, 'a', 'b'), spans=[(0, 1)]), 'spans of a pair must be (segment, start, end)'),
+    (lambda t: rationale_flags(align(t, 'a', 'b'), spans=[(0, 1)]),
+     'spans must be (segment, start, end) for a pair of texts'),
 ])
 def test_invalid_input_gives_a_short_error(wp, call, words):
     with pytest.raises(ValueError) as e: call(wp)

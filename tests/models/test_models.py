@@ -622,6 +622,6 @@ def test_texts_and_targets_fit_the_positions_of_an_encoder_decoder(kind, longest
         model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest), 5))
         with pytest.raises(IndexError):
             model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest + 1), 5))
-    with pytest.raises(ValueError, match=f'max_length must be at most {longest}'):
+    with pytest.raises(ValueError, match=f'max_length must be None or an integer of at most {longest}'):
         longest_input(model, tokenizer, longest + 1)
     assert longest_input(encoder_decoder('t5'), tokenizer) == 512

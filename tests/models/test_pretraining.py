@@ -192,10 +192,10 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
         with pytest.raises(TypeError, match='pass fraction alone'): make(share=.3, fraction=.3)
 
 @pytest.mark.parametrize('make,reason', [
-    (lambda t: MaskTokens(t, fraction=0), 'fraction must be above 0 and at most 1, got 0'),
-    (lambda t: MaskTokens(t, fraction=1.2), 'fraction must be above 0'),
+    (lambda t: MaskTokens(t, fraction=0), 'fraction must be a number between 0 and 1'),
+    (lambda t: MaskTokens(t, fraction=1.2), 'fraction must be a number between 0 and 1'),
     (lambda t: MaskTokens(t, masked=.8, replaced=.3), 'masked and replaced must not sum to more than 1'),
-    (lambda t: MaskTokens(t, masked=-1), 'masked must be from 0 to 1'),
+    (lambda t: MaskTokens(t, masked=-1), 'masked must be a number between 0 and 1'),
     (lambda t: ReplaceTokens(t, torch.ones(5)),
      r'counts must contain one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
@@ -206,11 +206,11 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     (lambda t: train_tokenizer('abc'), 'texts must be a non-empty list of strings'),
     (lambda t: train_tokenizer(texts, 30), 'vocab_size must be at least '),
     (lambda t: train_tokenizer(texts, 200, 'bpe'), 'vocab_size must be at least 261'),
-    (lambda t: train_tokenizer(texts, kind='unigram'), 'kind must be one of wordpiece, bpe'),
-    (lambda t: train_tokenizer(texts, form='none'), 'form must be one of encoder, seq2seq, decoder'),
+    (lambda t: train_tokenizer(texts, kind='unigram'), "kind must be 'wordpiece' or 'bpe'"),
+    (lambda t: train_tokenizer(texts, form='none'), "form must be 'encoder', 'seq2seq' or 'decoder'"),
     (lambda t: small_model('image_classification', t), 'available: classification, .* salviz.models.nets'),
     (lambda t: small_model('masked_lm', t, 'rnn'),
-     'kind must be one of bert, electra, llama, deberta-v2, gpt2, marian, t5'),
+     "kind must be 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'"),
     (lambda t: small_model('seq2seq', t, 'bert'), 'a small bert model supports classification, .*, not seq2seq'),
     (lambda t: small_model('classification', t, 't5', num_labels=2),
      'a small t5 model supports seq2seq, not classification'),
@@ -420,7 +420,7 @@ def test_invalid_block_sizes_are_rejected(block, tokenizer):
     (['good', None, 3], '2 of the texts are empty or not a string .first: row 1'),
     ('a text', 'data must be a Dataset, a DatasetDict or a list of strings, got str'), (None, 'got NoneType'),
     (Dataset.from_dict(dict(sentence=['a'])),
-     'needs single texts in a column text, got the columns sentence'),
+     'must have single texts in a column text, got the columns sentence'),
     (Dataset.from_dict(dict(text=['a'], text_pair=['b'])), 'the columns text, text_pair')])
 def test_invalid_data_for_packing_are_rejected(data, message, tokenizer):
     with pytest.raises(ValueError, match=message): pack_texts(data, tokenizer, 64)
