@@ -111,11 +111,11 @@ def _run_examples(a):
 # %% ../nbs/13_cli/02_cli.ipynb #009b
 def _run_train(a):
     import salviz
-    from salviz import methods
+    from salviz.methods.base import method_classes
     from salviz.studies.trials import check_allowed
-    names = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
-    check_allowed('train: unknown method', [a.method], names)
-    method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
+    kinds = method_classes()
+    check_allowed('train: unknown method', [a.method], kinds)
+    method = _make_method(kinds[a.method], _parse_settings(a.set))
     data, member = _load_data(a), 'LOCAL_RANK' in os.environ
     if a.processes > 1 and not member: return _in_processes(a)
     if a.train_size != 'full': data = salviz.subset(data, a.train_size, seed=a.seed)
@@ -285,11 +285,11 @@ def _run_remake(a):
 def _run_bench(a):
     def say(line): print(line, flush=True)
     if a.peers:
-        from salviz.peers import peers
+        from salviz.benchmarks.peers import peers
         peers(a.out, device=a.device, shape=a.shape, force=a.force, say=say,
               **dict(sentences=8, rounds=1) if a.quick else dict(rounds=a.rounds or 3))
         return
-    from salviz.bench import bench
+    from salviz.benchmarks.bench import bench
     quick = dict(tokens=[32], rounds=3, dropout=0, memory=False, beside=False) if a.quick else {}
     arguments = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]
@@ -508,7 +508,7 @@ def _course_options(arg):
 def _reproduce_options(arg):
     "Add the options of `salviz reproduce`"
     arg('claims', nargs='*', metavar='CLAIM', help='claims to test, such as D2 G1 (default: all claims of the budget)')
-    arg('--budget', choices=('quick', 'small', 'full'), default='small',
+    arg('--budget', choices=('quick', 'small', 'tuned', 'full'), default='small',
         help="quick: minutes, no verdicts; small: hours on two cores; full: the papers' setting, which needs a GPU and "
         'the Hugging Face Hub (default %(default)s)')
     arg('--list', action='store_true', help='list the claims, their cost and the existing rows')
@@ -620,13 +620,12 @@ def _commands_of_runs(add):
 # %% ../nbs/13_cli/02_cli.ipynb #train-1
 def _train_options(arg):
     "Add the options of `salviz train`"
+    from salviz.core.names import method_titles
     arg('--data', type=_named, default='movie-sentences',
         help='name of a bundled or Hugging Face data set, or a CSV or JSONL file (default %(default)s)')
     arg('--model', type=_named, default='minilm',
         help='name of a bundled or Hugging Face model, or a path (default %(default)s)')
-    arg('--method', default='FineTuning',
-        help='FineTuning, SalLM, SaliencyGuided, ADDrop, AttentionGuidance, RationaleGuided or Distillation '
-        '(default %(default)s)')
+    arg('--method', default='FineTuning', help=f'{", ".join(method_titles)} (default %(default)s)')
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='arguments of the method, such as p=.3')
     for name, default, what in (('text', 'text', 'texts'), ('text-pair', None, 'second texts of pairs'),
                                 ('label', 'label', 'labels')):

@@ -28,7 +28,7 @@ _scores = {'sts-b': (0., 5.)} # lowest and highest possible score, whatever the 
 
 # %% ../../nbs/01_core/03_names.ipynb #006b
 def scores_of(config:dict): # (lowest, highest) or None
-    "Return the range of the scores of the data in a run's `config`, or None if it is unknown"
+    "Return the range of scores in the data of a run with this `config`, or None if it is unknown"
     data = config.get('data')
     return _scores.get(data.get('name') if isinstance(data, dict) else data)
 
@@ -57,23 +57,24 @@ def listed(words) -> str:
 # %% ../../nbs/01_core/03_names.ipynb #009b
 def _seed_words(groups:dict) -> str: # {name: [seeds]}
     "Return the seeds of several groups, listed once if all groups have the same seeds"
-    sets = {k: [str(seed) for seed in v if seed is not None] for k, v in groups.items()}
-    sets = {k: v for k, v in sets.items() if v}
+    def seeds_of(seeds): return [str(seed) for seed in seeds if seed is not None]
+    sets = {k: seeds_of(v) for k, v in groups.items() if seeds_of(v)}
     if not sets: return ''
     first = next(iter(sets.values()))
     if all(sorted(seed) == sorted(first) for seed in sets.values()):
-        return f'seed{"s" if len(first) > 1 else ""} {", ".join(first)}'
+        return f'seed{"s"*(len(first) > 1)} {", ".join(first)}'
     return 'seeds ' + '; '.join(f'{", ".join(v)} ({k})' for k, v in sets.items())
 
 # %% ../../nbs/01_core/03_names.ipynb #009c
 def runs_words(groups:dict) -> str: # '' or a sentence
-    "Return model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1, 2.'"
+    "Name the model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1.'"
     configs = [r.config for runs in groups.values() for r in runs]
     def part(key):
         return [entry if isinstance(entry, dict) else dict(name=entry) for c in configs if (entry := c.get(key))]
     models = listed(dict.fromkeys(filter(None, map(_model_words, part('model')))))
     data = listed(dict.fromkeys(display_name(x['name']) for x in part('data') if x.get('name')))
-    seeds = _seed_words({k: list(dict.fromkeys(r.config.get('seed') for r in runs)) for k, runs in groups.items()})
+    def seeds_of(runs): return list(dict.fromkeys(r.config.get('seed') for r in runs))
+    seeds = _seed_words({k: seeds_of(runs) for k, runs in groups.items()})
     source = ', '.join(filter(None, [models, data])) # names keep their case, even at the start of a sentence
     if not source: return f'{seeds.capitalize()}.' if seeds else ''
     return '; '.join(filter(None, [source, seeds])) + '.'
@@ -148,6 +149,8 @@ def measured_words(models, data, count=None) -> str:
     examples, if known"""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
-    many = f'{count:,} examples' if count else ''
-    where = f'{display_name(name)} ({many})' if name and many else display_name(name) if name else many
+    where = ''
+    if count: where = f'{count:,} examples'
+    if name and where: where = f'{display_name(name)} ({where})'
+    elif name: where = display_name(name)
     return ', '.join(filter(None, [listed(dict.fromkeys(map(_model_named, models))), where])) + '.'

@@ -17,12 +17,13 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import ipywidgets as W
+from annotated_types import Ge, Gt, Le, MinLen
 
+from ..core.validation import Names, validated
 from .assets import check_panels, needs_plotly, static_text
 from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
@@ -65,12 +66,14 @@ class Controls(W.VBox):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
         self.pausable, self.unit = hasattr(training, 'pause'), getattr(training, 'unit', 'step')
-        hint = 'stop training after the current step' if self.pausable else 'stop computing'
+        hint = 'stop computing'
+        if self.pausable: hint = 'stop training after the current step'
         self.stop_button = W.Button(description='Stop' if self.pausable else 'Cancel', icon='stop',
                                     tooltip=f'{hint}; existing results are kept')
         self.bar = W.IntProgress(min=0, max=max(1, training.total or 1), layout=W.Layout(width='260px'))
         self.status, self.error = W.Label(), W.Label(layout=W.Layout(display='none'))
-        buttons = [self.pause_button, self.stop_button] if self.pausable else [self.stop_button]
+        if self.pausable: buttons = [self.pause_button, self.stop_button]
+        else: buttons = [self.stop_button]
         super().__init__([W.HBox([*buttons, self.bar, self.status]), self.error])
         self._worker = ThrottledWorker(self._show)
         self.pause_button.on_click(lambda _: self._do(training.resume if training.state in _held else training.pause))
@@ -88,18 +91,23 @@ class Controls(W.VBox):
         t = self.training
         state = t.state
         self.pause_button.description = 'Start' if state == 'waiting' else 'Resume' if state in _held else 'Pause'
-        self.pause_button.icon = 'play' if state in _held else 'pause'
+        if state in _held: self.pause_button.icon = 'play'
+        else: self.pause_button.icon = 'pause'
         self.pause_button.disabled, self.stop_button.disabled = (state in (*_over, 'stopping'),)*2
         self.bar.max, self.bar.value = max(1, t.total or 1), t.step
         self.bar.bar_style = {'failed': 'danger', 'finished': 'success', 'stopped': 'warning'}.get(state, '')
-        left = _in_words(t.seconds_left) if state == 'running' else ''
+        left = ''
+        if state == 'running': left = _in_words(t.seconds_left)
         stage = getattr(t, 'stage', '')
-        doing = f'{state} ({stage})' if stage not in ('', 'training') and state not in _over else state
+        if stage not in ('', 'training') and state not in _over: doing = f'{state} ({stage})'
+        else: doing = state
         parts = doing, f'{self.unit} {t.step} of {t.total or "?"}', left and f'{left} left'
         self.status.value = ', '.join(filter(None, parts))
-        self.error.value = f'{type(t.error).__name__}: {t.error}' if t.error is not None else ''
-        self.error.layout.display = '' if t.error is not None else 'none'
-        self.layout.display = 'none' if state == 'finished' and not self.pausable else ''
+        error, display = '', 'none'
+        if t.error is not None: error, display = f'{type(t.error).__name__}: {t.error}', ''
+        self.error.value, self.error.layout.display = error, display
+        if state == 'finished' and not self.pausable: self.layout.display = 'none'
+        else: self.layout.display = ''
 
     def close(self):
         getattr(self, '_unsubscribe', lambda: None)()
@@ -111,12 +119,7 @@ class Controls(W.VBox):
         self._worker.flush(timeout)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047b
-def _check_numbers(name, x):
-    "Raise a ValueError unless `x` is an integer, a list of integers or None"
-    numbers = [x] if isinstance(x, Integral) else x
-    listed = isinstance(numbers, (list, tuple, range)) and numbers
-    if x is not None and not (listed and all(isinstance(number, Integral) for number in numbers)):
-        raise ValueError(f'Explorer: {name} must be an integer or a list of integers, got {x!r:.80}')
+_Numbers = int|Annotated[Sequence[int], MinLen(1)] # of examples or steps
 
 def _state_names() -> list:
     "Return the keys of the explorer's state, read from salviz/explorer/static/state/state.js"
@@ -126,9 +129,11 @@ def _state_names() -> list:
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bb
 def _checked_state(state) -> dict:
     "Return `state` as a dict; raise a ValueError for unknown keys"
-    if not isinstance(state, dict): raise ValueError(f'state must be a dict such as dict(probe=2), got {state!r:.80}')
-    if unknown := [name for name in state if name not in _state_names()]:
-        raise ValueError(f'unknown keys in state: {", ".join(map(str, unknown))}; allowed: {", ".join(_state_names())}')
+    unknown, problem = [], f'state must be a dict such as dict(probe=2), got {state!r:.80}'
+    if isinstance(state, dict):
+        unknown = [name for name in state if name not in _state_names()]
+        problem = f'unknown keys in state: {", ".join(map(str, unknown))}; allowed: {", ".join(_state_names())}'
+    if unknown or not isinstance(state, dict): raise ValueError(problem)
     return dict(state)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
@@ -173,24 +178,35 @@ class _Selected(W.VBox):
                       DeprecationWarning, stacklevel=2)
         return self.selection()
 
+    def recorded_selection(self) -> 'Selection':
+        "Return `selection()`; raise a ValueError without recordings"
+        selection = self.selection()
+        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
+        return selection
+
     def selection(self) -> 'Selection|None':
         "Return what is chosen in the browser, a `salviz.explorer.static_images.Selection`; None without recordings"
         from salviz.explorer.static_images import Selection
         state, metas = self._state(), self._metas()
-        at = state.get('run', 0) if state.get('run', 0) < len(metas) else 0
+        at = 0
+        if state.get('run', 0) < len(metas): at = state.get('run', 0)
         taken = {}
         for probe, step in metas[at]['recorded']: taken.setdefault(probe, []).append(step)
         if not taken: return None
-        probe = state.get('probe') if state.get('probe') in taken else min(taken)
-        step = state.get('step') if state.get('step') in taken[probe] else max(taken[probe])
+        if state.get('probe') in taken: probe = state.get('probe')
+        else: probe = min(taken)
+        if state.get('step') in taken[probe]: step = state.get('step')
+        else: step = max(taken[probe])
         run, other, other_run, name = self.runs[at], None, None, ''
         against = state.get('compare') or {}
         if len(self.runs) > 1:
-            i = against.get('run') if len(self.runs) > 2 else 1 - at
+            if len(self.runs) > 2: i = against.get('run')
+            else: i = 1 - at
             if not (i is not None and i != at): i = (at + 1) % len(self.runs)
             name = metas[i]['name']
             match = next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
-            wanted = step if against.get('step') is None else against['step']
+            if against.get('step') is None: wanted = step
+            else: wanted = against['step']
             steps = [s for p, s in metas[i]['recorded'] if p == match]
             if steps:
                 other_run = self.runs[i]
@@ -270,9 +286,7 @@ class _Pictures(_WithBackground):
     def _picture(self, panel=None):
         "Draw the available data without waiting"
         from salviz.explorer.static_images import picture
-        selection = self.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to draw')
-        return picture(selection, panel)
+        return picture(self.recorded_selection(), panel)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051p
 class _Pages(_Pictures):
@@ -324,12 +338,14 @@ class _Display(_Pages):
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:
-            why = 'nothing has been recorded yet' if not picture else str(e).partition(';')[0]
+            if not picture: why = 'nothing has been recorded yet'
+            else: why = str(e).partition(';')[0]
             words = f'To use the explorer, run the cell again; this notebook contains no copy of it ({why}).'
         return output_html(self.model_id, picture, words, copy)
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kw):
-        data = dict(W.VBox._repr_mimebundle_(self, **kw) or {}) if _apart() else {}
+        data = {}
+        if _apart(): data = dict(W.VBox._repr_mimebundle_(self, **kw) or {})
         data['text/plain'] = repr(self)
         panels = json.loads(self.view.options).get('panels') or ()
         try: data['image/png'] = base64.b64encode(png(self._picture(panels[0] if len(panels) == 1 else None))).decode()
@@ -410,21 +426,15 @@ class _Export(_TrainingEnd):
         self.view.send(dict(kind='state', state=chosen))
         self.refresh()
 
-    def _recorded_selection(self):
-        "Return the selection; raise a ValueError without recordings"
-        selection = self.selection()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to export')
-        return selection
-
     def snapshot(self) -> 'ViewArrays': # a `salviz.explorer.view_export.ViewArrays`
         "Return the recorded arrays in view: tokens, attention [query, key], attribution, saliency, region"
         from salviz.explorer.view_export import selection_arrays
-        return selection_arrays(self._recorded_selection())
+        return selection_arrays(self.recorded_selection())
 
     def as_figure(self, kind:str|None=None, options:dict={}) -> dict: # source, kind, probe, options
         "Return the arguments of `salviz.figures.kinds.figure` for this view; `options` take precedence"
         from salviz.explorer.view_export import figure_arguments
-        return figure_arguments(self._recorded_selection(), self._state(), self.runs, kind, options)
+        return figure_arguments(self.recorded_selection(), self._state(), self.runs, kind, options)
 
     def figure(self,
         kind:str|None=None, # kind of figure, see `salviz.figures.kinds.figure`; None: the one for the current view
@@ -436,33 +446,31 @@ class _Export(_TrainingEnd):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
 class Explorer(_Export):
-    """Explore a live or recorded run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
+    """An interactive view of a live or recorded run: attention, attribution, saliency and regions
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
+    @validated
     def __init__(self,
         # a `Run`, its path, the name of a bundled run ('plain', 'sallm', 'saliency-guided', 'ad-drop',
         # 'attention-guidance'), a training from `start_training` or `watch`, a list of `Snapshot`, or a `Front`
         run:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front',
         # another run, to compare with
         compare:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|None'=None,
-        probes:Sequence[int]|None=None, # numbers of the examples to show; None: all
-        steps:Sequence[int]|None=None,  # recorded steps to show; None: all
-        panels:Sequence[str]|None=None, # names from `salviz.explorer.assets.panel_names`; None: all
-        height:int|None=None,           # in pixels; None: as high as needed
-        budget:float=256e6,             # maximum bytes of frames in the kernel and in the browser
+        probes:_Numbers|None=None,      # numbers of the examples to show; None: all
+        steps:_Numbers|None=None,       # recorded steps to show; None: all
+        panels:Names|None=None,         # names from `salviz.explorer.assets.panel_names`; None: all
+        height:Annotated[float, Ge(100), Le(10_000)]|None=None, # in pixels; None: as high as needed
+        budget:Annotated[float, Gt(0)]=256e6, # maximum bytes of frames in the kernel and in the browser
         # initial view, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
         # salviz/explorer/static/state/state.js
         state:dict|None=None,
         # (model, tokenizer) for custom sentences, such as load_classifier('movie-minilm'); None: the checkpoints of
         # the run and the model of a training
-        model:tuple|None=None,
+        model:Annotated[tuple, 'a pair (model, tokenizer)']|None=None,
     ):
-        training = run if hasattr(run, 'subscribe') and hasattr(run, 'run') else None
+        training = None
+        if hasattr(run, 'subscribe') and hasattr(run, 'run'): training = run
         panels = check_panels(panels)
-        for name, x in (('probes', probes), ('steps', steps)): _check_numbers(name, x)
-        if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
-            raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
-        if not budget > 0: raise ValueError(f'budget must be a positive number of bytes, got {budget!r}')
         self.front, described, runs = None, None, [r for r in (run, compare) if r is not None]
         if is_front(run): self.front, runs, described, state = run, *_of_front(run, compare, state)
         self.runs = [_opened(r) for r in runs]
@@ -470,13 +478,15 @@ class Explorer(_Export):
         self._ending, self._ended, self._last_drawn = threading.Lock(), False, False
         live = training is not None and training.state not in _over
         options = dict(panels=panels, height=height, state=None if state is None else _checked_state(state))
-        trained = training if hasattr(training, 'pause') else None
+        trained = None
+        if hasattr(training, 'pause'): trained = training
         sources = [ModelSource(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
         self.view = ExplorerView(self.runs, probes, steps, budget, live, sources, described,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',
                                  layout=W.Layout(width='100%'))
-        self.controls = Controls(training) if hasattr(training, 'stop') else None
+        self.controls = None
+        if hasattr(training, 'stop'): self.controls = Controls(training)
         super().__init__([o for o in (self.controls, self.view) if o is not None])
         self.view.place = self.model_id
         if live:
@@ -491,6 +501,7 @@ class Explorer(_Export):
     def __repr__(self):
         def words(run):
             steps = {step for _, step in run['recorded']}
-            recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}' if steps != {0} else ''
+            recorded = ''
+            if steps != {0}: recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}'
             return f'{run["name"]} ({counted(run["probes"])}{recorded})'
         return f'Explorer of {" and ".join(map(words, self._metas()))}'

@@ -13,12 +13,14 @@ from numbers import Real
 import numpy as np
 import pandas as pd
 
+from ..core.validation import check_choice
+from .scores import check_fraction, check_lengths
 from .statistics import paired_t
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-6
 @dataclass(frozen=True)
 class Estimate:
-    "A mean effect over the pairs of one or several tasks"
+    "Mean effect over the pairs of one or several tasks"
     mean:float     # of the task means
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
@@ -45,14 +47,13 @@ def _student():
 def _p(estimate, value, alternative):
     student = _student()
     tails = {'two-sided': lambda t, f: 2*student.sf(abs(t), f), 'greater': student.sf, 'less': student.cdf}
-    if alternative not in tails:
-        raise ValueError(f"alternative must be 'two-sided', 'greater' or 'less', got {alternative!r}")
+    check_choice('alternative', alternative, tuple(tails))
     if math.isnan(estimate.error): return math.nan
     return float(tails[alternative]((estimate.mean - value)/estimate.error, estimate.freedom))
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7
 def _task_codes(tasks, n):
-    "Return the task index of each of `n` pairs"
+    "Return the index of the task of each of the `n` pairs"
     if tasks is None: return np.zeros(n, dtype=int)
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
@@ -64,7 +65,7 @@ def _task_codes(tasks, n):
 def _within(x, codes):
     "Return `x` minus its task mean, the number of pairs of each task, and the task means"
     _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    means = np.bincount(codes, x)/counts if len(x) else np.zeros(0)
+    means = np.bincount(codes, x, minlength=len(counts))/counts
     return x - means[codes], counts, means
 
 def _constant(x, residuals): return np.ptp(residuals) <= 1e-12*max(1., np.abs(x).max())
@@ -73,11 +74,6 @@ def _a_list(name, x):
     x = np.asarray(x, dtype=np.float64)
     if x.ndim != 1: raise ValueError(f'{name} must be a list of numbers, one per pair, got shape {list(x.shape)}')
     return x
-
-# %% ../../nbs/08_metrics/08_effects.ipynb #ef-7c
-def _check_fraction(name, x):
-    if not (isinstance(x, Real) and 0 < x < 1):
-        raise ValueError(f'{name} must be between 0 and 1, such as .95, got {x!r}')
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
 def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
@@ -96,14 +92,15 @@ def over_tasks(
     pooled=True,     # one variance for all tasks; False: each task has its own (Welch and Satterthwaite)
 ) -> Estimate: # without an interval if the differences are too few or do not vary within their task
     "Return the mean over tasks of the mean difference, with an interval from the variance within tasks"
-    _check_fraction('confidence', confidence)
+    check_fraction('confidence', confidence)
     d = _a_list('d', d)
     codes = _task_codes(tasks, len(d))
     finite = np.isfinite(d)
     d = d[finite]
     residuals, counts, means = _within(d, codes[finite])
     k, freedom = len(counts), len(d) - len(counts)
-    mean = float(means.mean()) if k else math.nan
+    mean = math.nan
+    if k: mean = float(means.mean())
     if freedom < 1: return Estimate(mean, *[math.nan]*3, len(d), k, math.nan, math.nan, freedom)
     s = math.sqrt(float((residuals**2).sum())/freedom)
     if _constant(d, residuals): return Estimate(mean, *[math.nan]*3, len(d), k, 0., math.nan, freedom)
@@ -124,11 +121,12 @@ def tost(
     tasks=None,      # the task of each pair, see `over_tasks`
     sides=2,         # 2: equivalence, neither worse nor better by the margin; 1: no harm, not worse by the margin
 ) -> float: # NaN without an interval
-    "Return the p-value of a mean difference as large as `margin`; a small p-value shows that it is smaller"
+    "Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that it is as large"
+    problem = ''
+    if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
-        raise ValueError('margin must be a number above 0, the largest difference that does not '
-                         f'matter, got {margin!r}')
-    if sides not in (1, 2): raise ValueError(f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}')
+        problem = f'margin must be a number above 0, the largest difference that does not matter, got {margin!r}'
+    if problem: raise ValueError(problem)
     estimate = over_tasks(d, tasks)
     above = estimate.p_of(-margin, 'greater')
     if sides == 1: return above
@@ -141,9 +139,9 @@ def detectable(
     power=.8,        # probability of detection
     confidence=.95,  # of the interval that must exclude 0
 ) -> float: # NaN with too few pairs
-    "Return the smallest true effect that so many pairs detect with probability `power`"
-    _check_fraction('power', power)
-    _check_fraction('confidence', confidence)
+    "Return the smallest true effect that `n` pairs detect with probability `power`"
+    check_fraction('power', power)
+    check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
     if counts.ndim != 1 or not len(counts) or (counts < 1).any():
         raise ValueError(f'n must be a number of pairs, or a list with that of each task, all at least 1, got {n!r}')
@@ -158,7 +156,7 @@ def _quantiles(freedom, power=.8, confidence=.95):
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-23
 @dataclass(frozen=True)
 class Spread:
-    "The difference between the deviations of paired values: ln(deviation of the first / of the second)"
+    "Difference in variability of paired values: ln(deviation of the first values/deviation of the second)"
     mean:float     # that logarithm; positive: the first values vary more
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
@@ -176,11 +174,10 @@ def pitman_morgan(
     tasks=None,      # the task of each pair, whose mean is subtracted; None: one task
     confidence=.95,  # of the interval
 ) -> Spread: # without an interval if there are too few pairs, one side is constant, or both are proportional
-    "Test whether paired values have equal variances, with Pitman's and Morgan's test"
-    _check_fraction('confidence', confidence)
+    "Test whether paired values have equal variances (Pitman and Morgan 1939)"
+    check_fraction('confidence', confidence)
     first, second = _a_list('first', first), _a_list('second', second)
-    if len(first) != len(second):
-        raise ValueError(f'first and second must have the same length, got {len(first)} and {len(second)} numbers')
+    check_lengths(first=first, second=second)
     codes = _task_codes(tasks, len(first))
     finite = np.isfinite(first) & np.isfinite(second)
     (x, counts, _), (y, _, _) = (_within(values[finite], codes[finite]) for values in (first, second))
@@ -203,9 +200,9 @@ def detectable_ratio(
     power=.8,        # probability of detection
     confidence=.95,  # of the interval
 ) -> float: # NaN with too few pairs
-    "Return the smallest true ln(deviation/deviation) that so many pairs detect with probability `power`"
-    _check_fraction('power', power)
-    _check_fraction('confidence', confidence)
+    "Return the smallest true log ratio of the deviations that `pairs` pairs detect with probability `power`"
+    check_fraction('power', power)
+    check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')
     freedom = pairs - tasks - 1
     if freedom < 1: return math.nan

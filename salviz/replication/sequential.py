@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from ..metrics.effects import detectable, over_tasks
 from .verdicts import Verdict, verdict, word_of_claim
 
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-7

@@ -123,12 +123,6 @@ def _data_of(table, file, settings):
     return load_examples(**arguments)
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
-def _method_kinds() -> dict: # {name: class}
-    from salviz import methods
-    classes = {k: getattr(methods, k) for k in methods.__all__}
-    return {k: kind for k, kind in classes.items()
-            if issubclass(kind, methods.Method) and kind not in (methods.Method, methods.Together)}
-
 def _with_runs(kind, run_of, **arguments):
     "Create a method of the class `kind`; arguments that name a run are replaced by that run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
@@ -137,7 +131,8 @@ def _with_runs(kind, run_of, **arguments):
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
     "Return a method, its class, or a `Recipe` if the method builds on the run of another one"
-    where, kinds = f'{file}: methods.{name}', _method_kinds()
+    from salviz.methods.base import method_classes
+    where, kinds = f'{file}: methods.{name}', method_classes()
     if isinstance(table, str): table = dict(kind=table)
     for fault in _method_faults(name, table, kinds): raise ValueError(f'{where}{fault}')
     kind, arguments = kinds[table.get('kind', name)], {k: x for k, x in table.items() if k != 'kind'}

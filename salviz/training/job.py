@@ -26,7 +26,7 @@ from transformers import TrainingArguments
 from ..core.locks import Held
 from ..core.runs import Run, processor, untouched, untrained
 from ..data.texts import fingerprint
-from ..methods.base import FineTuning, Method, check_cite, supported
+from ..methods.base import FineTuning, Method, check_cite, method_classes
 from ..metrics.tasks import check_labels
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names, trainable_weights
@@ -81,7 +81,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
 def _job_faults(model, method, settings) -> Iterator[str]:
     "Yield why `model` cannot be trained with `method` and `settings`, whatever the data"
     if not isinstance(method, Method):
-        names = ', '.join(f'{name}(...)' for name in supported)
+        names = ', '.join(f'{name}(...)' for name in method_classes())
         yield f'method must be a method object ({names}), got {method!r}'
     if not any(p.requires_grad for p in model.parameters()):
         yield ('all parameters of model are frozen; set requires_grad=True for some of them, '

@@ -164,7 +164,7 @@ def test_every_method_trains_on_supported_tasks_and_raises_for_others(task, kind
         model, where = model_for(task, kind, data, tokens), tmp_path/name
         start = {k: v.clone() for k, v in model.state_dict().items()}
         attends = isinstance(kind, str)
-        supported = made(name, task).task_names()
+        supported = build(name, task).task_names()
         if task not in supported or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
             message = f'{name}: does not support {task}; ' if task not in supported else 'cannot be observed'
             with pytest.raises(ValueError, match=message):
