@@ -48,7 +48,8 @@ class SeveralScores(Task):
     def label(self, labels): return None
     def answer(self, outputs, predicted, batch, j, real, names): return dict(scores=predicted[j].float().numpy()), {}
 
-tasks['several_scores'] = SeveralScores(**{**vars(tasks['several_scores']), 'head': tasks['classification'].head._replace(
+tasks['several_scores'] = SeveralScores(**{
+    **vars(tasks['several_scores']), 'head': tasks['classification'].head._replace(
     config=dict(problem_type='regression', num_labels=2),
     fits=lambda kind, config: config.problem_type == 'regression' and config.num_labels == 2)})
 ''',
@@ -63,7 +64,8 @@ def several_scores(snapshot):
 @model_query('length', lambda query: isinstance(query.get('least'), int))
 def length_replies(sources, question):
     _, tokenizer = sources[question['run']]._ready(question['choice'])
-    yield dict(kind='length', id=question['id'], more=False, tokens=len(tokenizer(question['texts'][0])['input_ids'])), []
+    tokens = len(tokenizer(question['texts'][0])['input_ids'])
+    yield dict(kind='length', id=question['id'], more=False, tokens=tokens), []
 ''',
 'explorer/static/panels/length.js': '''// Panel 'length': the number of tokens of a sentence, computed by the kernel.
 import {elementOf} from '../lib/controls.js';

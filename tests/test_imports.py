@@ -104,7 +104,8 @@ below['studies'] = [*below['training'], 'training']
 below['views'] = ['core', 'metrics']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-below['course'] = below['replication'] = below['benchmarks'] = [*below['studies'], 'studies', 'analysis', *below['explorer'], 'explorer']
+below['course'] = below['replication'] = below['benchmarks'] = [*below['studies'], 'studies', 'analysis',
+                                                                *below['explorer'], 'explorer']
 # Imports that break the order. The list may only shrink; all of them happen inside functions.
 exceptions = {('explorer.model_explorer', 'analysis.model_maps'), ('explorer.model_explorer', 'models.loading'),
               ('explorer.custom_sentences', 'analysis.model_maps'), ('explorer.custom_sentences', 'models.checkpoints'),

@@ -108,7 +108,8 @@ def target_divergences(
         columns = (torch.where(has_target, x, torch.nan).tolist() for x in measured)
         numbers = counts.sum(-1).tolist(), (target > 0).sum(-1).tolist()
         rows |= dict(zip(batch['example_id'].tolist(), zip(*columns, *numbers)))
-    frame = pd.DataFrame([rows[i] for i in data['example_id']], columns=['kl', 'uniform', 'mass', 'auc', 'tokens', 'marked'])
+    columns = ['kl', 'uniform', 'mass', 'auc', 'tokens', 'marked']
+    frame = pd.DataFrame([rows[i] for i in data['example_id']], columns=columns)
     frame.attrs = dict(about=measured_words(model, source, len(data)))
     return frame.rename_axis('example')
 

@@ -159,8 +159,8 @@ def _vectors_frame(vectors):
     return frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=vectors.scaling)), blocks)
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow17b
-@model_query('vectors', lambda query: (_is_sentence(query['texts'])
-                                       and all(isinstance(query.get(name), int) for name in ('layer', 'head', 'length'))))
+@model_query('vectors', lambda query: _is_sentence(query['texts']) and all(
+    isinstance(query.get(name), int) for name in ('layer', 'head', 'length')))
 def vector_replies(
     sources:list,  # one `ModelSource` per run
     question:dict, # {id, run, texts: a list of one text or a text pair, choice, layer, head, length}

@@ -478,8 +478,7 @@ class Explorer(_Export):
         self._ending, self._ended, self._last_drawn = threading.Lock(), False, False
         live = training is not None and training.state not in _over
         options = dict(panels=panels, height=height, state=None if state is None else _checked_state(state))
-        trained = None
-        if hasattr(training, 'pause'): trained = training
+        trained = training if hasattr(training, 'pause') else None
         sources = [ModelSource(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
         self.view = ExplorerView(self.runs, probes, steps, budget, live, sources, described,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),

@@ -328,7 +328,7 @@ class _Weighting(_Guiding):
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha to the argument, to the value stored in the run, or to one chosen on the first step; store it with its effect"
+        "Set alpha to the argument, to the value stored in the run, or to one chosen on the first step, and store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha

@@ -1023,11 +1023,11 @@ class SalLMVariant(Variant):
         require(texts is not None or self.unlabelled_ratio == 1 and self.unlabelled_weight is None,
                 'unlabelled_ratio and unlabelled_weight apply only with unlabelled=; leave them out')
 
-# %% ../../nbs/05_methods/05_sallm.ipynb #50f38021
+# %% ../../nbs/05_methods/05_sallm.ipynb #053u
 _unsupported = dict( # {task: why}
     question_answering='The head reads every row, so no single row predicts the answer',
-    image_classification="The teacher's explanations are stored for the tokens of a text; use AttentionGuidance or "
-                         'ADDrop')
+    image_classification="The teacher's explanations are stored for the tokens of a text; "
+                         'use AttentionGuidance or ADDrop')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
@@ -1065,9 +1065,8 @@ class SalLM(_Checking):
         "Raise an error if arguments contradict each other"
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or isinstance(self.saliency, str) and self.saliency in names,
-                     f'saliency must be one of {", ".join(map(repr, names))}, '
-                     'or a function of (model, batch, classes), '
-                     f'got {self.saliency!r}')
+                     f'saliency must be one of {", ".join(map(repr, names))}, or a function of '
+                     f'(model, batch, classes), got {self.saliency!r}')
         alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
         self.require(self.teacher is not False or alone, 'teacher=False needs a function as saliency, '
                                                          "start='pretrained' and refresh=None")

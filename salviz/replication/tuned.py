@@ -115,7 +115,8 @@ _tests('G7',
 _tests('D1',
     _fixed('D1a', 'last validation loss, low - none', _minus('PRIOR', 'low', 'none', 'last_validation_loss'), .05, 16),
     _fixed('D1b', 'training loss, high - none', _minus('PRIOR', 'high', 'none', 'train_loss'), .05, 16),
-    _fixed('D1c', 'best validation loss, none - high', _minus('PRIOR', 'none', 'high', 'best_validation_loss'), .02, 16))
+    _fixed('D1c', 'best validation loss, none - high', _minus('PRIOR', 'none', 'high', 'best_validation_loss'), .02,
+           16))
 _tests('D5', TunedEffect('D5b', 'ln of the ratio of deviations, FT / GA', _minus('AD', 'FT', 'GA', 'test_score'), .217,
                          'spread', paper_effect=.434, seeds=56, why='half of the mean logarithm in Table 3'))
 def _finds(name, study, model, label):
@@ -132,7 +133,7 @@ undecidable = { # {effect: why no affordable number of runs decides it}
     'D5a': 'a deviation over nine settings is known only to a factor of two',
     'D6': 'attributions of the gold label make many runs collapse to one class, so about 1,900 pairs are needed',
     'G4': 'the range over learning rates has no meaning once each condition has its own tuned rate',
-    'G5': 'the paper\'s effect is a model that does not converge without two patterns; ours converges in all conditions',
+    'G5': 'in the paper, a model does not converge without two of the patterns; ours converges in all conditions',
     'G6': 'no pre-training transfers at this size: fine-tuning from random weights is as good (.63 against .63)',
     'G8': 'no condition of this size learns replaced-token detection better than a constant answer',
     'S6': 'the nets that solve both early and late boxes are too few'}

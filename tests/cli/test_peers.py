@@ -8,8 +8,8 @@ import torch
 
 from salviz.benchmarks import peers as code
 from salviz.cli import main
-from salviz.benchmarks.peers import (Work, _compared, _disagreement, _explaining, _explaining_next, _looking, _peers_report,
-                          _seconds_to_paint, _small_llama, _training, _training_causal)
+from salviz.benchmarks.peers import (Work, _compared, _disagreement, _explaining, _explaining_next, _looking,
+                                     _peers_report, _seconds_to_paint, _small_llama, _training, _training_causal)
 
 quiet = dict(say=lambda line: None)
 

@@ -471,9 +471,8 @@ def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
     def warned(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
-            AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(make_trainer(tmp_path, make_bert(), lambda: [batch],
-                                                                                      steps=steps,
-                                                                      first=first))
+            trainer = make_trainer(tmp_path, make_bert(), lambda: [batch], steps=steps, first=first)
+            AttentionGuidance.from_args(dict(alpha=1, **kwargs)).prepare(trainer)
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
     assert warned((40, 3),

@@ -1,5 +1,5 @@
-"""The tuned protocol: a tiny replication from tuning to verdict, its thresholds and error rates, and the verdicts of the
-shipped rows, recomputed here with loops over the lines of the file"""
+"""The tuned protocol: a tiny replication from tuning to verdict, its thresholds and error rates, and the verdicts of
+the shipped rows, recomputed here with loops over the lines of the file"""
 import json
 import math
 import statistics
@@ -85,7 +85,8 @@ def test_an_interrupted_run_continues_with_the_same_choices(tiny, tmp_path):
         def numbers(path): return {(r['budget'], r['method'], str(r['settings']), r['seed']): r['measures']
                                    for budget in ('tuning', 'tuned') for r in row_entries(path, budget)}
         assert numbers(file) == numbers(whole)
-        assert {k: c['settings'] for k, c in frozen(file).items()} == {k: c['settings'] for k, c in frozen(whole).items()}
+        def settings(path): return {key: choice['settings'] for key, choice in frozen(path).items()}
+        assert settings(file) == settings(whole)
 
 def test_invalid_budgets_of_claims_are_named(tmp_path):
     with pytest.raises(ValueError, match="G8: not in the budget 'tuned'; available: "):
