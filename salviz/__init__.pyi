@@ -22,7 +22,7 @@ from .attribution.explanations import explain as explain, explain_data as explai
 from .methods import *
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
-from .training.watch import watch as watch, Watcher as Watcher
+from .training.watching import watch as watch, Watcher as Watcher
 from .studies.study import Study as Study
 from .studies.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
 from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement

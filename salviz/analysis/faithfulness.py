@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from .corpus import check_column
+from .corpus import check_has_column
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
@@ -578,7 +578,7 @@ def accuracy_drop(
     _check_fractions('fractions', fractions)
     encoded, collate = _signals(model, data)
     if background is None: background = background_of(data)
-    check_column(encoded, 'labels', 'accuracy_drop', 'labels')
+    check_has_column(encoded, 'labels', 'accuracy_drop', 'labels')
     attributed = _attributed(model, encoded, methods, target, None, batch_size, seed)
     right = {(method, fraction): 0 for method in attributed for fraction in fractions}
     for start in range(0, len(encoded), batch_size):
@@ -679,7 +679,7 @@ def informative_table(
 ) -> pd.DataFrame: # index method; aup, aur, aup_difference, aur_difference
     "Measure how much better than random each method finds the informative cells"
     encoded, _ = _signals(model, data)
-    check_column(encoded, 'informative', 'informative_table', 'data from synthetic_series or vanishing_series')
+    check_has_column(encoded, 'informative', 'informative_table', 'data from synthetic_series or vanishing_series')
     truth = np.stack([row['informative'] for row in encoded])
     rows = {name: aup_aur(np.stack(values), truth, seed=seed + 1, **settings)
             for name, values in _attributed(model, encoded, methods, target, None, batch_size, seed).items()}

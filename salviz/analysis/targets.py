@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from .corpus import batches, check_column
+from .corpus import batches, check_has_column
 from ..attribution.questions import encoded_for
 from ..core.names import measured_words
 from ..core.renamed import renamed_settings
@@ -95,7 +95,7 @@ def target_divergences(
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
     data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
-    check_column(data, 'input_ids', 'target_divergences', 'texts')
+    check_has_column(data, 'input_ids', 'target_divergences', 'texts')
     explanations = explain_examples(teacher, data, collate, method.steps, batch_size=batch_size,
                                     saliency=method.saliency,
                    target=method.target)

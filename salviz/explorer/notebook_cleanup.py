@@ -64,6 +64,7 @@ def strip_views(
     "Remove dead widget views from the outputs of `notebook` that also have an image"
     if isinstance(notebook, dict): return _strip(notebook)
     path, problem = Path(notebook), 'has no cells'
+    if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')
     try: nb = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError): nb, problem = None, 'is not valid JSON'
     if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list):

@@ -22,7 +22,7 @@ from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from .page_compression import pack_page
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import as_run, check_recorded, choose, counted, meta as describe, run_meta
+from .run_metadata import as_run, check_recorded, choose, example_count_text, meta as describe, run_meta
 from .transfer import thin_rows
 from ..views.maps import telling_entry
 
@@ -174,7 +174,7 @@ def page_of(
     parts = [*texts, *(('text/plain', name, text) for name, text in frames),
              *([('text/plain', 'salviz-plotly', carried)] if carried else [])]
     return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}),
-                counted(metas[0]['probes']), weights)
+                example_count_text(metas[0]['probes']), weights)
 
 # %% ../../nbs/12_explorer/06_page.ipynb #020
 # policy of every page: nothing is loaded or sent

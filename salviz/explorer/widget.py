@@ -28,7 +28,7 @@ from .assets import check_panels, needs_plotly, static_text
 from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
 from .quantisation import json_text
-from .run_metadata import as_run, counted, front_meta, is_front, runs_of_front, same_probe
+from .run_metadata import as_run, example_count_text, front_meta, is_front, runs_of_front, same_probe
 from .transfer import ThrottledWorker
 from .view import ExplorerView
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from salviz.figures.interactive import Interactive
     from salviz.metrics.front import Front
     from salviz.training.live import Training
-    from salviz.training.watch import Watcher
+    from salviz.training.watching import Watcher
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #042
 def _in_words(seconds) -> str:
@@ -446,7 +446,7 @@ class _Export(_TrainingEnd):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
 class Explorer(_Export):
-    """An interactive view of a live or recorded run: attention, attribution, saliency and regions
+    """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     @validated
@@ -502,5 +502,5 @@ class Explorer(_Export):
             steps = {step for _, step in run['recorded']}
             recorded = ''
             if steps != {0}: recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}'
-            return f'{run["name"]} ({counted(run["probes"])}{recorded})'
+            return f'{run["name"]} ({example_count_text(run["probes"])}{recorded})'
         return f'Explorer of {" and ".join(map(words, self._metas()))}'

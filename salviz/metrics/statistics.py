@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['measure_names', 'is_measure', 'measure_of', 'better_of', 'names_of_runs', 'over_seeds', 'Comparison', 'paired_t',
-           'paired_bootstrap', 'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'check_names',
-           'value_text', 'Cell', 'ResultTable', 'checked_better', 'result_table']
+           'paired_bootstrap', 'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'format_value',
+           'Cell', 'ResultTable', 'checked_better', 'result_table']
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #003
 import html
@@ -310,14 +310,14 @@ def id_columns(frame) -> list:
 def _measures_in(frame) -> list: return [c for c in frame.columns if c not in id_columns(frame)]
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041s
-def check_names(argument, names, allowed):
+def _check_names(argument, names, allowed):
     "Raise a `ValueError` if one of the `names` in `argument` is not `allowed`"
     unknown = [name for name in names if name not in allowed]
     if unknown:
         available = ', '.join(str(name) for name in allowed if name != 'run')
         raise ValueError(f'{argument} has {unknown[0]!r}, which is unknown; available: {available or "none"}')
 
-def value_text(x) -> str:
+def format_value(x) -> str:
     "Format a value of a setting; floats in their shortest form"
     if isinstance(x, float): return f'{x:g}'
     return str(x)
@@ -327,7 +327,7 @@ def _chosen(frame, where):
     sentences about them"""
     settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
-        check_names('where', [name], frame.columns)
+        _check_names('where', [name], frame.columns)
         if not isinstance(wanted, (list, tuple, set)): wanted = [wanted]
         values = [_plain_value(x) for x in frame[name]]
         named = np.array([x in wanted for x in values], dtype=bool)
@@ -338,7 +338,7 @@ def _chosen(frame, where):
         if 'method' in frame:
             is_without = frame[name].map(_plain_value).isna()
             without = list(dict.fromkeys(map(str, frame['method'][is_without])))
-        shown = [value_text(x) for x in wanted if x is not None]
+        shown = [format_value(x) for x in wanted if x is not None]
         sentence = f'Only runs with {name} = {" or ".join(shown)}'
         if without: sentence += f'; {", ".join(without)} without {name}'
         if shown: sentences.append(f'{sentence}.')
@@ -744,8 +744,8 @@ def _table_axes(frame, rows, columns, measure):
     if across and measure is None:
         problem = f'a table with {across!r} along its columns shows one metric: pass measure=, one of {", ".join(have)}'
         measures = []
-    check_names('rows', rows, ids)
-    check_names('columns or measure', measures, have)
+    _check_names('rows', rows, ids)
+    _check_names('columns or measure', measures, have)
     if problem: raise ValueError(problem)
     return tuple(rows), across, measures
 
@@ -753,7 +753,7 @@ def _table_axes(frame, rows, columns, measure):
 def checked_better(better, names=None, who='') -> dict: # a copy
     "Return a copy of `better`; raise a `ValueError` for invalid directions and for metrics not in `names` (None: any)"
     for k, way in (better or {}).items():
-        if names is not None: check_names(f'{who}better', [k], names)
+        if names is not None: _check_names(f'{who}better', [k], names)
         check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
     return dict(better or {})
 
@@ -774,7 +774,7 @@ def _with_score(frame, columns, measure, better):
     "Return the frame with a column score, and its direction, for a `measure` per value of the setting `columns`"
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     if problem := _score_problem(frame, columns, measure, ways): raise ValueError(problem)
-    check_names('measure', measure.values(), _measures_in(frame))
+    _check_names('measure', measure.values(), _measures_in(frame))
     scores = [row[measure[_plain_value(row[columns])]] for row in frame.to_dict('records')]
     return frame.assign(score=scores), next(iter(ways.values()))
 
@@ -797,9 +797,9 @@ def _checked_format(frame, percent, titles, levels):
     ids, have = id_columns(frame), _measures_in(frame)
     if percent is True: percent = have
     percent = _listed(percent or ())
-    check_names('percent', percent, have)
+    _check_names('percent', percent, have)
     values = {_plain_value(x) for c in ids if c != 'run' for x in frame[c]}
-    check_names('titles', [k for k in titles or () if k != 'measure' and k not in values], list(frame.columns))
+    _check_names('titles', [k for k in titles or () if k != 'measure' and k not in values], list(frame.columns))
     def is_level(k, x): return isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1
     if levels is not None and not all(is_level(*level) for level in dict(levels).items()):
         raise ValueError(f'levels must be {{mark: p between 0 and 1}}, got {levels!r}')

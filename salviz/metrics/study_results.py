@@ -23,8 +23,8 @@ from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
 from ..core.validation import check_arguments
-from .statistics import (better_of, id_columns, is_measure, measure_of, names_of_runs, over_seeds,
-                                       result_table, value_text)
+from .statistics import (better_of, format_value, id_columns, is_measure, measure_of, names_of_runs,
+                                       over_seeds, result_table)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written
@@ -260,7 +260,7 @@ def _best_ways(frame, by, report, better):
     return report, signs[ways[by]], signs[ways[report]]
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b03
-def _setting_text(setting): return ', '.join(f'{k}={value_text(v)}' for k, v in setting.items())
+def _setting_text(setting): return ', '.join(f'{k}={format_value(v)}' for k, v in setting.items())
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b03b
 def best_settings(

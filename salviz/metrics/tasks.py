@@ -214,6 +214,7 @@ tasks = {t.name: t for t in (
                       lines=('text', 'the original token', 'model', 'the prediction of the model'))),
     Facts('replaced_token_detection', ('text',), per_token=True, has_classes=False, self_supervised=True,
           classes=('original', 'replaced'), check=_no_labels, metrics=detection_metrics, metric='f1',
+          unsupported=_every_token_answers,
           words=TaskWords('the answers for the tokens', unit='tokens', one='token', usual='original', rare='replaced',
                       rare_one='replaced one', dot=True, outcome='The model is correct for {right} of {of}.',
                       lines=('truth', 'was this token replaced? a dot: no, it is original', 'model',

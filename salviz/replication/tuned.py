@@ -71,13 +71,13 @@ _tests('D8', _half('D8', 'accuracy on other domains, GA - FT', _minus('AD', 'GA'
 _tests('L3',
     _fixed('L3a', 'attention on marked tokens, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_mass'), .02, 16),
     _fixed('L3b', 'AUC of the attention, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_auc'), .02, 16))
-def _kept(name, study, margin, seeds, measure='test_score'):
+def _no_harm(name, study, margin, seeds, measure='test_score'):
     "Return an effect of no harm in accuracy"
     return _fixed(name, f'test accuracy, SGT - FT ({study})', _minus(study, 'SGT', 'FT', measure), margin, seeds,
                   'a margin; the paper prints no number', rule='no harm')
 
-_tests('S1', _kept('S1 digits', 'DIGITS', .01, 12), _kept('S1 text', 'TEXT', .02, 12),
-       _kept('S1 series', 'SERIES', .02, 4, 'test_accuracy'))
+_tests('S1', _no_harm('S1 digits', 'DIGITS', .01, 12), _no_harm('S1 text', 'TEXT', .02, 12),
+       _no_harm('S1 series', 'SERIES', .02, 4, 'test_accuracy'))
 _tests('S2', _fixed('S2', 'area(random) - area(gradient), SGT - FT',
                     _minus('DIGITS', 'SGT', 'FT', 'drop_gradient_below'), .01, 120))
 _tests('S3', _fixed('S3', 'fraction of small gradients, SGT - FT', _minus('DIGITS', 'SGT', 'FT', 'small_gradients'),

@@ -231,11 +231,11 @@ def _language_trials(folder, methods, seeds, settings, tuning, rows=(6400, 500, 
                      **train): # -> `Study`
     "Return a study of masked language models from scratch"
     pools = language._packed_sentences
-    def made(seed, layers):
+    def model_of(seed, layers):
         tokenizer = pools()[0]
         return language._new_model('masked_lm', tokenizer, seed, layers, heads, hidden), tokenizer
     data = language.drawn(lambda: pools()[1], rows) if tuning else _on_test_pool(lambda: pools()[1], rows)
-    return _study(folder, made, data, methods, seeds, settings, _final_loss,
+    return _study(folder, model_of, data, methods, seeds, settings, _final_loss,
                   {**_of_language, 'unigram_entropy': language._unigram_entropy}, tuning, batch_size=32, **train)
 
 _add('MLM', 'masked language models of three depths', _language_trials,
@@ -248,12 +248,12 @@ _add('MLM', 'masked language models of three depths', _language_trials,
 def _translation_trials(folder, methods, seeds, settings, tuning, rows=(4000, 300, 600), **train): # -> `Study`
     "Return a study of small translators of the copy-and-reorder language"
     pools = language._reorder_pools
-    def made(seed):
+    def model_of(seed):
         from salviz.models.corruption import small_model
         return small_model('seq2seq', pools()[0], layers=2, heads=8, hidden=64, seed=seed), pools()[0]
     measures = dict(test_loss='test_loss', exact_match=language._exact_match, alpha=_alpha,
                     guidance_ratio=_guidance_ratio)
-    return _study(folder, made, language.drawn(lambda: pools()[1], rows), methods, seeds, settings, _final_loss,
+    return _study(folder, model_of, language.drawn(lambda: pools()[1], rows), methods, seeds, settings, _final_loss,
                   measures, tuning, batch_size=32, **train)
 
 _weights_and_ends = *_crossed(alpha=(.1, .3, 1., 3., 10.)), dict(alpha=None), *_crossed(alpha=(1., 10.), until=(.5,))
@@ -267,13 +267,13 @@ _add('MT', 'translation', _translation_trials,
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-29
 def _coreference_trials(folder, methods, seeds, settings, tuning, rows=(1200, 200, 200), **train): # -> `Study`
     "Return a study of MiniLM as a language model of sentences with antecedents"
-    def made(seed):
+    def model_of(seed):
         from salviz.models.loading import load_model_for
         return load_model_for('masked_lm', 'minilm', seed=seed)
     pools = language._antecedent_pools
     data = language.drawn(pools, rows) if tuning else _on_test_pool(pools, rows)
     measures = {**_of_language, 'antecedent': language._antecedents, 'unigram_entropy': language._unigram_entropy}
-    return _study(folder, made, data, methods, seeds, settings, _final_loss, measures, tuning, batch_size=16,
+    return _study(folder, model_of, data, methods, seeds, settings, _final_loss, measures, tuning, batch_size=16,
                   max_length=48, **train)
 
 _add('COREF', 'continued pre-training with all heads guided', _coreference_trials,
@@ -301,11 +301,11 @@ def _guided_pair(rates, epochs, **how) -> dict:
 def _digit_trials(folder, methods, seeds, settings, tuning, rows=(2000, 400, 1000), **train): # -> `Study`
     "Return a study of a small convolutional net on digits"
     load = classifiers._digit_pools
-    def made(seed, task):
+    def model_of(seed, task):
         from salviz.models.nets import small_net
         return small_net('digit-cnn', classifiers._pools_of(task, load), seed=seed)
     measures = dict(drop=classifiers._drop, small_gradients=classifiers._small_gradients)
-    return _study(folder, made, classifiers._drawn(load, rows), methods, seeds, settings, _accuracy,
+    return _study(folder, model_of, classifiers._drawn(load, rows), methods, seeds, settings, _accuracy,
                   {**_classified, **measures}, tuning, batch_size=64, **train)
 
 def _text_trials(folder, methods, seeds, settings, tuning, rows=(4000, 'full', 'full'), **train): # -> `Study`
@@ -319,12 +319,12 @@ def _text_trials(folder, methods, seeds, settings, tuning, rows=(4000, 'full', '
 def _series_trials(folder, methods, seeds, settings, tuning, net, **train): # -> `Study`
     "Return a study of a net on ten layouts of synthetic series"
     def drawn(seed, task): return series._benchmark_series(seed, task, rows=(400, 100, 200))
-    def made(seed, task):
+    def model_of(seed, task):
         from salviz.models.nets import small_net
         return small_net(net, drawn(seed, task), seed=seed)
     measures = dict(test_accuracy='test_accuracy', IG=series._found, gradient=series._found_by_gradient,
                     constant=language.commonest_class_accuracy)
-    return _study(folder, made, drawn, methods, seeds, settings, _accuracy, measures, tuning, batch_size=32, **train)
+    return _study(folder, model_of, drawn, methods, seeds, settings, _accuracy, measures, tuning, batch_size=32, **train)
 
 _scored = dict(target=('validation_score', 'higher'), learns=_over_majority)
 _digit, _two = dict(task=['digits']), dict(task=['movie', 'tweets'])

@@ -149,7 +149,8 @@ def _grid_of(run, frame, number, many) -> HeadStatistics:
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs33
 def head_statistics(
-    run:'Run|str|PathLike', # a `Run`, its folder, or the name of a bundled run
+    # a `Run`, its folder, or the name of a bundled run; or a list of one of these
+    run:'Run|str|PathLike|Sequence[Run|str|PathLike]',
     # 'entropy', 'relative_entropy', 'largest', 'to_first', 'to_special' or 'distance', see `head_numbers`
     number:Literal['entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance']='relative_entropy',
     layers:Sequence[int]|None=None, # layers to show; None: all recorded ones

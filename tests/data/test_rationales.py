@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
-from salviz.training.feed import TextFeed, token_rationales
+from salviz.data.columns import token_rationales
+from salviz.training.feed import TextFeed
 from salviz.data.rationales import _merged, _rationale_sources, _rationale_spans, joined, load_rationales
 from salviz.core.text import align_batch, find_words, spaced_words
 

@@ -52,7 +52,7 @@ def test_invalid_arguments_of_generate_raise_errors_early(writer, tiny_bert, tin
     with pytest.raises(ValueError, match='BertForSequenceClassification cannot generate text'):
         _explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
     for bad in (0, -1, True, 'five', 2.5):
-        with pytest.raises(ValueError, match='generate must be the number of tokens to generate'):
+        with pytest.raises(ValueError, match='generate: pass the number of tokens to generate'):
             _explain_texts(model, tokenizer, 'a film', generate=bad)
     with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
         _explain_texts(model, tokenizer, 'a film', generate=30)

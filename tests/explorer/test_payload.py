@@ -285,7 +285,7 @@ def test_planned_steps_are_computed_before_the_first_row(tmp_path):
     run = Run.create(tmp_path/'run', config)
     m = run_meta(run, live=True)
     assert (m['total_steps'], m['steps_per_epoch'], m['cross_tuning'], m['live'], m['finished'],
-            m['probes']) == (12, 3, True, True, False, [])
+            m['probes']) == (12, 3, 'AD-DROP', True, False, [])
 
 def test_a_list_of_custom_snapshots_is_a_run():
     run = as_run([snapshot(step=1), snapshot(step=0, probe=1), snapshot(step=1, probe=1)])

@@ -616,7 +616,7 @@ def test_the_recorded_arguments_are_plain_values():
                                               boundary='uniform',
                                               multiple='uniform',
                                               reduction='mean', schedule='linear', constant_steps=20_000, custom=None,
-                                              after_dropout=False)
+                                              after_dropout=False, until=1., task_fraction=.1)
 
 
 def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():

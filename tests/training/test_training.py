@@ -404,7 +404,7 @@ bad = dict(
     stopping=(dict(early_stopping='x'), 'early_stopping must be a positive integer'),
     renamed=(dict(args=dict(num_train_epochs=1)), 'use the argument epochs of train instead'),
     unsupported=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
-    positions=(dict(max_length=65), 'must be at most 64'),
+    positions=(dict(max_length=65), 'must be None or an integer of at most 64'),
     empty_probe=(dict(probes=['  ']), 'empty'),
     arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not have'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),

@@ -20,7 +20,7 @@ from salviz.explorer.widget import Explorer
 from salviz.models.attention import attention_layers
 from salviz.models.corruption import small_model
 from salviz.training.trainer import train
-from salviz.training.watch import Spacing, watch
+from salviz.training.watching import Spacing, watch
 
 probes = ['the film and a fine story', 'dull']
 quick = dict(max_steps=4, per_device_train_batch_size=4, learning_rate=1e-3, use_cpu=True, report_to='none',
