@@ -130,12 +130,12 @@ def descriptions():
 
 
 def modules_by_package():
-    "Return {package: its modules}; modules outside of packages belong to `cli`"
+    "Return {package: its modules}; those of `benchmarks` and modules outside of packages belong to `cli`"
     found = {}
     for file in sorted((root/'salviz').rglob('*.py')):
         place = file.relative_to(root).with_suffix('').parts
         if file.stem.startswith('_'): continue
-        found.setdefault(place[1] if len(place) > 2 else 'cli', []).append('.'.join(place))
+        found.setdefault(place[1] if place[1] in packages else 'cli', []).append('.'.join(place))
     return found
 
 

@@ -324,7 +324,8 @@ def _series_trials(folder, methods, seeds, settings, tuning, net, **train): # ->
         return small_net(net, drawn(seed, task), seed=seed)
     measures = dict(test_accuracy='test_accuracy', IG=series._found, gradient=series._found_by_gradient,
                     constant=language.commonest_class_accuracy)
-    return _study(folder, model_of, drawn, methods, seeds, settings, _accuracy, measures, tuning, batch_size=32, **train)
+    return _study(folder, model_of, drawn, methods, seeds, settings, _accuracy, measures, tuning, batch_size=32,
+                  **train)
 
 _scored = dict(target=('validation_score', 'higher'), learns=_over_majority)
 _digit, _two = dict(task=['digits']), dict(task=['movie', 'tweets'])

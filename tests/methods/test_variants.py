@@ -27,7 +27,8 @@ together = { # arguments or options that an option requires
     (SalLM, 'unlabelled_ratio'): dict(unlabelled=['a film']),
     (SalLM, 'unlabelled_weight'): dict(unlabelled=['a film'])}
 values = dict(until=.5, task_fraction=1., nodes=5, constant_steps=7, steps=7, heads=[1], refresh=2,
-              unlabelled=['a film'], unlabelled_ratio=2, unlabelled_weight=.5, delta=2., margin=2., negatives=3, normalise='softmax')
+              unlabelled=['a film'], unlabelled_ratio=2, unlabelled_weight=.5, delta=2., margin=2., negatives=3,
+              normalise='softmax')
 
 
 def another(field):
