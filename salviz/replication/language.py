@@ -150,9 +150,9 @@ _needs = dict(full='a GPU, English Wikipedia and the tokenizer of RoBERTa from t
 def _guided(
     **arguments, # arguments of `AttentionGuidance`
 ):
-    "Return the method of attention guidance"
+    "Return the method of attention guidance, whose automatic weight is the one of the first report"
     from salviz.methods.attention_guidance import AttentionGuidance
-    return AttentionGuidance.from_args(arguments)
+    return AttentionGuidance.from_args({'task_fraction': 1., **arguments})
 
 def unguided():
     "Return the method that trains on the task alone"

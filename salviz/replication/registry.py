@@ -778,7 +778,7 @@ def primary(
 _plain_training = ('FineTuning', {})
 def _drops(**how): return 'ADDrop', dict(dict(p=.3, q=.3), **how)
 def _prior(**how): return 'ADDrop', dict(dict(p=.3, q=1., layers=0, cross_tuning=False), **how)
-def _guides(**how): return 'AttentionGuidance', how
+def _guides(**how): return 'AttentionGuidance', dict(how, task_fraction=1.)
 def _masks(**how): return 'SaliencyGuided', how
 def _taught(**how): return 'SalLM', dict(dict(steps=8), **how) # the teacher is the run of FT with the same seed
 
@@ -822,6 +822,10 @@ def _plain(effect) -> dict:
     return {**asdict(effect), 'title': first_title(effect.title), 'gates': list(map(used, effect.gates))}
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31b
+def _first_arguments(kind, how) -> dict:
+    "Return settings as at the first row, when guidance could only aim at the whole task loss"
+    return first_settings(kind, {name: x for name, x in how.items() if name != 'task_fraction'})
+
 other_budgets = {} # {budget: function(budget) that returns its description}, for protocols with rules of their own
 
 def as_json(x): # equal values, with lists for sequences
@@ -835,7 +839,7 @@ def registry_description(
     if budget in other_budgets: return other_budgets[budget](budget)
     effects = {e.name: _plain(e) for c in claims.values() for e in c.effects}
     sizes = {name: p.sizes.get(budget) for name, p in plans.items() if budget in p.sizes}
-    trained = {name: {arm: (kind, first_settings(kind, how)) for arm, (kind, how) in _conditions[name].items()}
+    trained = {name: {arm: (kind, _first_arguments(kind, how)) for arm, (kind, how) in _conditions[name].items()}
                for name in sizes if name in _conditions}
     return as_json(dict(budget=budget, effects=effects, studies=sizes, arms=trained, pools=_pools))
 

@@ -7,6 +7,7 @@ __all__ = ['first_seed', 'tuned_effects', 'undecidable', 'TunedEffect', 'learned
            'tuned_verdict', 'tuned_verdicts', 'tuned_description', 'TunedWorker', 'TunedProtocol', 'tuned_table']
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-4
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from . import registry
 from .registry import Effect, EffectTerm, _minus, bare, claims, differences, rows_where
 from .rows import identity, read_rows, recorded_cells, row_entries
 from .sequential import SequentialVerdict, look_fractions, verdict_at
-from .tuning import TunedTrials, choice_of, freeze, frozen, tuned_studies
+from .tuning import TunedTrials, choice_of, combinations_of, freeze, frozen, tuned_studies
 from .verdicts import GateCheck
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-7
@@ -185,13 +186,11 @@ def cells_of(effect:TunedEffect, seeds) -> list: # of (study, condition, setting
     "Return the trials that an effect needs for `seeds`"
     cells = {}
     for term in effect.terms:
-        study = tuned_studies[term.study]
-        combinations = [{}]
-        for name, values in study.settings.items():
-            fixed = dict(term.where)
-            combinations = [{**c, name: x} for c in combinations for x in ([fixed[name]] if name in fixed else values)]
-        for seed in seeds:
-            cells |= {str((term.study, term.arm, c, seed)): (term.study, term.arm, c, seed) for c in combinations}
+        fixed = {name: [x] for name, x in term.where}
+        settings = combinations_of({**tuned_studies[term.study].settings, **fixed})
+        for seed, chosen in itertools.product(seeds, settings):
+            cell = term.study, term.arm, chosen, seed
+            cells[str(cell)] = cell
     return list(cells.values())
 
 def _seeds_at(effect, look): return math.ceil(effect.seeds*look_fractions[look - 1])
@@ -266,7 +265,7 @@ class TunedWorker(TunedTrials):
         if not study.conditions[condition].grid: freeze(self.file, dict(_inherited(study, condition, chosen)))
         else:
             whole = all([self._tuning_trial(name, condition, c, seed, s) for c in candidates
-                         for seed in self.tuning_seeds for s in _combinations(study.tuned_on)])
+                         for seed in self.tuning_seeds for s in combinations_of(study.tuned_on)])
             if not whole: return False
             rows = [r for r in row_entries(self.file, 'tuning') if (r['study'], r['method']) == (name, condition)]
             freeze(self.file, choice_of(study, condition, candidates, rows))
@@ -283,11 +282,6 @@ class TunedWorker(TunedTrials):
         return state == 'finished'
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-30
-def _combinations(settings) -> list: # of dicts
-    out = [{}]
-    for name, values in settings.items(): out = [{**c, name: x} for c in out for x in values]
-    return out
-
 def _inherited(study, condition, chosen) -> dict:
     "Return the choice of a condition that has no grid"
     return dict(study=study.name, condition=condition, settings=chosen, metric=study.target[0], score=None, scores=[],

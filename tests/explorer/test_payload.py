@@ -23,6 +23,7 @@ from salviz.explorer.assets import _exported, bundle, static_text, styles
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.training.trainer import train
+from traced import root
 
 hostile = ['<img src=x onerror=alert(1)>', '</script><script>alert(1)</script>', '"\'`\\', '\u202eright to left', '🎬',
            'zero\u200bwidth', '\ud800', 'x'*10000,
@@ -277,6 +278,13 @@ def test_a_damaged_snapshot_is_left_out_and_named(real_runs, tmp_path):
     m = run_meta(tmp_path/'hurt')
     assert len(m['recorded']) == 4 and len(m['probes']) == 2 and len(m['notes']) == 2
     assert all(f.name in ' '.join(m['notes']) for f in files[:2])
+
+def test_files_of_the_page_have_unique_names_and_no_style_sheet_ends_its_element():
+    "Modules are found by name, and a page embeds all style sheets in one element"
+    files = [path for path in (root/'salviz'/'explorer'/'static').rglob('*') if path.is_file()]
+    names = [path.name for path in files]
+    assert len(files) > 50 and len(set(names)) == len(names)
+    assert not [path.name for path in files if path.suffix == '.css' and '</style' in path.read_text().lower()]
 
 def test_planned_steps_are_computed_before_the_first_row(tmp_path):
     config = dict(method=dict(name='ADDrop', args=dict(cross_tuning=True)), model=dict(name='m', layers=2, heads=4),

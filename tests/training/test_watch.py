@@ -204,7 +204,7 @@ def test_a_folder_is_watched_once(watching, tmp_path, tiny_bert, tiny_tokenizer,
 
 
 class Clock:
-    "A clock that moves only when it is told to"
+    "A clock that moves only when a test advances it"
     def __init__(self): self.now = 0.
     def __call__(self): return self.now
 
@@ -375,7 +375,7 @@ def same_weights(trained, steps):
 
 @pytest.mark.slow
 def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_data):
-    trl = pytest.importorskip('trl')
+    import trl
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.eos_token = tokenizer.sep_token
     def trained(watched):
@@ -393,7 +393,6 @@ def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_d
 @pytest.mark.slow
 def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_bert, tiny_tokenizer):
     "Its score of a sentence pair is what saliency explains"
-    pytest.importorskip('sentence_transformers')
     from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
     make_tiny_bert(num_labels=1).save_pretrained(tmp_path/'model')
     tiny_tokenizer.save_pretrained(tmp_path/'model')
@@ -411,7 +410,7 @@ def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_
 
 @pytest.mark.slow
 def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_tokenizer, tiny_data):
-    lightning = pytest.importorskip('lightning')
+    import lightning
     class Module(lightning.LightningModule):
         def __init__(self, model):
             super().__init__()

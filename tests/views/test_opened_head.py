@@ -33,6 +33,15 @@ def test_the_opened_head_of_a_bundled_run_attends_to_words(name):
         if fraction < 2/3: assert fraction >= word_fractions(snapshot, range(6))[others].max() - 1e-9
 
 
+def test_word_fractions_equal_sums_over_pairs_of_words():
+    "1 in a layer whose attention was not recorded"
+    snapshot = Run.example('plain').snapshot()
+    fractions = word_fractions(snapshot, [*range(6), 9])
+    expected = [[on_words(snapshot, layer, head) for head in range(12)] for layer in range(6)]
+    np.testing.assert_allclose(fractions[:6], expected, rtol=1e-9)
+    assert (fractions[6] == 1).all() and np.ptp(fractions[:6]) > .3
+
+
 def test_a_head_that_attends_to_special_tokens_is_not_opened_for_its_attribution():
     s = invented.invent(9, layers=2, heads=4, drop=('guided', 'pattern_target'))
     s.layers['attention_attribution'] = s.layers['attention'] = [4, 5]
