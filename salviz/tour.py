@@ -36,7 +36,7 @@ def _demo_methods(
             'sallm': lambda: SalLM(teacher=Run(folder/'plain')),
             'saliency-guided': lambda: SaliencyGuided(mask_fraction=.3),
             'ad-drop': lambda: ADDrop(p=.3, q=.3, cross_tuning=True),
-            'attention-guidance': lambda: AttentionGuidance(head_fraction=.5, alpha=1000.)}
+            'attention-guidance': lambda: AttentionGuidance(head_fraction=.5, alpha=8.)}
 
 _titles = {'plain': 'Plain fine-tuning', 'sallm': 'SalLM', 'saliency-guided': 'Saliency guided', 'ad-drop': 'AD-DROP',
           'attention-guidance': 'Attention guidance'}
