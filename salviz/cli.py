@@ -411,7 +411,7 @@ def _run_course(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #re-2
 def _run_reproduce(a):
-    from salviz.replication.report import write_report
+    from salviz.replication.archive import write_archive, write_budget_report
     from salviz.replication.reproduce import selected_claims, list_claims, reproduce, shipped_rows
     from salviz.replication.rows import read_rows
     folder = a.out or f'reproduce-{a.budget}'
@@ -420,11 +420,12 @@ def _run_reproduce(a):
         table = list_claims(a.budget, read_rows(a.rows or shipped_rows(a.budget), a.budget))
         return print(table.to_string(index=False, max_colwidth=70))
     selected_claims(a.claims, a.budget) # raises on a wrong name before anything is loaded
-    if not a.report: reproduce(folder, a.claims, a.budget, a.processes, file)
+    if not (a.report or a.archive): reproduce(folder, a.claims, a.budget, a.processes, file)
     elif not a.rows and not Path(file).is_file(): file = shipped_rows(a.budget)
     if not Path(file).is_file():
         raise ValueError(f'reproduce: no rows of the budget {a.budget!r} yet; run it without --report first')
-    print(write_report(folder, file, budget=a.budget))
+    print(write_budget_report(folder, file, a.budget))
+    if a.archive: print(write_archive(f'{folder}/replication-{a.budget}.zip', file, a.budget))
 
 # %% ../nbs/13_cli/02_cli.ipynb #019
 def _figure_options(arg):
@@ -509,11 +510,15 @@ def _reproduce_options(arg):
     "Add the options of `salviz reproduce`"
     arg('claims', nargs='*', metavar='CLAIM', help='claims to test, such as D2 G1 (default: all claims of the budget)')
     arg('--budget', choices=('quick', 'small', 'tuned', 'full'), default='small',
-        help="quick: minutes, no verdicts; small: hours on two cores; full: the papers' setting, which needs a GPU and "
+        help='quick: minutes, no verdicts; small: hours on two cores; tuned: about 16 hours, with tuned settings and '
+        "sequential tests; full: the papers' setting, which needs a GPU and "
         'the Hugging Face Hub (default %(default)s)')
     arg('--list', action='store_true', help='list the claims, their cost and the existing rows')
     arg('--report', action='store_true',
         help='write the report from the existing rows, or from the bundled ones; train nothing')
+    arg('--archive', action='store_true',
+        help='write the report, and an archive with rows, registry, settings, verdicts and versions to deposit and cite; '
+        'train nothing')
     arg('--processes', type=_whole(1), default=1, help='number of workers, with one thread each (default %(default)s)')
     arg('--out', type=_named, help='folder for the studies and the report (default reproduce-BUDGET)')
     arg('--rows', type=_named, help='file of rows to continue (default: rows.jsonl in that folder)')

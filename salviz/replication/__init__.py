@@ -7,7 +7,9 @@ _modules = {
     'registry': 'Claim claims',
     'rows': 'read_rows',
     'reproduce': 'reproduce',
-    'report': 'write_report'}
+    'report': 'write_report',
+    'tuned_report': 'write_tuned_report',
+    'archive': 'write_archive'}
 _home = {name: module for module, names in _modules.items() for name in names.split()}
 __all__ = list(_home)
 __getattr__ = lazy_names(__name__, **_home)

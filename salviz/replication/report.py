@@ -64,6 +64,7 @@ class Finding:
     word:str       # a key of `groups`
     p_holm:float = math.nan # p-value after Holm's correction over all primary effects
     first:str = '' # verdict by the rules before the first row, if it differs
+    confidence:float = .95 # of the interval
 
     @property
     def has_interval(self): # may it be interpreted?
@@ -310,7 +311,7 @@ def _strip(finding) -> Markup:
     v, e, d = finding.verdict, finding.effect, finding.d
     if not len(d): return Markup()
     edge, values, last = _edge(e), [], 'mean'
-    if finding.has_interval: values, last = [v.low, v.high, math.copysign(v.detectable, edge)], 'all, 95 %'
+    if finding.has_interval: values, last = [v.low, v.high, math.copysign(v.detectable, edge)], f'all, {_percent(finding.confidence)}'
     if 'd' in d: values += list(d.d)
     axis = Axis([0, edge, v.mean, *values])
     lanes = _pair_lanes(finding, axis) if 'd' in d else _spread_lanes(finding)
@@ -335,6 +336,7 @@ def _ways_lane(axis):
 def _forest(
     findings,
     idle=(), # names of effects with a condition that barely learned
+    intervals='95 % intervals',
 ) -> Markup:
     "Draw all effects, divided by their smallest effects of interest, with the detectable effects"
     shown = [f for f in findings if f.has_interval]
@@ -347,7 +349,8 @@ def _forest(
     groups = [(paper_titles[paper], map(effect, group)) for paper, group in _by_paper(shown).items()]
     closed = [f.effect.name for f in findings if f.word == 'not testable']
     has_idle = any(f.effect.name in idle for f in shown)
-    return _html('drawings.html', 'forest', len(shown), _ways_lane(axis), groups, _axis_lane(axis), closed, has_idle)
+    return _html('drawings.html', 'forest', len(shown), _ways_lane(axis), groups, _axis_lane(axis), closed, has_idle,
+                 intervals)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-17c
 def _chip(word) -> Markup:
@@ -805,6 +808,8 @@ def _effect_part(finding, rows) -> dict:
         gates=list(dict.fromkeys(_gate_words(e))), learnt=_learnt_words(e, rows))
 
 def _p_words(p): return '< 0.001' if p < .001 else _number(p)
+
+def _percent(x): return f'{digits_of(100*x, 5)} %'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bd
 def _section(
