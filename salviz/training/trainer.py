@@ -33,7 +33,7 @@ from ..methods.base import Method
 from ..models.checkpoints import load_model, thin_out
 from ..models.fast import attention_kernel, attention_kernels, least_seconds
 from ..models.loading import device_of, undisturbed, without_shard_bars
-from .callbacks import BarCallback, RunCallback, early_stopping, has_stopped_early, scores_in
+from .callbacks import BarCallback, RunCallback, answers_of, early_stopping, has_stopped_early, scores_in
 from .control import Control, Stopped
 from .job import Job, broadcast, open_job
 from .method_trainer import MethodTrainer, NonFiniteLoss, lengths_of
@@ -78,7 +78,9 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     watch = RunCallback(recorder, steps, control)
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
-    def scores(p): return task.scores(p.label_ids, p.predictions, job.classes)
+    def scores(p):
+        watch.answers = answers_of(p.predictions, p.label_ids)
+        return task.scores(p.label_ids, p.predictions, job.classes)
     def train_further(*args, **kwargs): return train(*args, **kwargs) # `train` is defined below
     trainer = MethodTrainer(
         job, job.model, job.args, data_collator=job.feed.collate, train_dataset=job.encoded['train'],
