@@ -574,20 +574,20 @@ def test_every_public_name_has_a_docstring():
     import salviz
     for name in salviz.__all__: assert getattr(salviz, name).__doc__, name
 
-@pytest.mark.parametrize('stuck', [True, False])
-def test_a_classifier_that_gives_one_answer_after_half_of_training_is_reported(stuck, tmp_path, tiny_bert,
+@pytest.mark.parametrize('count', [40, 20]) # twenty rows may share an answer by chance
+def test_a_classifier_that_gives_one_answer_after_half_of_training_is_reported(count, tmp_path, tiny_bert,
                                                                               tiny_tokenizer, tiny_data):
     rows = [*range(len(tiny_data['validation']))]*40
-    data = datasets.DatasetDict(tiny_data, validation=tiny_data['validation'].select(rows[:40]))
+    data = datasets.DatasetDict(tiny_data, validation=tiny_data['validation'].select(rows[:count]))
     model, labels = tiny_bert(), data['validation']['label']
     assert .2 < np.mean(np.equal(labels, 1)) < .8
-    if stuck: model.classifier.bias.data[1] = 50.
+    model.classifier.bias.data[1] = 50.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         run = train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, 'epochs': 4})
     found = [str(w.message) for w in caught if 'predicts class' in str(w.message)]
-    assert len(found) == stuck and ('stuck_at' in run.state) == stuck
-    if stuck:
+    assert len(found) == (count == 40) and ('stuck_at' in run.state) == (count == 40)
+    if found:
         others = np.mean(np.not_equal(labels, 1))
         assert f'predicts class 1 for all 40 validation rows, although {others:.0%}' in found[0]
         assert run.state['stuck_at']['step'] == 2*run.train_rows[-1]['step']//4
