@@ -234,11 +234,12 @@ def read_code(
     typed = re.sub('[^0-9A-Z]', '', match[3].upper()).translate(_meant)
     body, length = typed[:-7], 6 + _payload_length(of)
     if set(typed) - {*_signs} or typed[-7:] != _check_signs(match[2], body):
-        cut = f' ({len(typed)} signs; a code of this class has {length + 7})' if len(typed) != length + 7 else ''
-        raise ValueError(f'does not match its checksum: a sign or the nickname is mistyped, or a part is missing{cut}')
+        cut = f' ({len(typed)} characters; codes of this class have {length + 7})' if len(body) != length else ''
+        raise ValueError('does not match its checksum: a character or the nickname is mistyped, '
+                         f'or a part is missing{cut}')
     _check_version(_version, of, body[:6])
     if len(body) != length:
-        raise ValueError(f'does not match its checksum: it has {len(typed)} signs instead of {length + 7}')
+        raise ValueError(f'does not match its checksum: it has {len(typed)} characters instead of {length + 7}')
     number, marks = sum(_signs.index(c) << 5*i for i, c in enumerate(reversed(body[6:]))), []
     for states, words in zip(reversed(_states(of)), reversed(of.words)):
         number, digit = divmod(number, states)

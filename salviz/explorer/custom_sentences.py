@@ -17,7 +17,7 @@ _no_weights = ('This needs a model, and this run has no saved weights. Pass one:
                "Explorer(run, model=(model, tokenizer)).")
 _from_packaged = (" For the initial model of this run, before training: "
                   "Explorer(run, model=load_classifier('movie-minilm')).")
-_not_now = ('A training is running in this process, and the computation would use its random numbers; '
+_not_now = ('Training is running in this process, and this computation would use up its random numbers; '
             'pause it or wait until it has finished, then try again.')
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow06b

@@ -121,7 +121,7 @@ def choose(
 def check_recorded(run):
     "Raise a ValueError if `run` has no snapshots"
     if not run.recorded:
-        raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots=8 or so, or open it in an '
+        raise ValueError(f'{run.path} has no snapshots to show; train it with, say, snapshots=8, or open it in an '
                          'Explorer during training')
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442
@@ -239,7 +239,7 @@ def runs_of_front(front) -> list: # of `Run`s, None for a value without one
     opened = [[Run(front.folder/path) for path in paths] for paths in front.runs]
     chosen = [next((run for run in candidates if run.recorded), None) for candidates in opened]
     if not any(chosen):
-        raise ValueError('Explorer: no run of this front has snapshots; train the study with snapshots=8 or so')
+        raise ValueError('Explorer: no run of this front has snapshots; train the study with, for example, snapshots=8')
     return chosen
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fm002b

@@ -48,7 +48,7 @@ class WhatIfMask extends WhatIfGroup {
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
       `The ${k} of ${of} words with the ${lowest} (mask fraction ${now.maskedShare.toFixed(2)}, rounded down) `
-        + 'are replaced by the kept word before them. Training penalises a change of the prediction.');
+        + 'are replaced by the nearest unmasked word before them. Training penalises a change in the prediction.');
     setText(this.counts, this.sayCounts());
     this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what-if', this.recomputed, this.was));
   }
