@@ -126,7 +126,7 @@ export function classBars(frame, classes) {
   const text = `Filled: sentence X; hatched: masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
     words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', text));
-  const threshold = 'Each class has its own probability; the model predicts it if that is above 0.5 (the line).';
+  const threshold = 'Each class has an independent probability; a class is predicted above 0.5 (the line).';
   if (words?.several) el.append(elementOf('p', 'sv-note', threshold));
   return el;
 }
