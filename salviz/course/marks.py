@@ -235,7 +235,7 @@ def read_code(
     body, length = typed[:-7], 6 + _payload_length(of)
     if set(typed) - {*_signs} or typed[-7:] != _check_signs(match[2], body):
         cut = f' ({len(typed)} characters; codes of this class have {length + 7})' if len(body) != length else ''
-        raise ValueError(f'does not match its checksum: a character or the nickname is wrong, or a part is missing{cut}')
+        raise ValueError(f'does not match its checksum: a character or nickname is wrong, or a part is missing{cut}')
     _check_version(_version, of, body[:6])
     if len(body) != length:
         raise ValueError(f'does not match its checksum: it has {len(typed)} characters instead of {length + 7}')

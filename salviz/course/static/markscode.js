@@ -153,7 +153,7 @@ export function marksReadCode(set, text, source = '') {
   const body = typed.slice(0, -7), length = 6 + marksPayloadLength(set) + 7;
   if (![...typed].every(c => marksSigns.includes(c)) || typed.slice(-7) !== marksCheckSigns(match[2], body)) {
     const cut = typed.length === length ? '' : ` (${typed.length} characters; codes of this class have ${length})`;
-    throw new Error(`does not match its checksum: a character or the nickname is wrong, or a part is missing${cut}`);
+    throw new Error(`does not match its checksum: a character or nickname is wrong, or a part is missing${cut}`);
   }
   marksCheckVersion(marksVersion, set, body.slice(0, 6));
   if (typed.length !== length)
