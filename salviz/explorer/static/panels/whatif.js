@@ -170,7 +170,7 @@ class WhatIf {
 export const whatIfPanel = {
   name: 'whatif', title: 'What-if settings', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
-    'Recomputes what a method chooses at this step with other settings, next to the recorded choice.',
+    'Recomputes a method’s choice at this step with other settings, next to the recorded choice.',
     'No model is retrained, so this does not show how a model trained with these settings would behave.'],
   keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
     ['← ↑ ↓ →', 'in a map: move between cells']]},
