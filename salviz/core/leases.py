@@ -99,8 +99,7 @@ class _LeaseFile:
     def check(self):
         "Raise `Leased` if another process has taken over the lease, for example after this process stalled"
         if not self.lost and self._silent() > self.seconds/2: self._renew()
-        if self.lost: raise Leased(f'{self.path.name} was taken over by another process while this process did not
-        respond')
+        if self.lost: raise Leased(f'{self.path.name} was taken over by another process while this process stalled')
 
     def _release(self):
         if holder(self.file).get('id') == self.who['id']: self.file.unlink(missing_ok=True)

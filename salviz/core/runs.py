@@ -446,7 +446,7 @@ class _RunScores(_RunCheckpoints):
         self,
         split:str='validation', # one of `splits`
     ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-        "Return the scores of the best checkpoint on `split`; runs of earlier versions have only the three standard splits"
+        "Return the scores of the best checkpoint on `split`; runs of earlier versions have only three splits"
         check_choice('split', split, self.splits)
         names, summary = self.measures, self.summary
         if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
@@ -464,7 +464,7 @@ class _RunScores(_RunCheckpoints):
         if losses: return sum(losses)/len(losses)
         return math.nan
 
-    def knowledge(self) -> tuple[str, bool]: # (sentence, is the accuracy close to the baseline?); ('', False) if unknown
+    def knowledge(self) -> tuple[str, bool]: # (sentence, whether the accuracy is close to the baseline)
         "Compare the test accuracy of the best checkpoint with the fraction of the largest class in the test split"
         return _knowledge(self)
 
@@ -533,7 +533,7 @@ class _RunDamage(_RunScores):
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        "Read every byte of the run and of nested runs; return all damage, including damage that `damaged` cannot detect"
+        "Read every byte of the run and of nested runs; return all damage, also what `damaged` cannot detect"
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
