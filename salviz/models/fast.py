@@ -19,7 +19,7 @@ import torch
 def on_processor(
     in_numpy,       # function of (array, *args) -> array, used on a CPU
     in_torch,       # function of (tensor, *args) -> tensor with the same result, used on any other processor
-    x:torch.Tensor, # first argument of the function; its device decides which one is called
+    x:torch.Tensor, # first argument of the function; the device of `x` determines which function is called
     *args,
 ) -> torch.Tensor:
     "Return `in_torch(x, *args)`, computed by `in_numpy` if `x` is on a CPU"
@@ -34,7 +34,7 @@ def sort_rows(x:torch.Tensor) -> torch.Tensor: # shape of `x`, detached from the
     return on_processor(np.sort, lambda x: x.detach().sort(-1).values, wide).to(x.dtype)
 
 def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
-    "Return for each row of the bool `x` [..., query, key] whether any key is True"
+    "Return whether any key is True, for each row of the bool `x` [..., query, key]"
     return on_processor(lambda x: x.any(-1, keepdims=True), lambda x: x.any(-1, keepdim=True), x)
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-09
@@ -68,7 +68,7 @@ def has_bf16(device='cpu') -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-15b
-def attention_kernels(model) -> list: # names; the model's current kernel first
+def attention_kernels(model) -> list: # names; the current kernel of the model comes first
     "Return the attention kernels that `model` can run with"
     config = getattr(model, 'config', None)
     current = getattr(config, '_attn_implementation', None)
@@ -92,7 +92,7 @@ def least_seconds(
     acts:dict,  # {name: function that does the work once}
     rounds:int=2,
 ) -> dict: # {name: seconds}
-    "Return the shortest running time of each function in `acts`; they run in turns, after one untimed warm-up round"
+    "Return the shortest running time of each function in `acts`; they run alternately, after an untimed warm-up round"
     least = dict.fromkeys(acts, math.inf)
     for i in range(rounds + 1):
         for name, act in acts.items():
