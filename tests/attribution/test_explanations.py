@@ -315,7 +315,7 @@ def test_deeplift_rejects_operations_without_rules_and_incomplete_results():
     with pytest.raises(ValueError, match='deeplift has no rule for the operation .*prod'):
         explain(Numbers(lambda v: v.cumprod(-1)[:, 0, 1]), x, 'deeplift', 0)
     unseen = Numbers(lambda v: v[:, 0, 0] + v.detach()[:, 0, 1]**2)
-    with pytest.raises(ValueError, match='do not add up to the difference of the scores'):
+    with pytest.raises(ValueError, match='do not add up to the difference between the scores'):
         explain(unseen, x, 'deeplift', 0)
     gru = nn.GRU(2, 3, batch_first=True).double()
     with pytest.raises(ValueError, match='deeplift has no rule for the operation .*gru'):

@@ -188,7 +188,7 @@ def alone(model, tokenizer, target=1):
         return torch.stack([model(tokenizer(t, return_tensors='pt')['input_ids']).logits[0, target] for t in TEXTS])
 
 
-@pytest.mark.parametrize('pad, says', [(1, 'padded with the one of the model'), (None, 'had no padding token'),
+@pytest.mark.parametrize('pad, says', [(1, 'padded with the token of the model'), (None, 'had no padding token'),
                                        (-1, 'had no padding token'), (99, 'had no padding token')])
 def test_a_text_scores_the_same_alone_and_in_a_batch_whatever_the_padding_token_of_the_config(pad, says):
     tokenizer = words_tokenizer() # which pads with 2
