@@ -121,7 +121,7 @@ def _by_attention_gradient(reading, *, layers=-1, heads=None):
 def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='standard'):
     """Return IGA: integrated gradients of attention, summed over heads and queries, with a separate path for each
     target.
-    The default is the 'standard' reading, whose sum is F(A) - F(0); the default of `attention_attribution` is 'paper'"""
+    The default is the 'standard' reading, whose sum is F(A) - F(0); that of `attention_attribution` is 'paper'"""
     values, sums = [], []
     for t in read.targets:
         here = renumbered(t, read.rows) if callable(t) else t

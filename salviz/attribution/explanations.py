@@ -119,7 +119,7 @@ def explain(
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
     # seed of methods that use random numbers
     seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0,
-    check:bool=True,                               # whether to compute the completeness error, which may need another pass
+    check:bool=True,                               # whether to compute the completeness error; may need another pass
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """Attribute the score `target` to each token, pixel or cell, in eval mode; the model and the global random

@@ -72,7 +72,7 @@ def _windows(
         flags.append((at >= starts) & (at < starts + w))
     if any((~f.any(0)).any() for f in flags):
         raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}; use '
-                         'a stride that is at most the window')
+                         'a stride of at most the window size')
     return flags
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #049b

@@ -233,7 +233,7 @@ def described(source) -> dict:
 _most_of_a_snapshot = 1_000_000 # characters
 
 def _carried(snapshot):
-    "Return the content of `snapshot`, which belongs to no run, for storage in the figure's file"
+    "Return the content of a `snapshot` without a run, for storage in the figure's file"
     large = dict(form='unknown', what='Snapshot that is in no run and is too large to be stored; save it in a Run')
     if sum(x.nbytes for x in snapshot.arrays.values()) > 4*_most_of_a_snapshot: return large
     try: decode_snapshot(data := encode_snapshot(snapshot, exact=True))

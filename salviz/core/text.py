@@ -275,7 +275,7 @@ def _positions(spelling, encoding, texts, word_spans):
 
 # %% ../../nbs/01_core/07_text.ipynb #038b
 def align_batch(
-    tokenizer,       # a fast tokenizer of transformers
+    tokenizer,       # a fast tokenizer from transformers
     texts,           # list; each item is a str or a list of words
     pairs=None,      # list of second texts, as long as `texts`
     max_length=None, # truncate to this many tokens, special ones included; None = never truncate
@@ -311,7 +311,7 @@ def align_batch(
 
 # %% ../../nbs/01_core/07_text.ipynb #038c
 def align(
-    tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer of transformers
+    tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer from transformers
     text:str|Sequence[str],                # str or list of words
     text_pair:str|Sequence[str]|None=None, # second text
     max_length:int|None=None,              # truncate to this many tokens, special ones included; None = never truncate

@@ -1155,7 +1155,7 @@ def _pair_length(tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2e
 def align_answers(
-    tokenizer,       # a fast tokenizer of transformers
+    tokenizer,       # a fast tokenizer from transformers
     prompts,         # list of str
     answers,         # list of str, one per prompt
     max_length=None, # truncate prompt and answer to this many tokens, special ones included; None = never truncate
@@ -1312,7 +1312,7 @@ def _columns_to_encode(task, part):
 def encode(
     # a Dataset or DatasetDict from `load_text`, `load_tokens`, `load_pairs` or `load_questions`
     data:Dataset|DatasetDict,
-    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer of transformers
+    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer from transformers
     # maximum number of tokens per text (or target), including special tokens; None = tokenizer's limit, at most 512
     max_length:int|None=None,
     # None = inferred from the columns; 'masked_lm' and 'replaced_token_detection' use the texts without labels,
@@ -1343,7 +1343,7 @@ def encode(
 # %% ../../nbs/02_data/00_texts.ipynb #qa10
 def _answers_within(
     data:DatasetDict, # from `load_questions`
-    tokenizer,        # a fast tokenizer of transformers
+    tokenizer,        # a fast tokenizer from transformers
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
     "Remove questions from `data` if their answers would be cut off; a warning gives the number of removed questions"
@@ -1364,7 +1364,7 @@ def _answers_within(
 # %% ../../nbs/02_data/00_texts.ipynb #099
 def encode_texts(
     texts,           # list of strings, or of lists of words
-    tokenizer,       # a fast tokenizer of transformers
+    tokenizer,       # a fast tokenizer from transformers
     pairs=None,      # list of second sentences, or None
     max_length=None, # as for `encode`
     first_id=0,      # number of the first example
@@ -1409,7 +1409,7 @@ class Collator:
         if pad is None:
             problem = 'the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier'
         if not hasattr(tokenizer, 'pad_token_id'):
-            problem = ('tokenizer must be a tokenizer, such as the one that load_classifier returns, got '
+            problem = ('tokenizer must be a tokenizer, such as load_classifier returns, got '
                        f'{tokenizer!r:.80}')
         if problem: raise ValueError(f'Collator: {problem}')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,

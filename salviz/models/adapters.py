@@ -20,7 +20,7 @@ from .loading import checksum_of, forked_random, load_taught_weights, taught_cla
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09
 def _peft_package():
-    "Return the package peft, or raise an error that says how to install it"
+    "Return the package peft, or raise an error with the command that installs it"
     try: import peft
     except ImportError: raise ImportError('adapters need the package peft: pip install peft') from None
     return peft
@@ -38,7 +38,7 @@ def _adapter_weights(adapted) -> dict: # {name: tensor in the memory of the mode
                                                     save_embedding_layers=False)
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12
-_adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT', 'LN_TUNING' # of peft
+_adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT', 'LN_TUNING' # in peft
 
 _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its own schedule, '
                         'which the methods do not support',

@@ -110,7 +110,8 @@ def _class_order(
     elif model_names is None: return list(names)
     elif are_numbers(names) or None not in class_places(names, model_names): return model_names
     else:
-        problem = (f'the classes of the model are {", ".join(model_names)}, those of the data {", ".join(names)}; '
+        problem = (f'the classes of the model are {", ".join(model_names)}, '
+                   f'the classes of the data {", ".join(names)}; '
                    'if they mean the same, rename the classes of the model, in the order of its outputs, with '
                    'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
     raise ValueError(f'{who}: {problem}')
@@ -284,11 +285,11 @@ def padding_for(
     if model_pad is None:
         _pad_config(model).pad_token_id = tokenizer_pad
         return tokenizer_pad, (f'{who}: the config of the model had no padding token; '
-                               f'it was set to that of the tokenizer (id {tokenizer_pad})')
+                               f'it was set to the padding token of the tokenizer (id {tokenizer_pad})')
     if model_pad == tokenizer_pad: return model_pad, ''
     return model_pad, (f'{who}: the padding token of the tokenizer has the id {tokenizer_pad}, '
-                       f'that of the model {model_pad}: batches are padded with the token of the model, '
-                       'by which it finds the last token')
+                       f'the padding token of the model {model_pad}: batches are padded with the token of the model, '
+                       'which its head needs to find the last token')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b1
 def agreed_pads(
@@ -301,7 +302,7 @@ def agreed_pads(
     pads = mask == 0
     if not (ids[pads] != model_pad).any(): return batch
     warnings.warn(f'explain: the batch was not padded with the padding token of the model (id {model_pad}), '
-                  'by which it finds the last token: the padding was replaced', stacklevel=4)
+                  'which its head needs to find the last token: the padding was replaced', stacklevel=4)
     return {**batch, 'input_ids': ids.masked_fill(pads, model_pad)}
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24c
@@ -312,12 +313,12 @@ def align_tokens(model, tokenizer, who='train') -> list: # of sentences that des
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     if tokenizer_pad is None and model_pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model_pad)
-        return [f'{who}: the tokenizer had no padding token; it was set to that of the model ({tokenizer.pad_token!r})']
+        return [f'{who}: the tokenizer had no padding token; it was set to the model\'s ({tokenizer.pad_token!r})']
     if not is_embedded(model, tokenizer_pad): _refuse_padding(model, tokenizer, who)
     if not last or model_pad == tokenizer_pad: return []
     _pad_config(model).pad_token_id = tokenizer_pad
     return [f'{who}: the padding token in the config of the model had the id {model_pad}; '
-            f'it was set to that of the tokenizer ({tokenizer.pad_token!r}, id {tokenizer_pad})']
+            f'it was set to the padding token of the tokenizer ({tokenizer.pad_token!r}, id {tokenizer_pad})']
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b
 def check_tokens(

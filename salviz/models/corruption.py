@@ -89,7 +89,7 @@ def train_tokenizer(
     form:Literal['encoder', 'seq2seq', 'decoder']='encoder',
     lowercase:bool=True,  # convert text to lower case; accents are preserved
     max_length:Count=512, # maximum number of tokens in a text
-) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
+) -> PreTrainedTokenizerFast: # a fast tokenizer from transformers
     "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]

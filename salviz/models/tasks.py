@@ -369,7 +369,7 @@ _computing = dict(
 tasks.update({name: kind(**{**vars(tasks[name]), 'head': head}) for name, (kind, head) in _computing.items()})
 
 def task_heads() -> dict: # {task: `Head`}
-    "Return the heads of transformers that can be trained, by task"
+    "Return the transformers heads that can be trained, by task"
     return {name: t.head for name, t in tasks.items() if t.head}
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029

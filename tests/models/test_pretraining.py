@@ -382,7 +382,8 @@ def test_packed_rows_equal_a_loop_over_texts(kind, form, prefix, block):
         assert found == rows and ' '.join(found).split() == ' '.join(given).split()
         assert [str(w.message)
                 for w in said] == ([f'pack_texts: {long} of 60 texts {"has" if long == 1 else "have"} more than '
-                                    f'block={block} tokens; they are split at spaces and spread over several rows']*(long > 0))
+                                    f'block={block} tokens; they are split at spaces and spread over '
+                                    'several rows']*(long > 0))
         assert long or ' '.join(found) == ' '.join(given)
     assert long or block > 7
     lengths = [len(x) for x in reader(found, verbose=False)['input_ids']]
