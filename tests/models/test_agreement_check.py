@@ -233,7 +233,7 @@ def test_tokens_that_the_model_does_not_embed_are_rejected_before_a_run_exists(t
 
 def test_training_sets_the_padding_token_of_the_model_and_reports_it(tmp_path):
     model, tokenizer = llama(1), words_tokenizer()
-    with pytest.warns(UserWarning, match="config of the model had the id 1; it was set to the padding token of the tokenizer"):
+    with pytest.warns(UserWarning, match="had the id 1; it was set to the padding token of the tokenizer"):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config
