@@ -129,7 +129,7 @@ def halves(grid):
     return torch.eye(n).roll(1, 0)
 
 @pytest.mark.parametrize('arguments, message', [
-    (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern of images: the patch after the last one"),
+    (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern for images: the patch after the last one"),
     (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; use first for the column of .CLS.'),
     (dict(patterns=dict(period=[0])), 'patches have no full stops. Available: same, right'),
     (dict(patterns=dict(diagonal=[0])), "'diagonal' is unknown; available: same, right, .*, or your own, a function"),
@@ -146,7 +146,7 @@ def test_arguments_that_cannot_guide_patches_raise(arguments, message):
 
 def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path):
     data = signals((3, 8, 12), 'pixel_values', 4)
-    with pytest.raises(ValueError, match="'first' is not a pattern of images: .*no token before its patches"):
+    with pytest.raises(ValueError, match="'first' is not a pattern for images: .*no token before its patches"):
         AttentionGuidance(dict(first=[0])).check(vision('ijepa'), None, data, epochs=1)
     with pytest.raises(ValueError, match='cannot be observed'):
         AttentionGuidance(dict(right=[0])).check(small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), None, data, 1)
