@@ -320,7 +320,7 @@ def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
     parts = sum(row[k]*row.get(f'{k}_weight', 1) for k in ('task', 'distillation', 'explanation', 'consistency'))
     assert row['loss'] == pytest.approx(parts, rel=1e-5) and row['task_weight'] == .25
     assert {'explanation', 'teacher_explanation', 'method_saliency'} <= {*run.snapshot().arrays}
-    with pytest.raises(ValueError, match='Distillation and AttentionGuidance both give head 0 of layer 1 a target'):
+    with pytest.raises(ValueError, match='Distillation and AttentionGuidance both set a target for the attention of head 0 in layer 1'):
         both = Distillation(teacher, 'attention') + AttentionGuidance({'first': [0]}, alpha=1.)
         train(student, tokens, tiny_data, both, tmp_path/'no', **quick)
 

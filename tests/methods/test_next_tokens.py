@@ -184,7 +184,7 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
                                                 ({'prev': [0]}, 'uniform'), (None, 'uniform')])
 def test_patterns_that_look_ahead_are_rejected(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=4, max_length=64)
-    with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel forbids'):
+    with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel excludes'):
         train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, alpha=1.,
                                                                   variant=AttentionGuidanceVariant(boundary=boundary)),
               run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
@@ -206,7 +206,7 @@ def test_unsuitable_data_and_arguments_raise_before_training(tmp_path, tiny_data
               ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
     with pytest.raises(ValueError, match="places='last' has no effect with attribution='attention'"):
         ADDrop(attribution='attention', variant=ADDropVariant(places='last'))
-    with pytest.raises(ValueError, match="score='log_probability' is for classification"):
+    with pytest.raises(ValueError, match="score='log_probability' only applies to classification"):
         train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
               **quick)
     with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):
