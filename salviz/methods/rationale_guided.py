@@ -455,7 +455,7 @@ def _is_heads(x) -> bool:
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
 def check_trainable(
     method:Method, # with an argument `explanation`
-    reads,         # input of its models, see `teachable`; None: any
+    reads,         # input of the models, see `teachable`; None: any
 ):
     "Raise an error if a loss cannot train the `explanation` of `method`"
     names = list(dict.fromkeys(['attention', 'rollout', *teachable(reads)]))
@@ -475,7 +475,7 @@ class RationaleGuided(_Checking):
     unsupported_tasks = dict(
         multi_label_classification='A rationale marks words for one class, but the column does not name the class',
         **dict.fromkeys(('token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm'),
-                        'A rationale explains one prediction for a text, but this task has a prediction for each token'),
+                        'A rationale explains one prediction per text, but this task has a prediction for each token'),
         image_classification='Rationales mark words in a text; for images, use SaliencyGuided',
         series_classification='Rationales mark words in a text; for series, use SaliencyGuided')
     limits = dict(weight=is_weight, steps=is_count,
