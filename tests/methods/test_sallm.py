@@ -751,7 +751,7 @@ def test_integrated_attention_and_a_custom_function_as_saliency():
     (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
     (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'),
     (dict(heads=2), 'heads must be None'),
-    (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
+    (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* distinct head'),
     (dict(teacher='a', explanations='b'), 'with explanations=, no teacher is used')])
 def test_constructor_rejects_invalid_arguments(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)
@@ -761,7 +761,7 @@ def test_check_rejects_unsuitable_teachers_and_missing_layers(tmp_path):
     model = make_bert()
     with pytest.raises(ValueError, match='has 2 classes, but the model has 3'):
         SalLM(make_bert(num_labels=2)).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='has another vocabulary'):
+    with pytest.raises(ValueError, match='different vocabularies'):
         SalLM(make_bert(vocab_size=99)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match='layers 0 to 2'):
         SalLM(make_bert(), layers=(3,)).check(model, tokenizer, data, 1)
@@ -846,7 +846,7 @@ def test_student_of_a_run_records_saliency_and_target(teacher_run, tmp_path):
 
 def test_teacher_with_another_tokenizer_is_rejected_before_the_folder_exists(teacher_run, tmp_path):
     other = word_tokenizer(texts, 'more', longest=24)
-    with pytest.raises(ValueError, match='has another vocabulary'):
+    with pytest.raises(ValueError, match='different vocabularies'):
         train(make_bert(vocab_size=len(other)), other, raw, SalLM(teacher_run), run_dir=tmp_path/'student', **settings)
     assert not (tmp_path/'student').exists()
 
