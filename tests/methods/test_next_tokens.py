@@ -201,7 +201,7 @@ def test_unsuitable_data_and_arguments_raise_before_training(tmp_path, tiny_data
     paired = datasets.DatasetDict({k: d.add_column('text_pair', list(d['text'])) for k, d in tiny_data.items()})
     with pytest.raises(ValueError, match='has a column text_pair: append it to text, or rename it to target_text'):
         train(model, tiny_tokenizer, paired, **quick)
-    with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
+    with pytest.raises(ValueError, match='ADDrop: places=.last. only applies to causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,
               ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
     with pytest.raises(ValueError, match="places='last' has no effect with attribution='attention'"):

@@ -441,7 +441,7 @@ def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert
     (dict(loss='kl', normalise='sigmoid'), "loss='kl' requires values of at least 0"),
     (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
      "use one of 'share', 'softmax', 'sigmoid'"),
-    (dict(loss='bce', normalise='none'), "loss='bce' needs values"),
+    (dict(loss='bce', normalise='none'), "loss='bce' requires values"),
     (dict(loss='bce', normalise='largest'), "normalise='largest' sets the largest e to 1; use one of 'share', 'softm"),
     (dict(explanation='input_x_gradient', loss='bce', normalise='largest', ranking='magnitude'),
      "loss='bce' takes the logarithm of 1 - e, and normalise='largest' sets the largest e to 1"),

@@ -927,9 +927,9 @@ def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, ti
      "saliency='gradient_abs' only applies to text; for images and series, use 'gradient' .with ranking='magnitude'"),
     ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' only applies to text"),
     ('conv', dict(fill=torch.zeros(3)),
-     r'fill of shape \[3\] does not expand to the shape of a sample, \[3, 4, 5\]'),
+     r'fill has shape \[3\], which does not expand to the shape of a sample, \[3, 4, 5\]'),
     ('lstm', dict(fill=torch.zeros(1, 7, 5)),
-     r'fill of shape \[1, 7, 5\] does not expand to the shape of a sample, \[7, 5\]')])
+     r'fill has shape \[1, 7, 5\], which does not expand to the shape of a sample, \[7, 5\]')])
 def test_check_raises_for_options_that_do_not_fit_the_data(kind, kwargs, message):
     row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
            else {k: v[0].tolist() for k, v in signals(kind).items()})

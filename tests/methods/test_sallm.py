@@ -1985,7 +1985,7 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
     rejects("target='all_released' is a mean", 'causal_lm', target='all_released')
     rejects("rows='mean' requires one prediction for each text; token_classification", 'token_classification', rows='mean')
     rejects('unlabelled=.* only works for classification and regression, got causal_lm', 'causal_lm', unlabelled=more)
-    rejects('teacher=False works for classification and regression only', 'token_classification', teacher=False,
+    rejects('teacher=False only works for classification and regression', 'token_classification', teacher=False,
             saliency=lambda m, b, c: b['input_ids'])
     rejects('is for classification, but the model is for regression', 'regression',
             teacher=model_of('classification'))
@@ -2000,7 +2000,7 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(unlabelled='a text'), 'unlabelled must be None, a list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
+    (dict(unlabelled='a text'), 'unlabelled must be None, or a non-empty list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
     (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
     (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight require'),
