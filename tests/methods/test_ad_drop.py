@@ -545,7 +545,7 @@ def test_label_at_each_step_raises_where_the_steps_predict_no_label():
     each_step = dict(attribution='integrated_gradients', pseudo_label='each_step')
     with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no effect with target='gold', since gold"):
         ADDrop.from_args(dict(**each_step, target='gold'))
-    with pytest.raises(ValueError, match="first_pass='eval' has no effect with pseudo_label='each_step' .there"):
+    with pytest.raises(ValueError, match="first_pass='eval' has no effect with pseudo_label='each_step', which has"):
         ADDrop.from_args(dict(**each_step, first_pass='eval'))
     with pytest.raises(ValueError, match="ADDrop: pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
         ADDrop(variant=ADDropVariant(pseudo_label='gold'))
