@@ -543,7 +543,7 @@ def test_after_dropout_raises_with_a_first_pass_in_eval_mode():
 
 def test_label_at_each_step_raises_where_the_steps_predict_no_label():
     each_step = dict(attribution='integrated_gradients', pseudo_label='each_step')
-    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no effect with target='gold', since gold"):
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no effect with target='gold'"):
         ADDrop.from_args(dict(**each_step, target='gold'))
     with pytest.raises(ValueError, match="first_pass='eval' has no effect with pseudo_label='each_step', which has"):
         ADDrop.from_args(dict(**each_step, first_pass='eval'))
@@ -923,7 +923,7 @@ def test_random_attribution_never_drops_protected_special_tokens():
 def test_random_attribution_raises_for_unsupported_attention_masks():
     odd = tiny('modernbert')
     odd.config.layer_types = ['chunked_attention', *odd.config.layer_types[1:]]
-    with pytest.raises(ValueError, match="attribution='random' does not support layers of type chunked_attention .in Mod"):
+    with pytest.raises(ValueError, match="attribution='random' does not support layers of type chunked_attention"):
         attendable(odd, collate(examples()), [0])
     wrong = tiny('gpt2')
     for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same

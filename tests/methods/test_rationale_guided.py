@@ -471,7 +471,7 @@ def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenize
     rejects("cannot be observed|contains no transformers model.*train a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
-    rejects('both set a target for the attention of head 0 in layer 1', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
+    rejects('the attention of head 0 in layer 1', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
     regression = small_model('regression', tiny_tokenizer, layers=1, heads=2, hidden=16)
     scores = datasets.DatasetDict({k: d.cast_column('label', datasets.Value('float32')) for k, d in data.items()})
     rejects("loss='contrastive' compares logits of a class", RationaleGuided(loss='contrastive'), scores, regression)

@@ -1083,6 +1083,6 @@ def test_steps_raise_for_saliencies_without_a_path(saliency):
     twenty = SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=20))
     assert SaliencyGuided(saliency=saliency).args()['steps'] == twenty.steps == 20
     with pytest.raises(ValueError,
-                       match="SaliencyGuided: steps=21 only applies to saliency='integrated_gradients', got saliency=") as e:
+                       match="SaliencyGuided: steps=21 only applies to saliency='integrated_gradients'") as e:
         SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=21))
     assert '\n' not in str(e.value)
