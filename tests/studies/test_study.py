@@ -149,7 +149,7 @@ def test_gap_is_never_marked_as_best(whole):
 @pytest.mark.parametrize('better,said',
                          [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"),
                           (dict(gap=True), 'must be'),
-                          (dict(acc='higher'), "better contains an unknown measure 'acc'; available")])
+                          (dict(acc='higher'), "better has 'acc', which is unknown; available")])
 def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_path, better, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
     assert not (tmp_path/'s').exists()
@@ -294,7 +294,7 @@ def test_result_of_another_version_is_not_shown(made, whole):
                          [(['test_acc', 'acuracy'], "unknown measure 'acuracy'; available: gap, average_loss"),
     ([], 'at least one'), ([lambda run: 0], 'requires a name'), (dict(a=3), 'must be a name or a function'),
     (dict(a=lambda net: 0), 'has unknown arguments net; allowed: run, model, tokenizer, data'),
-    (dict(seed='gap'), 'column already')])
+    (dict(seed='gap'), 'column with this name already')])
 def test_invalid_measures_raise(measures, said):
     with pytest.raises(ValueError, match=said): _named_measures(measures)
 
