@@ -197,7 +197,7 @@ def _map_panels(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #020
 def _tiled(maps):
-    "Return an image of `maps` [layers, heads, cells, cells] with NaN between them, and their distance in cells"
+    "Return `maps` [layers, heads, cells, cells] as one image with NaN between them, and their distance in cells"
     step = maps.shape[-1] + max(1, maps.shape[-1]//10)
     tiles = np.full((*maps.shape[:2], step, step), np.nan)
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
