@@ -582,8 +582,8 @@ def _cost_lines(results:dict) -> list: # of str, Markdown
             f'{span("iga_first_5", "iga_first_20", "iga_5")} times with integrated gradients (IGA).',
             f'- **Saliency guided training** takes {span("guided", "guided_reuse")} times as long as plain '
             'fine-tuning.',
-            f'- **Attention guidance** takes {span("guidance")} times as long as plain fine-tuning. **SalLM** takes '
-            f'{span("sallm")} times as long, once its explanations are stored.',
+            f'- **Attention guidance** takes {span("guidance")} times as long, and **SalLM** {span("sallm")} times '
+            '(with stored explanations).',
             f'- The peak memory of a training step is at most {peak:.2f} times the peak memory of plain fine-tuning.',
             '- Recording the probe examples increases the time of an epoch by '
             f'{min(recording):.1%} to {max(recording):.1%}.']
