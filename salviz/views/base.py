@@ -129,7 +129,7 @@ def listed_sources(
 ) -> list:
     "Return `sources` as a list; raise a ValueError if it is empty"
     sources = as_list(sources)
-    if not sources: raise ValueError(f'{view}: there are no {what} to show; pass at least one')
+    if not sources: raise ValueError(f'{view}: no {what} to show; pass at least one')
     return sources
 
 def check_names(
