@@ -165,7 +165,7 @@ def _run_runs(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
 def _one(items):
-    "Return the single item of `items`, all of them if there are several, or None if there are none"
+    "Return `items`, a list with one item as this item, and an empty list as None"
     if items and len(items) == 1: return items[0]
     return items
 

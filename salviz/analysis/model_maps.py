@@ -588,7 +588,7 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2c
 def _array(x):
-    "Return the tensor, array or list `x` as an array"
+    "Convert the tensor, array or list `x` to an array"
     if isinstance(x, torch.Tensor) and x.is_floating_point(): return x.detach().float().cpu().numpy()
     return np.asarray(x)
 

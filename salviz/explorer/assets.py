@@ -33,7 +33,7 @@ def static_text(name:str) -> str:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049c
 def _problem_of(line) -> str:
-    "Return why the `line` of a module cannot be bundled, '' if it can"
+    "Explain why the `line` of a module cannot be bundled; '' if it can"
     m = _import.fullmatch(line.strip())
     if line.startswith('import') and not m: return "imports must be single lines like import {a, b} from './x.js'"
     if m and ' as ' in m[1]: return 'imports must not rename'

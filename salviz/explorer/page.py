@@ -147,7 +147,7 @@ def page_of(
     plotly=True, # include plotly if a panel needs it?
     front=None,  # result of `front_meta`; allows more than two runs
 ) -> Page:
-    "Build the page of `runs`, packed but not yet written"
+    "Build and pack the page for `runs`, without writing a file"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))
     runs, panels = [as_run(r) for r in ([runs] if one else runs)], check_panels(panels)
     if not runs or len(runs) > 2 and front is None:

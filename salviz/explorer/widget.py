@@ -394,7 +394,7 @@ class _TrainingEnd(_Display):
         self.refresh()
 
     def _end(self):
-        "Send and draw the final state in the cell that waits for the training, so that the notebook stores it"
+        "Send and draw the final state while the cell waits for the training, so that the notebook stores the output"
         self._send_last()
         self._draw_last()
 

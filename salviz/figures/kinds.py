@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return what distinguishes the panels, with layer and head if the view has them"
+    "Return a text for each panel that distinguishes it, with layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)

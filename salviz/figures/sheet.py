@@ -168,7 +168,7 @@ _threshold = dict(color=grey, linewidth=.8, linestyle=(0, (3, 2))) # above it a 
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #014b
 def _draw_probabilities(sheet, view, x, y, width, shown):
-    "Draw bars of the class probabilities, before masking above after masking"
+    "Draw two bars for each class: the probability before masking and, below, the probability after masking"
     names = [fitted(view.classes[c] + ' (label)'*(c in view.right), 100, 6.5, weight_of(c in view.right))
              for c in shown]
     left = max(text_width(name, 6.5, 'bold') for name in names) + 4

@@ -730,7 +730,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return the rows in which, because of ties, all keys are candidates or more keys than `p` implies"
+    "Return the rows where ties make all keys candidates, or more keys than the fraction `p`"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)

@@ -440,7 +440,7 @@ def number_over_steps(
 
 # %% ../../nbs/10_views/01_curves.ipynb #048
 def _frame_faults(frame, columns) -> Iterator[str]:
-    "Yield why `frame` is not a data frame with `columns`"
+    "Yield a message for each reason why `frame` is not a data frame with `columns`"
     if not isinstance(frame, pd.DataFrame):
         yield (f'expected the results of a study or a pandas DataFrame with the columns {", ".join(columns)}, got '
                f'{type(frame).__name__}')
@@ -862,7 +862,7 @@ class MetricTable(Chart):
 
 # %% ../../nbs/10_views/01_curves.ipynb #070b
 def _table_faults(source, has_options) -> Iterator[str]:
-    "Yield why `source` cannot become a `ResultTable`"
+    "Yield a message for each reason why `source` cannot be converted to a `ResultTable`"
     if isinstance(source, ResultTable) and has_options:
         yield ('got a finished table; pass measures, by and similar arguments to result_table, or pass the tidy frame '
                'to metric_table')

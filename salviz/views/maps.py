@@ -138,7 +138,7 @@ def _evidence(view, what):
 
 # %% ../../nbs/10_views/02_maps.ipynb #012b
 def _place_faults(name, layer, head) -> Iterator[str]:
-    "Yield why `layer` and `head` do not describe a map of the evidence `name`"
+    "Yield a message for each reason why `layer` and `head` do not select a map of the evidence `name`"
     if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; leave out layer={layer!r}'
     if head == 'rollout' and name != 'attention':
         yield f"rollout is defined for attention, not for {name}; use head='mean' or a number"
